@@ -1,0 +1,1 @@
+//! Raw bindings to NVIDIA CUPTI, loaded at run time.

@@ -1,0 +1,1 @@
+//! GPU flame graphs.
