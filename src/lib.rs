@@ -1,1 +1,11 @@
-//! GPU flame graphs.
+//! GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
+//!
+//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*.
+//! [`record`] holds the rows that cross from one life to the other. See ARCHITECTURE.md for the map.
+
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod record;
+
+pub use error::{Error, ErrorKind, Result};

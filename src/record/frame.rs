@@ -1,0 +1,96 @@
+//! One tagged 64-bit word per frame.
+//!
+//! ```text
+//!  63    60 59            48 47                                     0
+//! +--------+----------------+----------------------------------------+
+//! | 0      | module epoch   | return address                         |  native code
+//! | 1      | instruction    | code object number                     |  Python (reserved)
+//! | 2      | 0              | range id                               |  NVTX and user ranges (reserved)
+//! | 3      | 0              | label id                               |  text: an API call, `[graph]`, a loss
+//! | 4      | module epoch   | exact address                          |  native code, not a return address
+//! +--------+----------------+----------------------------------------+
+//! ```
+//!
+//! User-space addresses fit 47 bits on x86-64 and 48 on aarch64 as Linux hands them out by default.
+
+use super::ids::{LabelId, ModuleEpoch};
+
+/// One frame of a stack: a tag and what it tags. See the module's drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct Frame(pub u64);
+
+/// A [`Frame`] taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// Machine code. `address` is what to look up: already one less than a return address.
+    Native {
+        /// The address to look up, inside the calling instruction.
+        address: u64,
+        /// The state of the module map it belongs to.
+        epoch: ModuleEpoch,
+    },
+    /// Text from the label table.
+    Label(LabelId),
+    /// A tag that this version does not know (a newer recording, or one of the reserved ones).
+    Unknown(u8),
+}
+
+const ADDRESS: u64 = (1 << 48) - 1;
+const TAG_RETURN: u64 = 0;
+const TAG_LABEL: u64 = 3;
+const TAG_EXACT: u64 = 4;
+
+impl Frame {
+    /// A frame of native code found by its return address.
+    pub fn native(return_address: u64, epoch: ModuleEpoch) -> Self {
+        Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS))
+    }
+
+    /// A frame of native code interrupted at `address` (below a signal), which is looked up as it is.
+    pub fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
+        Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
+    }
+
+    /// A frame that is text.
+    pub fn label(label: LabelId) -> Self {
+        Self((TAG_LABEL << 60) | u64::from(label.0))
+    }
+
+    /// What the word says.
+    pub fn kind(self) -> FrameKind {
+        let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
+        match self.0 >> 60 {
+            TAG_RETURN => FrameKind::Native { address: (self.0 & ADDRESS).wrapping_sub(1) & ADDRESS, epoch },
+            TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS, epoch },
+            TAG_LABEL => FrameKind::Label(LabelId(self.0 as u32)),
+            other => FrameKind::Unknown(other as u8),
+        }
+    }
+}
+
+fn tag(tag: u64, epoch: ModuleEpoch) -> u64 {
+    (tag << 60) | (u64::from(epoch.0.min(ModuleEpoch::MAX.0)) << 48)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_return_address_is_looked_up_one_byte_earlier() {
+        let frame = Frame::native(0x7fff_1234_5678, ModuleEpoch(5));
+        assert_eq!(frame.kind(), FrameKind::Native { address: 0x7fff_1234_5677, epoch: ModuleEpoch(5) });
+    }
+
+    #[test]
+    fn an_interrupted_address_is_looked_up_as_it_is() {
+        let frame = Frame::native_exact(0x40_1000, ModuleEpoch(9000));
+        assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::MAX });
+    }
+
+    #[test]
+    fn a_label_keeps_all_its_bits() {
+        assert_eq!(Frame::label(LabelId(u32::MAX)).kind(), FrameKind::Label(LabelId(u32::MAX)));
+    }
+}

@@ -1,0 +1,88 @@
+//! Ids and times as types of their own, so that a stream cannot be passed for a device.
+
+use std::fmt;
+
+/// Ties an API call to the GPU work it caused. Handed out by the vendor's tracer, per process, ascending,
+/// and wraps after 2^32 calls: compare with [`CorrelationId::is_before`], never with `<`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct CorrelationId(pub u32);
+
+impl CorrelationId {
+    /// Whether `self` was handed out before `other`; right while they lie within 2^31 calls.
+    pub fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+}
+
+/// What a launch record points to: one number for (native stack, Python stack, ranges, thread).
+/// Unique within the process; interned once, by the thread that launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u32);
+
+impl ContextId {
+    /// The launch was seen, but no stack could be kept (nested inside gpuflame, or no memory).
+    pub const NONE: Self = Self(0);
+    /// The launch was made while no window was open: it is counted and kept out of every output.
+    pub const OUTSIDE: Self = Self(1);
+    /// The first id that names a row of its own.
+    pub const FIRST: Self = Self(2);
+}
+
+/// A string that many rows share, most of all a kernel's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NameId(pub u32);
+
+/// A frame that is text and not code: an API call, `[graph]`, a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LabelId(pub u32);
+
+/// Counts how often modules were unloaded before an address was taken, so that an address that two
+/// modules had in turn still names the right one. Saturates at [`ModuleEpoch::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ModuleEpoch(pub u16);
+
+impl ModuleEpoch {
+    /// The last epoch that a frame can hold (12 bits).
+    pub const MAX: Self = Self(0xfff);
+}
+
+/// A kernel thread id (`gettid`), not a pthread handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ThreadId(pub u32);
+
+/// The ordinal of a GPU, as the vendor's runtime counts them in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct DeviceId(pub u32);
+
+/// A context on a GPU (CUDA's word), not to be taken for the [`ContextId`] of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct GpuContextId(pub u32);
+
+/// A stream of a GPU context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct StreamId(pub u32);
+
+/// The graph that an activity was launched by; 0 = none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct GraphId(pub u32);
+
+/// The node of a graph that an activity is an execution of; 0 = none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct GraphNodeId(pub u64);
+
+/// A point in time, nanoseconds since 1970 on the clock of the GPU trace (`CLOCK_REALTIME`), or a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// The span from `earlier` to `self`; 0 where the clock ran backwards.
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

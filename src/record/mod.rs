@@ -1,0 +1,18 @@
+//! The vocabulary: ids, times, frames and rows, and how rows are written to a recording.
+//!
+//! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
+//! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
+
+mod frame;
+mod ids;
+mod rows;
+
+pub use frame::{Frame, FrameKind};
+pub use ids::{
+    ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
+    Nanos, StreamId, ThreadId,
+};
+pub use rows::{
+    Activity, ContextFlags, CopyDetail, CopyKind, Detail, KernelDetail, Launch, Loss, MemoryKind, Module,
+    Row, SetDetail, WindowEdge, Work,
+};

@@ -1,0 +1,369 @@
+//! The rows: what happened, as plain data. Everything that explains is a consumer of these.
+
+use super::frame::Frame;
+use super::ids::{
+    ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
+    Nanos, StreamId, ThreadId,
+};
+
+/// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
+///
+/// A row that others refer to (`Name`, `Label`, `Context`, `Module`) comes before the first that does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Row<'a> {
+    /// A launch was made.
+    Launch(Launch),
+    /// The GPU did something.
+    Activity(Activity),
+    /// The meaning of a [`ContextId`].
+    Context {
+        /// The id that launches point to.
+        id: ContextId,
+        /// The thread that launched.
+        thread: ThreadId,
+        /// How good the stack is.
+        flags: ContextFlags,
+        /// The stack, leaf first; the first frame is the API call's label.
+        frames: &'a [Frame],
+    },
+    /// The text of a [`NameId`], as the tracer gave it (mangled; not always UTF-8 there, made so here).
+    Name {
+        /// The id that activities point to.
+        id: NameId,
+        /// The text.
+        text: &'a str,
+    },
+    /// The text of a [`LabelId`].
+    Label {
+        /// The id that label frames hold.
+        id: LabelId,
+        /// The text.
+        text: &'a str,
+    },
+    /// A file that was mapped with code in it.
+    Module(Module),
+    /// A thread's name, at the time it first launched.
+    Thread {
+        /// The thread.
+        id: ThreadId,
+        /// Its name (`comm`).
+        name: &'a str,
+    },
+    /// A window was opened or closed.
+    Window {
+        /// Which.
+        edge: WindowEdge,
+        /// When.
+        time: Nanos,
+    },
+    /// Something was lost; counts add up over rows of the same kind.
+    Loss {
+        /// What.
+        loss: Loss,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// The CPU side of starting GPU work. One is written on every launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Launch {
+    /// When the API call began.
+    pub time: Nanos,
+    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer; 0 = written when it began.
+    pub duration: u32,
+    /// The id its activities will carry.
+    pub correlation: CorrelationId,
+    /// The id of the call around it, where a driver call nested in a runtime call has an id of its own;
+    /// else its own id. Rows with another id here are *aliases*: the same launch under a second name.
+    pub within: CorrelationId,
+    /// Who launched: the stack, and all that goes with it.
+    pub context: ContextId,
+}
+
+const _: () = assert!(size_of::<Launch>() == 24, "Launch grew: one is written on every launch");
+
+impl Launch {
+    /// Whether this row only gives a launch a second id.
+    pub fn is_alias(&self) -> bool {
+        self.within != self.correlation
+    }
+}
+
+/// One piece of work that a GPU did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// The launch it belongs to.
+    pub correlation: CorrelationId,
+    /// Where it ran.
+    pub device: DeviceId,
+    /// The context on that GPU.
+    pub context: GpuContextId,
+    /// The stream of that context.
+    pub stream: StreamId,
+    /// The hardware channel; `None` where the tracer does not say.
+    pub channel: Option<u32>,
+    /// When it began; 0 = not collected.
+    pub start: Nanos,
+    /// When it ended; 0 = not collected (or still running when the trace was cut).
+    pub end: Nanos,
+    /// The graph execution it is part of; 0 = none.
+    pub graph: GraphId,
+    /// The node of that graph; 0 = none.
+    pub graph_node: GraphNodeId,
+    /// What it was.
+    pub detail: Detail,
+}
+
+impl Activity {
+    /// Nanoseconds of GPU time, or `None` where the times were not collected or run backwards.
+    pub fn duration(&self) -> Option<u64> {
+        if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
+    }
+
+    /// The kind of work, without its particulars.
+    pub fn work(&self) -> Work {
+        match self.detail {
+            Detail::Kernel(k) => Work::Kernel(k.name),
+            Detail::Copy(c) => Work::Copy(c.kind),
+            Detail::Set(_) => Work::Set,
+        }
+    }
+
+    /// Bytes moved or set; 0 for kernels.
+    pub fn bytes(&self) -> u64 {
+        match self.detail {
+            Detail::Kernel(_) => 0,
+            Detail::Copy(c) => c.bytes,
+            Detail::Set(s) => s.bytes,
+        }
+    }
+}
+
+/// What names an activity in a flame graph: a kernel's name, a copy's direction, or a fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Work {
+    /// A kernel.
+    Kernel(NameId),
+    /// A copy.
+    Copy(CopyKind),
+    /// A fill.
+    Set,
+}
+
+/// The particulars of an activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// A kernel ran.
+    Kernel(KernelDetail),
+    /// Memory was copied.
+    Copy(CopyDetail),
+    /// Memory was filled.
+    Set(SetDetail),
+}
+
+/// How a kernel was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelDetail {
+    /// Its (mangled) name.
+    pub name: NameId,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads a block in x, y, z.
+    pub block: [u32; 3],
+    /// Registers a thread.
+    pub registers: u16,
+    /// Shared memory fixed at compile time, bytes a block.
+    pub static_shared: u32,
+    /// Shared memory asked for at launch, bytes a block.
+    pub dynamic_shared: u32,
+}
+
+/// A copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyDetail {
+    /// From where to where.
+    pub kind: CopyKind,
+    /// The memory read.
+    pub from: MemoryKind,
+    /// The memory written.
+    pub to: MemoryKind,
+    /// The GPUs read and written, where they differ (peer to peer).
+    pub peers: Option<(DeviceId, DeviceId)>,
+    /// Size.
+    pub bytes: u64,
+    /// Whether the call returned before the copy was done.
+    pub is_async: bool,
+}
+
+/// A fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetDetail {
+    /// The memory written.
+    pub memory: MemoryKind,
+    /// The value.
+    pub value: u32,
+    /// Size.
+    pub bytes: u64,
+    /// Whether the call returned before the fill was done.
+    pub is_async: bool,
+}
+
+/// The direction of a copy, in the tracer's numbers (a newer one may send unknown ones).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CopyKind(pub u8);
+
+impl CopyKind {
+    /// Host to device.
+    pub const HTOD: Self = Self(1);
+    /// Device to host.
+    pub const DTOH: Self = Self(2);
+    /// Within a device.
+    pub const DTOD: Self = Self(8);
+    /// Within the host.
+    pub const HTOH: Self = Self(9);
+    /// Between two devices.
+    pub const PTOP: Self = Self(10);
+
+    /// The short name that flame graphs show.
+    pub fn label(self) -> &'static str {
+        match self.0 {
+            1 => "HtoD",
+            2 => "DtoH",
+            3 => "HtoA",
+            4 => "AtoH",
+            5 => "AtoA",
+            6 => "AtoD",
+            7 => "DtoA",
+            8 => "DtoD",
+            9 => "HtoH",
+            10 => "PtoP",
+            _ => "unknown",
+        }
+    }
+}
+
+/// What a piece of memory is, in the tracer's numbers (a newer one may send unknown ones).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryKind(pub u16);
+
+impl MemoryKind {
+    /// The short name that the activities table shows.
+    pub fn label(self) -> &'static str {
+        match self.0 {
+            1 => "pageable",
+            2 => "pinned",
+            3 => "device",
+            4 => "array",
+            5 => "managed",
+            6 => "device_static",
+            7 => "managed_static",
+            _ => "unknown",
+        }
+    }
+}
+
+/// How good the stack of a context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ContextFlags(pub u32);
+
+impl ContextFlags {
+    /// The stack was deeper than the capture buffer; its root is missing.
+    pub const TRUNCATED: u32 = 1;
+    /// At least one frame had no unwind information and was found by its frame pointer.
+    pub const GUESSED: u32 = 2;
+    /// The walk ended before the bottom of the stack (no unwind information, no frame pointer).
+    pub const CUT: u32 = 4;
+
+    /// Whether all the bits of `flag` are set.
+    pub fn has(self, flag: u32) -> bool {
+        self.0 & flag == flag
+    }
+}
+
+/// A mapped file with code in it, over a stretch of epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// The first epoch in which it was seen; it holds until a later module covers its addresses.
+    pub epoch: ModuleEpoch,
+    /// First address.
+    pub start: u64,
+    /// One past the last address.
+    pub end: u64,
+    /// `address - bias` is the address inside the file's own address space (ELF virtual address).
+    pub bias: u64,
+    /// Where the file lies; empty for code without a file.
+    pub path: String,
+    /// The GNU build id; empty where the file has none.
+    pub build_id: Vec<u8>,
+}
+
+/// The edge of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowEdge {
+    /// Recording began.
+    Open,
+    /// Recording ended.
+    Close,
+}
+
+/// Ways to lose something. Each has a line in the ledger and a row in every export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Launch records for which no chunk was free.
+    LaunchesDropped = 1,
+    /// Activity records that the tracer itself dropped.
+    ActivitiesDropped = 2,
+    /// Activity records that could not be read (unknown layout, or a kind we never asked for).
+    ActivitiesUnreadable = 3,
+    /// Launches made inside gpuflame's own callback: recorded without a stack.
+    StacksNested = 4,
+    /// Stacks for which no memory was left.
+    StacksDropped = 5,
+    /// Stacks deeper than the capture buffer.
+    StacksTruncated = 6,
+    /// Stacks with a frame found by frame pointer only.
+    StacksGuessed = 7,
+    /// Stacks whose walk ended before the bottom.
+    StacksCut = 8,
+    /// Launches that the driver refused; they have no activity.
+    LaunchesFailed = 9,
+    /// Launches that only added a node to a graph being captured; they have no activity of their own.
+    LaunchesCaptured = 10,
+}
+
+impl Loss {
+    /// All kinds, in the order the ledger prints them.
+    pub const ALL: [Self; 10] = [
+        Self::LaunchesDropped,
+        Self::ActivitiesDropped,
+        Self::ActivitiesUnreadable,
+        Self::StacksNested,
+        Self::StacksDropped,
+        Self::StacksTruncated,
+        Self::StacksGuessed,
+        Self::StacksCut,
+        Self::LaunchesFailed,
+        Self::LaunchesCaptured,
+    ];
+
+    /// The word that ledgers and tables show; lower case, no blanks.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::LaunchesDropped => "launches_dropped",
+            Self::ActivitiesDropped => "activities_dropped",
+            Self::ActivitiesUnreadable => "activities_unreadable",
+            Self::StacksNested => "stacks_nested",
+            Self::StacksDropped => "stacks_dropped",
+            Self::StacksTruncated => "stacks_truncated",
+            Self::StacksGuessed => "stacks_guessed",
+            Self::StacksCut => "stacks_cut",
+            Self::LaunchesFailed => "launches_failed",
+            Self::LaunchesCaptured => "launches_captured",
+        }
+    }
+}
