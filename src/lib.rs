@@ -5,6 +5,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod control;
 pub mod error;
 pub mod record;
 

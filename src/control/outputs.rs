@@ -1,0 +1,218 @@
+//! From the path prefix to names of files that do not exist yet.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What the macros of a path prefix stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// `%p`: the process id.
+    pub process: u32,
+    /// `%h`: the host's name.
+    pub host: String,
+    /// `%e`: the program's file name.
+    pub program: String,
+    /// `%t`: when the process was injected, seconds since 1970.
+    pub time: u64,
+    /// `%r` and `%q{NAME}`: the environment.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Where launchers put a process's rank; the first that is set counts. torchrun, Open MPI, PMIx,
+/// MPICH, Slurm, and the rank on this machine where nothing else is known.
+const RANKS: [&str; 6] =
+    ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
+
+impl Facts {
+    /// The facts of this process.
+    pub fn of_this_process() -> Self {
+        let program = std::env::current_exe().ok();
+        let program = program.as_deref().and_then(Path::file_name);
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            process: std::process::id(),
+            host: host(),
+            program: program.map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned()),
+            time: since_1970.map_or(0, |time| time.as_secs()),
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+        }
+    }
+
+    fn rank(&self) -> &str {
+        RANKS.iter().find_map(|name| self.environment.get(*name)).map_or("0", String::as_str)
+    }
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
+}
+
+/// `prefix` with its macros replaced. `%n` stays for [`Outputs`], which knows what exists; an
+/// unknown macro stays as it is. A `/` inside a value becomes `_`: values name files, not folders.
+pub fn expand(prefix: &str, facts: &Facts) -> String {
+    let mut out = String::with_capacity(prefix.len() + 32);
+    let mut rest = prefix;
+    while let Some(at) = rest.find('%') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        let (value, used) = one_macro(rest, facts);
+        match value {
+            Some(value) => out.push_str(&value),
+            None => {
+                out.push('%');
+                out.push_str(&rest[..used]);
+            }
+        }
+        rest = &rest[used..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The value of the macro that begins `text` (without its `%`), and how many bytes it takes.
+fn one_macro(text: &str, facts: &Facts) -> (Option<String>, usize) {
+    let Some(letter) = text.chars().next() else { return (None, 0) };
+    let value = match letter {
+        'p' => facts.process.to_string(),
+        'h' => facts.host.clone(),
+        'e' => facts.program.clone(),
+        't' => facts.time.to_string(),
+        'r' => facts.rank().to_owned(),
+        '%' => "%".to_owned(),
+        'q' => {
+            let Some((name, _)) = text[1..].strip_prefix('{').and_then(|text| text.split_once('}')) else {
+                return (None, 1);
+            };
+            let value = facts.environment.get(name).map_or("", String::as_str);
+            return (Some(value.replace('/', "_")), name.len() + 3);
+        }
+        other => return (None, other.len_utf8()),
+    };
+    (Some(value.replace('/', "_")), letter.len_utf8())
+}
+
+/// A file that could not have the name it was meant to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// The name that was taken.
+    pub taken: PathBuf,
+    /// The name used instead.
+    pub used: PathBuf,
+}
+
+/// The expanded, absolute prefix of all outputs of this process.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    prefix: String,
+}
+
+impl Outputs {
+    /// Expands `prefix`, and makes it absolute now, since applications change their directory.
+    pub fn new(prefix: &str, facts: &Facts) -> Self {
+        let expanded = expand(prefix, facts);
+        let absolute = std::path::absolute(&expanded).unwrap_or_else(|_| PathBuf::from(&expanded));
+        Self { prefix: absolute.to_string_lossy().into_owned() }
+    }
+
+    /// Names for outputs with these suffixes: none of them exists, and they share the number that was
+    /// needed for that. A rename is reported for each file whose first choice was taken.
+    pub fn choose(&self, suffixes: &[&str], exists: impl Fn(&Path) -> bool) -> (Vec<PathBuf>, Vec<Rename>) {
+        let named = |number: u32| -> Vec<PathBuf> {
+            suffixes.iter().map(|suffix| PathBuf::from(self.name(number, suffix))).collect()
+        };
+        let first = named(0);
+        if !first.iter().any(|path| exists(path)) {
+            return (first, Vec::new());
+        }
+        let mut number = 1;
+        while number < u32::MAX && named(number).iter().any(|path| exists(path)) {
+            number += 1;
+        }
+        let names = named(number);
+        if self.prefix.contains("%n") {
+            return (names, Vec::new());
+        }
+        let renames = first
+            .into_iter()
+            .zip(names.iter().cloned())
+            .filter(|(taken, _)| exists(taken))
+            .map(|(taken, used)| Rename { taken, used })
+            .collect();
+        (names, renames)
+    }
+
+    fn name(&self, number: u32, suffix: &str) -> String {
+        if self.prefix.contains("%n") {
+            format!("{}{suffix}", self.prefix.replace("%n", &number.to_string()))
+        } else if number == 0 {
+            format!("{}{suffix}", self.prefix)
+        } else {
+            format!("{}.{number}{suffix}", self.prefix)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            process: 42,
+            host: "node7".to_owned(),
+            program: "llm".to_owned(),
+            time: 1_700_000_000,
+            environment: [("SLURM_PROCID", "3"), ("RANK", "5"), ("JOB", "a/b")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+        }
+    }
+
+    #[test]
+    fn every_macro_is_replaced() {
+        assert_eq!(
+            expand("/out/%h/%e.%p-%t-r%r-%q{JOB}%%", &facts()),
+            "/out/node7/llm.42-1700000000-r5-a_b%"
+        );
+    }
+
+    #[test]
+    fn what_is_no_macro_stays() {
+        assert_eq!(expand("a%z%q{x%é%", &facts()), "a%z%q{x%é%");
+        assert_eq!(expand("run%n", &facts()), "run%n");
+        assert_eq!(expand("%q{UNSET}x", &facts()), "x");
+    }
+
+    #[test]
+    fn no_rank_set_is_rank_zero() {
+        assert_eq!(expand("%r", &Facts::default()), "0");
+    }
+
+    #[test]
+    fn a_name_that_exists_gets_a_number_before_its_suffix() {
+        let outputs = Outputs::new("/out/x", &facts());
+        let taken = ["/out/x.svg", "/out/x.1.folded"].map(PathBuf::from);
+        let (names, renames) = outputs.choose(&[".folded", ".svg"], |path| taken.contains(&path.to_owned()));
+        assert_eq!(names, ["/out/x.2.folded", "/out/x.2.svg"].map(PathBuf::from));
+        assert_eq!(renames, [Rename { taken: "/out/x.svg".into(), used: "/out/x.2.svg".into() }]);
+    }
+
+    #[test]
+    fn a_number_macro_takes_the_first_free_number_in_silence() {
+        let outputs = Outputs::new("/out/run%n", &facts());
+        let taken = ["/out/run0.svg", "/out/run1.svg"].map(PathBuf::from);
+        let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()));
+        assert_eq!(names, [PathBuf::from("/out/run2.svg")]);
+        assert_eq!(renames, []);
+    }
+
+    #[test]
+    fn a_relative_prefix_is_fixed_to_the_directory_of_the_start() {
+        let outputs = Outputs::new("x", &facts());
+        let (names, _) = outputs.choose(&[".svg"], |_| false);
+        assert_eq!(names, [std::env::current_dir().unwrap().join("x.svg")]);
+    }
+}

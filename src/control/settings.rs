@@ -1,0 +1,305 @@
+//! The settings: one table of environment variables, and its pure parser.
+//!
+//! Help texts and the README's table come from [`SETTINGS`]. A value that cannot be understood is
+//! never fatal: the default stands and a warning says so, since the application must run on.
+
+use std::path::PathBuf;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name, with prefix.
+    pub name: &'static str,
+    /// What a user writes for its value, in the README's table.
+    pub values: &'static str,
+    /// The value it has when unset.
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+    apply: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+/// What to write at exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// Folded stacks, one line each.
+    Folded,
+    /// The flame graph.
+    Svg,
+    /// A row per kernel, copy or fill name and device.
+    Csv,
+    /// A row per activity.
+    Activities,
+    /// The recording: every row, to be explained later.
+    Gfr,
+}
+
+impl Format {
+    /// The word in `GPUFLAME_FORMATS` and the suffix of the file.
+    pub const ALL: [(Self, &'static str, &'static str); 5] = [
+        (Self::Folded, "folded", ".folded"),
+        (Self::Svg, "svg", ".svg"),
+        (Self::Csv, "csv", ".csv"),
+        (Self::Activities, "activities", ".activities.csv"),
+        (Self::Gfr, "gfr", ".gfr"),
+    ];
+
+    /// The suffix that names its file.
+    pub fn suffix(self) -> &'static str {
+        Self::ALL.iter().find(|(format, ..)| *format == self).map_or("", |(.., suffix)| suffix)
+    }
+}
+
+/// The weight of a stack in the folded file and the flame graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds of GPU time.
+    Ns,
+    /// Microseconds of GPU time.
+    Us,
+    /// How many activities.
+    Count,
+}
+
+/// What the user asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Path prefix of the outputs, macros not yet expanded. Default: `gpuflame-%e.%p`.
+    pub output: String,
+    /// What to write. Default: folded, svg, csv.
+    pub formats: Vec<Format>,
+    /// Weights of stacks. Default: ns.
+    pub unit: Unit,
+    /// Whether a window is open from the start. Default: true.
+    pub enabled: bool,
+    /// Whether the ledger and warnings are kept off stderr. Default: false.
+    pub quiet: bool,
+    /// Whether frames inside the vendor's libraries are shown. Default: false.
+    pub internal_frames: bool,
+    /// The `libcupti` to use. Default: none, it is looked for.
+    pub cupti: Option<PathBuf>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            output: "gpuflame-%e.%p".to_owned(),
+            formats: vec![Format::Folded, Format::Svg, Format::Csv],
+            unit: Unit::Ns,
+            enabled: true,
+            quiet: false,
+            internal_frames: false,
+            cupti: None,
+        }
+    }
+}
+
+/// Every setting there is.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "GPUFLAME_OUTPUT",
+        values: "path prefix",
+        default: "gpuflame-%e.%p",
+        help: "Where the outputs go; a suffix is appended. %p process id, %h host, %e program, %t start \
+               time, %n first free number, %r rank, %q{NAME} environment variable, %% a percent sign.",
+        apply: |settings, value| {
+            if value.is_empty() {
+                return Err("it is empty".to_owned());
+            }
+            value.clone_into(&mut settings.output);
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_FORMATS",
+        values: "comma-separated: folded, svg, csv, activities, gfr",
+        default: "folded,svg,csv",
+        help: "What to write at exit: folded stacks, flame graph, table by kernel, table of every \
+               activity, recording.",
+        apply: |settings, value| {
+            settings.formats = formats(value)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_UNIT",
+        values: "ns, us, count",
+        default: "ns",
+        help: "What a stack weighs in the folded file and the flame graph.",
+        apply: |settings, value| {
+            settings.unit = match value {
+                "ns" => Unit::Ns,
+                "us" => Unit::Us,
+                "count" => Unit::Count,
+                _ => return Err("it is none of ns, us, count".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_ENABLED",
+        values: "0, 1",
+        default: "1",
+        help: "0 starts with the window closed; gpuflame_start() opens it.",
+        apply: |settings, value| flag(value).map(|on| settings.enabled = on),
+    },
+    Setting {
+        name: "GPUFLAME_QUIET",
+        values: "0, 1",
+        default: "0",
+        help: "1 keeps the ledger and warnings off stderr; a failure is still told, in one line.",
+        apply: |settings, value| flag(value).map(|on| settings.quiet = on),
+    },
+    Setting {
+        name: "GPUFLAME_INTERNAL_FRAMES",
+        values: "0, 1",
+        default: "0",
+        help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
+        apply: |settings, value| flag(value).map(|on| settings.internal_frames = on),
+    },
+    Setting {
+        name: "GPUFLAME_CUPTI",
+        values: "path",
+        default: "",
+        help: "The libcupti to load; unset, it is looked for in the process and on the machine.",
+        apply: |settings, value| {
+            settings.cupti = (!value.is_empty()).then(|| PathBuf::from(value));
+            Ok(())
+        },
+    },
+];
+
+/// Names that other parts of gpuflame set for themselves, and no user.
+const PRIVATE: [&str; 1] = ["GPUFLAME_DEMO_CHILD"];
+
+/// Reads the settings of this process. See [`parse`].
+pub fn from_environment() -> (Settings, Vec<String>) {
+    let all = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok().filter(|name| name.starts_with("GPUFLAME_"))?;
+        Some((name, value.to_string_lossy().into_owned()))
+    });
+    parse(all)
+}
+
+/// Settings from `(name, value)` pairs, and one warning for each pair that cannot be used.
+pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Vec<String>) {
+    let mut settings = Settings::default();
+    let mut warnings = Vec::new();
+    let mut pairs: Vec<_> = pairs.into_iter().collect();
+    pairs.sort();
+    for (name, value) in pairs {
+        match SETTINGS.iter().find(|setting| setting.name == name) {
+            Some(setting) => {
+                if let Err(why) = (setting.apply)(&mut settings, value.trim()) {
+                    warnings.push(format!(
+                        "{name}={value}: {why}; going on with the default ({})",
+                        if setting.default.is_empty() { "unset" } else { setting.default }
+                    ));
+                }
+            }
+            None if PRIVATE.contains(&name.as_str()) => {}
+            None => warnings.push(unknown(&name)),
+        }
+    }
+    (settings, warnings)
+}
+
+fn unknown(name: &str) -> String {
+    let nearest = SETTINGS.iter().min_by_key(|setting| strsim::damerau_levenshtein(setting.name, name));
+    match nearest {
+        Some(setting) => format!("{name}: no such setting; did you mean {}?", setting.name),
+        None => format!("{name}: no such setting"),
+    }
+}
+
+fn flag(value: &str) -> Result<bool, String> {
+    match value {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err("it is neither 0 nor 1".to_owned()),
+    }
+}
+
+fn formats(value: &str) -> Result<Vec<Format>, String> {
+    let mut chosen = Vec::new();
+    for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        match Format::ALL.iter().find(|(_, name, _)| *name == word) {
+            Some((format, ..)) => chosen.push(*format),
+            None => return Err(format!("`{word}` is none of {}", known_formats())),
+        }
+    }
+    if chosen.is_empty() {
+        return Err(format!("it names none of {}", known_formats()));
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    Ok(chosen)
+}
+
+fn known_formats() -> String {
+    Format::ALL.map(|(_, name, _)| name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_pairs(pairs: &[(&str, &str)]) -> (Settings, Vec<String>) {
+        parse(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+    }
+
+    #[test]
+    fn nothing_set_gives_the_defaults_of_the_table() {
+        let (settings, warnings) = parse_pairs(&[]);
+        assert_eq!((settings, warnings), (Settings::default(), vec![]));
+        for setting in SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
+            let (settings, warnings) = parse_pairs(&[(setting.name, setting.default)]);
+            assert_eq!((settings, warnings), (Settings::default(), vec![]), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn every_setting_can_be_set() {
+        let (settings, warnings) = parse_pairs(&[
+            ("GPUFLAME_OUTPUT", "/tmp/x-%p"),
+            ("GPUFLAME_FORMATS", "activities, folded,folded"),
+            ("GPUFLAME_UNIT", "count"),
+            ("GPUFLAME_ENABLED", "0"),
+            ("GPUFLAME_QUIET", "1"),
+            ("GPUFLAME_INTERNAL_FRAMES", "1"),
+            ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
+        ]);
+        assert_eq!(warnings, Vec::<String>::new());
+        let expected = Settings {
+            output: "/tmp/x-%p".to_owned(),
+            formats: vec![Format::Folded, Format::Activities],
+            unit: Unit::Count,
+            enabled: false,
+            quiet: true,
+            internal_frames: true,
+            cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn a_malformed_value_is_named_and_the_default_stands() {
+        let (settings, warnings) =
+            parse_pairs(&[("GPUFLAME_UNIT", "hours"), ("GPUFLAME_FORMATS", "svg,png")]);
+        assert_eq!(settings, Settings::default());
+        assert_eq!(
+            warnings,
+            [
+                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, activities, gfr; going on with \
+                 the default (folded,svg,csv)",
+                "GPUFLAME_UNIT=hours: it is none of ns, us, count; going on with the default (ns)",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_nearest_known_one() {
+        let (_, warnings) = parse_pairs(&[("GPUFLAME_OUPUT", "x")]);
+        assert_eq!(warnings, ["GPUFLAME_OUPUT: no such setting; did you mean GPUFLAME_OUTPUT?"]);
+    }
+}
