@@ -1,0 +1,169 @@
+//! Holds the map of modules: who may import whom. The table is ARCHITECTURE.md's; they change together.
+//!
+//! Only `crate::module` paths count, in any file of `src/`. Tests inside the files are held to it too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("record", &["error"]),
+    ("cupti", &["error", "record"]),
+    ("unwind", &["error", "record"]),
+    ("control", &["error", "record"]),
+    ("capture", &["error", "record", "cupti", "unwind", "control"]),
+    ("profile", &["error", "record"]),
+    ("symbolize", &["error", "record", "profile"]),
+    ("join", &["error", "record"]),
+    ("stats", &["error", "record", "profile", "join"]),
+    ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("export", &["error", "record", "profile", "join"]),
+    (
+        "session",
+        &[
+            "error",
+            "record",
+            "cupti",
+            "unwind",
+            "control",
+            "capture",
+            "profile",
+            "symbolize",
+            "join",
+            "stats",
+            "aggregate",
+            "export",
+        ],
+    ),
+];
+
+#[test]
+fn every_module_imports_only_what_stands_above_it() {
+    let allowed: BTreeMap<&str, BTreeSet<&str>> =
+        ALLOWED.iter().map(|(module, may)| (*module, may.iter().copied().collect())).collect();
+    let mut wrong = Vec::new();
+    for path in rust_files(&source()) {
+        let Some(module) = module_of(&path) else { continue };
+        let Some(may) = allowed.get(module.as_str()) else {
+            wrong.push(format!("src/{module}: not in the table"));
+            continue;
+        };
+        for import in imports(&fs::read_to_string(&path).unwrap()) {
+            if import != module && !may.contains(import.as_str()) {
+                wrong.push(format!("{}: {module} may not import {import}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_table_has_no_cycle() {
+    let mut above = BTreeSet::new();
+    for (module, may) in ALLOWED {
+        for import in *may {
+            assert!(above.contains(import), "{module} imports {import}, which does not stand above it");
+        }
+        above.insert(*module);
+    }
+}
+
+#[test]
+fn unsafe_code_stays_behind_its_fence() {
+    const FENCE: [&str; 3] = ["cupti", "unwind", "capture"];
+    for path in rust_files(&source()) {
+        let module = module_of(&path);
+        if module.as_deref().is_some_and(|module| FENCE.contains(&module)) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let allows = text
+            .lines()
+            .any(|line| line.contains("allow(unsafe_code)") && !line.trim_start().starts_with("//"));
+        let is_root = path.ends_with("src/lib.rs");
+        let is_system = path.ends_with("session/system.rs");
+        assert!(!allows || is_root || is_system, "{}: lifts the ban on unsafe code", path.display());
+    }
+}
+
+#[test]
+fn no_product_code_knows_of_the_simulated_stack() {
+    for path in rust_files(&source()) {
+        let text = fs::read_to_string(&path).unwrap().to_lowercase();
+        assert!(!text.contains("gpusim"), "{}: names a part of the tests", path.display());
+    }
+}
+
+#[test]
+fn an_import_is_found_however_it_is_written() {
+    let text = "use crate::join::Join;\nuse crate::{error::Error, record::{Row, Launch}};\n\
+                fn f() { crate::export::folded(); }\n// crate::cli::x is only text\n";
+    assert_eq!(imports(text), ["error", "export", "join", "record"].map(str::to_owned).into());
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// `src/join/window.rs` and `src/join.rs` are `join`; `src/lib.rs` and the binary are none.
+fn module_of(path: &Path) -> Option<String> {
+    let relative = path.strip_prefix(source()).unwrap();
+    let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+    let module = first.strip_suffix(".rs").unwrap_or(first);
+    (module != "lib" && module != "main").then(|| module.to_owned())
+}
+
+/// The modules that `crate::` paths in `text` begin with.
+fn imports(text: &str) -> BTreeSet<String> {
+    let code: String =
+        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            Some(list) => found.extend(top_level_names(list)),
+            None => found.extend(first_name(rest)),
+        }
+    }
+    found
+}
+
+/// The first names of the items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
+fn top_level_names(list: &str) -> BTreeSet<String> {
+    let mut depth = 0;
+    let mut found = BTreeSet::new();
+    let mut item = String::new();
+    for letter in list.chars() {
+        match letter {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => found.extend(first_name(std::mem::take(&mut item).trim())),
+            _ if depth == 0 => item.push(letter),
+            _ => {}
+        }
+    }
+    found.extend(first_name(item.trim()));
+    found
+}
+
+/// The module that a path begins with; `Error` and other items of the root are none.
+fn first_name(path: &str) -> Option<String> {
+    let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
+    name.starts_with(|letter: char| letter.is_lowercase()).then_some(name)
+}
