@@ -5,7 +5,11 @@
 
 #![deny(unsafe_code)]
 
+pub mod aggregate;
 pub mod error;
+pub mod join;
+pub mod profile;
 pub mod record;
+pub mod stats;
 
 pub use error::{Error, ErrorKind, Result};
