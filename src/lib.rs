@@ -5,8 +5,12 @@
 
 #![deny(unsafe_code)]
 
+pub mod aggregate;
 pub mod control;
 pub mod error;
+pub mod join;
+pub mod profile;
 pub mod record;
+pub mod stats;
 
 pub use error::{Error, ErrorKind, Result};

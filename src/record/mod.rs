@@ -4,14 +4,18 @@
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
 mod frame;
+mod hash;
 mod ids;
+mod missing;
 mod rows;
 
 pub use frame::{Frame, FrameKind};
+pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
     Nanos, StreamId, ThreadId,
 };
+pub use missing::Missing;
 pub use rows::{
     Activity, ContextFlags, CopyDetail, CopyKind, Detail, KernelDetail, Launch, Loss, MemoryKind, Module,
     Row, SetDetail, WindowEdge, Work,

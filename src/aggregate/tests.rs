@@ -1,0 +1,1 @@
+//! Sums worked out by hand.
