@@ -5,6 +5,8 @@
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+pub mod cupti;
 pub mod error;
 pub mod record;
 
