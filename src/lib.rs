@@ -7,6 +7,8 @@
 
 pub mod aggregate;
 pub mod control;
+#[allow(unsafe_code)]
+pub mod cupti;
 pub mod error;
 pub mod join;
 pub mod profile;
