@@ -99,3 +99,55 @@ fn merge(stretches: &mut Vec<Stretch>) {
         touch
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::testing::Chance;
+
+    /// The union by marking every nanosecond.
+    fn oracle(times: &[(u64, u64)]) -> u64 {
+        let mut marks = vec![false; 4000];
+        for &(start, end) in times {
+            marks[start as usize..end as usize].fill(true);
+        }
+        marks.into_iter().filter(|&mark| mark).count() as u64
+    }
+
+    #[test]
+    fn the_union_is_that_of_the_oracle_in_any_order() {
+        for seed in 1..200 {
+            let mut chance = Chance::new(seed);
+            let mut time = || {
+                let start = chance.below(3900);
+                (start, start + chance.below(60))
+            };
+            let times: Vec<_> = (0..60).map(|_| time()).collect();
+            let mut busy = Busy::default();
+            times.iter().for_each(|&(start, end)| busy.add(start, end));
+            assert_eq!(busy.total(), (oracle(&times), 0));
+        }
+    }
+
+    #[test]
+    fn more_stretches_than_there_is_room_for_are_still_exact_when_nearly_in_order() {
+        let mut chance = Chance::new(1);
+        let mut starts: Vec<u64> = (0..500_000).map(|i| 1000 + i * 10).collect();
+        chance.shuffle(&mut starts, 10_000);
+        let mut busy = Busy::default();
+        starts.iter().for_each(|&start| busy.add(start, start + 7));
+        assert_eq!(busy.total(), (3_500_000, 0));
+        assert_eq!(busy.extent(), (Nanos(1000), Nanos(1000 + 499_999 * 10 + 7)));
+        assert!(busy.heap_bytes() <= ROOM * 16);
+    }
+
+    #[test]
+    fn what_comes_too_late_is_counted_and_bounds_the_error() {
+        let mut busy = Busy::default();
+        (0..200_000_u64).for_each(|i| busy.add(1000 + i * 10, 1007 + i * 10));
+        busy.add(0, 100);
+        busy.add(1000, 1007);
+        let (sum, late) = busy.total();
+        assert_eq!((sum, late), (1_400_000, 107));
+    }
+}

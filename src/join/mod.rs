@@ -5,9 +5,10 @@
 //! call and the driver call inside it). Nothing here grows with the number of launches:
 //!
 //! ```text
-//! launch row --> young --full--> old --full--> matched? forgotten : waiting --full--> pending
-//!                  ^               ^                                   ^
-//! activity row ----+---------------+-----------------------------------+--no--> orphans --full--> a reason
+//! launch row --> recent --full--> matched: forgotten
+//!                  ^               else: waiting --full--> pending
+//!                  |                        ^
+//! activity row ----+------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
 //! A launch is therefore found for at least one [`Limits::generation`] of later launches; one that still
@@ -32,14 +33,14 @@ use crate::record::{Activity, ContextId, CorrelationId, Launch, Nanos, Row, Wind
 use orphans::Orphans;
 use window::{Entry, Found, Progress, Window};
 
-/// How much a [`Join`] remembers. The defaults cost about 25 MiB when all of it is full.
+/// How much a [`Join`] remembers. The defaults cost 25 MiB when all of it is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Launches (and second ids of launches) in one generation; two are kept.
     /// Default: 114,688, which fills a table of 2^17 buckets to the brim.
     pub generation: usize,
-    /// Launches without an activity, or of graphs, that are kept beyond the two generations.
-    /// Default: 114,688.
+    /// Launches without an activity, or of graphs, in one generation of those that wait beyond; two of
+    /// these are kept as well. Default: 57,344.
     pub waiting: usize,
     /// Activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
@@ -47,7 +48,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { generation: 7 << 14, waiting: 7 << 14, orphans: 1 << 16 }
+        Self { generation: 7 << 14, waiting: 7 << 13, orphans: 1 << 16 }
     }
 }
 

@@ -129,8 +129,8 @@ impl Orphans {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::kernel;
     use super::*;
+    use crate::record::testing::kernel;
 
     #[test]
     fn activities_of_one_id_come_back_oldest_first() {

@@ -1,8 +1,6 @@
-//! The launches that activities can still find: two generations of a map, and those that wait longer.
+//! The launches that activities can still find: the recent ones, and those that wait longer.
 //!
 //! It counts nothing and knows no sink: what it forgets it hands to the caller's closure.
-
-use std::collections::VecDeque;
 
 use super::Launched;
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
@@ -17,7 +15,7 @@ pub(super) enum Entry {
 }
 
 const _: () =
-    assert!(size_of::<(CorrelationId, Entry)>() == 32, "the window grew: it holds 344,064 of these");
+    assert!(size_of::<(CorrelationId, Entry)>() == 32, "the window grew: it holds 344,064 of these at most");
 
 /// What a launch has had so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +49,13 @@ pub(super) enum Found<'a> {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Window {
-    young: IdMap<CorrelationId, Entry>,
-    old: IdMap<CorrelationId, Entry>,
-    waiting: IdMap<CorrelationId, Entry>,
-    /// The ids of `waiting` in the order they came.
-    queue: VecDeque<CorrelationId>,
-    generation: usize,
-    patience: usize,
+    recent: Generations,
+    waiting: Generations,
 }
 
 impl Window {
-    pub(super) fn new(generation: usize, patience: usize) -> Self {
-        Self {
-            young: IdMap::default(),
-            old: IdMap::default(),
-            waiting: IdMap::default(),
-            queue: VecDeque::new(),
-            generation: generation.max(1),
-            patience,
-        }
+    pub(super) fn new(generation: usize, waiting: usize) -> Self {
+        Self { recent: Generations::new(generation), waiting: Generations::new(waiting) }
     }
 
     /// Adds a launch. One with the same id that was there before (ids wrapped, or the data is hostile) is
@@ -80,10 +66,10 @@ impl Window {
         entry: Entry,
         forget: &mut impl FnMut(CorrelationId, Entry),
     ) {
-        if self.young.len() >= self.generation {
+        if self.recent.is_full() {
             self.rotate(forget);
         }
-        if let Some(shadowed) = self.young.insert(id, entry) {
+        if let Some(shadowed) = self.recent.young.insert(id, entry) {
             forget(id, shadowed);
         }
     }
@@ -95,7 +81,7 @@ impl Window {
             Some(Entry::Launch(..)) => id,
             None => return Found::Nothing(id),
         };
-        match lookup(&mut self.young, &mut self.old, &mut self.waiting, target) {
+        match self.recent.get_mut(target).or_else(|| self.waiting.get_mut(target)) {
             Some(Entry::Launch(launched, progress)) => Found::Launch(launched, progress),
             _ => Found::Nothing(target),
         }
@@ -103,65 +89,85 @@ impl Window {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        for map in [&mut self.waiting, &mut self.old, &mut self.young] {
+        let Self { recent, waiting } = self;
+        for map in [&mut waiting.old, &mut waiting.young, &mut recent.old, &mut recent.young] {
             map.drain().for_each(|(id, entry)| forget(id, entry));
         }
-        self.queue.clear();
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        map_bytes(&self.young)
-            + map_bytes(&self.old)
-            + map_bytes(&self.waiting)
-            + self.queue.capacity() * size_of::<CorrelationId>()
+        [&self.recent, &self.waiting].map(|g| map_bytes(&g.young) + map_bytes(&g.old)).iter().sum()
     }
 
     fn peek(&self, id: CorrelationId) -> Option<&Entry> {
-        self.young.get(&id).or_else(|| self.old.get(&id)).or_else(|| self.waiting.get(&id))
+        self.recent.get(id).or_else(|| self.waiting.get(id))
     }
 
-    /// The old generation leaves, the young one becomes old. The tables themselves are kept.
+    /// The oldest generation leaves: what is done is forgotten, the rest goes on waiting.
     fn rotate(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        let mut leaving = std::mem::take(&mut self.old);
-        self.old = std::mem::take(&mut self.young);
+        let mut leaving = self.recent.rotate();
         for (&id, &entry) in &leaving {
             match entry {
                 Entry::Launch(_, Progress::Matched) => forget(id, entry),
-                Entry::Launch(..) => self.park(id, entry, forget),
+                Entry::Launch(..) => self.wait(id, entry, forget),
                 Entry::Alias(_) => {}
             }
         }
         // An alias stays as long as its launch does, and by now it is known which launches stay.
         for (&id, &entry) in &leaving {
             match entry {
-                Entry::Alias(launch) if self.peek(launch).is_some() => self.park(id, entry, forget),
+                Entry::Alias(launch) if self.peek(launch).is_some() => self.wait(id, entry, forget),
                 _ => {}
             }
         }
         leaving.clear();
-        self.young = leaving;
+        self.recent.young = leaving;
     }
 
-    fn park(&mut self, id: CorrelationId, entry: Entry, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        if let Some(shadowed) = self.waiting.insert(id, entry) {
-            forget(id, shadowed);
-        } else {
-            self.queue.push_back(id);
+    fn wait(&mut self, id: CorrelationId, entry: Entry, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        if self.waiting.is_full() {
+            let mut leaving = self.waiting.rotate();
+            leaving.drain().for_each(|(id, entry)| forget(id, entry));
+            self.waiting.young = leaving;
         }
-        while self.queue.len() > self.patience {
-            let oldest = self.queue.pop_front().expect("longer than the limit");
-            if let Some(entry) = self.waiting.remove(&oldest) {
-                forget(oldest, entry);
-            }
+        if let Some(shadowed) = self.waiting.young.insert(id, entry) {
+            forget(id, shadowed);
         }
     }
 }
 
-fn lookup<'a>(
-    young: &'a mut IdMap<CorrelationId, Entry>,
-    old: &'a mut IdMap<CorrelationId, Entry>,
-    waiting: &'a mut IdMap<CorrelationId, Entry>,
-    id: CorrelationId,
-) -> Option<&'a mut Entry> {
-    young.get_mut(&id).or_else(|| old.get_mut(&id)).or_else(|| waiting.get_mut(&id))
+type Map = IdMap<CorrelationId, Entry>;
+
+/// Entries by age, roughly: a whole map at a time grows old, so that nothing is ever taken out singly
+/// and the tables stay as large as they once became.
+#[derive(Debug)]
+struct Generations {
+    young: Map,
+    old: Map,
+    room: usize,
+}
+
+impl Generations {
+    fn new(room: usize) -> Self {
+        Self { young: Map::default(), old: Map::default(), room: room.max(1) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.young.len() >= self.room
+    }
+
+    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+        self.young.get(&id).or_else(|| self.old.get(&id))
+    }
+
+    fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+        self.young.get_mut(&id).or_else(|| self.old.get_mut(&id))
+    }
+
+    /// The young grow old; the old come back, to be emptied and used again as `young`.
+    fn rotate(&mut self) -> Map {
+        let leaving = std::mem::take(&mut self.old);
+        self.old = std::mem::take(&mut self.young);
+        leaving
+    }
 }

@@ -8,6 +8,8 @@ mod hash;
 mod ids;
 mod missing;
 mod rows;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use frame::{Frame, FrameKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
