@@ -239,3 +239,7 @@ fn named_calls(functions: &Functions) -> Vec<NamedCall> {
     }
     calls
 }
+
+#[cfg(test)]
+#[path = "api_test.rs"]
+mod tests;

@@ -246,3 +246,7 @@ impl fmt::Display for Skipped {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "load_test.rs"]
+mod tests;

@@ -17,6 +17,8 @@ mod buffer;
 mod callback;
 mod calls;
 mod driver;
+#[cfg(test)]
+mod fake;
 mod family;
 pub mod find;
 pub mod here;
