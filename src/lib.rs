@@ -7,5 +7,7 @@
 
 pub mod error;
 pub mod record;
+#[allow(unsafe_code)]
+pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result};
