@@ -14,5 +14,7 @@ pub mod join;
 pub mod profile;
 pub mod record;
 pub mod stats;
+#[allow(unsafe_code)]
+pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result};
