@@ -7,6 +7,7 @@
 
 pub mod aggregate;
 pub mod error;
+pub mod export;
 pub mod join;
 pub mod profile;
 pub mod record;
