@@ -10,6 +10,7 @@ pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
 pub mod error;
+pub mod export;
 pub mod join;
 pub mod profile;
 pub mod record;

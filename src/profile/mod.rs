@@ -162,7 +162,12 @@ impl Profile {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
 
-    /// All kernel names as the tracer gave them, in ascending order of id.
+    /// The name of a kernel as the tracer gave it; `None` where its row was lost.
+    pub fn symbol(&self, id: NameId) -> Option<&str> {
+        self.kernels.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The names of all kernels as the tracer gave them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
         let mut kernels: Vec<_> = self.kernels.iter().map(|(&id, &text)| (id, text)).collect();
         kernels.sort_unstable();

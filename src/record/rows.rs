@@ -281,6 +281,17 @@ impl ContextFlags {
     pub fn has(self, flag: u32) -> bool {
         self.0 & flag == flag
     }
+
+    /// What flame graphs show in the place of the frames that are missing below the root.
+    pub fn label(self) -> Option<&'static str> {
+        if self.has(Self::TRUNCATED) {
+            Some("[stack truncated]")
+        } else if self.has(Self::CUT) {
+            Some("[stack cut short]")
+        } else {
+            None
+        }
+    }
 }
 
 /// A mapped file with code in it, over a stretch of epochs.
