@@ -5,7 +5,9 @@
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
 use crate::{ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 /// Called around API calls and at events. Arguments: the caller's own pointer, the domain, the callback
 /// id, and a pointer to what [`crate::callback`] describes for that domain.
@@ -167,6 +169,24 @@ impl Library {
         }
         // SAFETY: the handle was just opened on what the caller says is a libcupti; nothing closes it.
         Ok(unsafe { Self::from_handle(handle) })
+    }
+
+    /// The file that the functions come from; `None` if they come from no library, as in a test.
+    pub fn file(&self) -> Option<PathBuf> {
+        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        let address = self.get_version? as *const c_void;
+        // SAFETY: any address may be asked about, and there is room for the answer.
+        if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: dladdr has filled it, and zeros were valid before.
+        let name = unsafe { info.assume_init() }.dli_fname;
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: a non-null name is a C string that lives as long as the library, which is not closed.
+        let name = unsafe { CStr::from_ptr(name) };
+        Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
     /// As [`Library::open`], but only if this process has `file` mapped already: maps nothing new.

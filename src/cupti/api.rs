@@ -13,6 +13,7 @@ use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use crate::record::{Nanos, Row};
 use cupti_sys::{ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber};
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering;
 pub struct Api {
     shared: &'static Shared,
     version: Version,
-    file: String,
+    file: PathBuf,
     notes: Vec<String>,
 }
 
@@ -52,7 +53,7 @@ impl Api {
     pub(super) fn attach<T: Tracer>(
         functions: Functions,
         version: Version,
-        file: String,
+        file: PathBuf,
     ) -> Result<&'static Self, Refusal> {
         let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
         let userdata = ptr::from_ref(shared).cast_mut().cast();
@@ -78,7 +79,7 @@ impl Api {
     }
 
     /// Where it was found.
-    pub fn file(&self) -> &str {
+    pub fn file(&self) -> &Path {
         &self.file
     }
 

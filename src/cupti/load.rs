@@ -23,6 +23,8 @@ pub(super) enum Skipped {
     NotLoaded(String),
     /// It is no CUPTI, or too old a one: a function is missing.
     Lacks(&'static str),
+    /// It is a library that was tried under another name.
+    TriedBefore,
     /// It is older than 11.8.
     TooOld(Version),
     /// It is for a later major CUDA than the driver, whose version this is.
@@ -37,10 +39,9 @@ pub(super) enum Skipped {
 pub(super) fn attach<T: Tracer>(driver: Driver, surroundings: &Surroundings) -> Result<&'static Api, Error> {
     let search = surroundings.search();
     let mut tried = Vec::new();
+    let mut seen = Vec::new();
     for candidate in &search.candidates {
-        let loaded = open(driver, candidate);
-        let used = loaded.and_then(|(functions, version)| start::<T>(functions, version, candidate));
-        match used {
+        match attach_one::<T>(driver, candidate, &mut seen) {
             Ok(api) => return Ok(api),
             Err(reason) => {
                 let is_last = ends_search(&reason, candidate.source);
@@ -54,24 +55,42 @@ pub(super) fn attach<T: Tracer>(driver: Driver, surroundings: &Surroundings) -> 
     Err(explain(surroundings, &search, &tried, super::here::has_gpu_file()))
 }
 
-/// Loads a candidate and checks all that can be checked without starting it.
-///
-/// Errors: why it cannot be used.
-fn open(driver: Driver, candidate: &Candidate) -> Result<(Functions, Version), Skipped> {
-    let file = CString::new(candidate.file.as_os_str().as_bytes())
-        .map_err(|_| Skipped::NotLoaded("its name has a NUL in it".to_owned()))?;
-    let library = if candidate.source == Source::Mapped {
-        // SAFETY: the file has a libcupti's name.
-        unsafe { Library::open_mapped(&file) }
-            .ok_or_else(|| Skipped::NotLoaded("it was unmapped meanwhile".to_owned()))?
-    } else {
-        // SAFETY: the file has a libcupti's name or the user says it is one.
-        unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)?
-    };
-    check(driver, library)
+/// Loads, checks and starts one candidate. `seen` holds the files loaded so far: the linker may give a
+/// bare name the library that was just tried, and after a refusal it must not be called again.
+fn attach_one<T: Tracer>(
+    driver: Driver,
+    candidate: &Candidate,
+    seen: &mut Vec<PathBuf>,
+) -> Result<&'static Api, Skipped> {
+    let library = open(candidate)?;
+    let file = library.file().unwrap_or_else(|| candidate.file.clone());
+    if seen.contains(&file) {
+        return Err(Skipped::TriedBefore);
+    }
+    seen.push(file.clone());
+    let (functions, version) = check(driver, library)?;
+    Api::attach::<T>(functions, version, file)
+        .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 
-/// The part of [`open`] that needs no file.
+/// Maps a candidate.
+///
+/// Errors: what the dynamic linker said.
+fn open(candidate: &Candidate) -> Result<Library, Skipped> {
+    let file = CString::new(candidate.file.as_os_str().as_bytes())
+        .map_err(|_| Skipped::NotLoaded("its name has a NUL in it".to_owned()))?;
+    if candidate.source == Source::Mapped {
+        // SAFETY: the file has a libcupti's name.
+        let library = unsafe { Library::open_mapped(&file) };
+        return library.ok_or_else(|| Skipped::NotLoaded("it was unmapped meanwhile".to_owned()));
+    }
+    // SAFETY: the file has a libcupti's name, or the user says it is one.
+    unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)
+}
+
+/// Checks all that can be checked without starting it.
+///
+/// Errors: why it cannot be used.
 pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Version), Skipped> {
     // SAFETY: it is a CUPTI, the driver is mapped, and this is the first we do with this library.
     let functions = unsafe { Functions::new(library) }.map_err(Skipped::Lacks)?;
@@ -86,15 +105,6 @@ pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Vers
         }
         _ => Ok((functions, version)),
     }
-}
-
-fn start<T: Tracer>(
-    functions: Functions,
-    version: Version,
-    candidate: &Candidate,
-) -> Result<&'static Api, Skipped> {
-    Api::attach::<T>(functions, version, candidate.to_string())
-        .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 
 /// Whether no other copy can be expected to do better: CUPTI started and said no, or another copy must not
@@ -115,11 +125,14 @@ pub(super) fn explain(
     tried: &[(Candidate, Skipped)],
     has_gpu_file: bool,
 ) -> Error {
-    let started = tried.iter().rev().find_map(|(candidate, reason)| match reason {
+    let mut started = tried.iter().filter_map(|(candidate, reason)| match reason {
         Skipped::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    if let Some((candidate, version, step, status)) = started {
+    // A refusal that ended the search says more than one that did not, else the best candidate's counts.
+    let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
+    let telling = if ended.is_some() { started.next_back() } else { started.next() };
+    if let Some((candidate, version, step, status)) = telling {
         let what = format!("CUPTI {version} ({candidate}) refused {step}: {}", in_words(status));
         let next = advice(surroundings, status, has_gpu_file);
         return Error::new(ErrorKind::CuptiRefused, format!("{what}; {next}"));
@@ -196,7 +209,8 @@ fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, 
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
-            candidate.source != Source::ByName || !matches!(reason, Skipped::NotLoaded(_))
+            candidate.source != Source::ByName
+                || !matches!(reason, Skipped::NotLoaded(_) | Skipped::TriedBefore)
         })
         .map(|(candidate, reason)| format!("{candidate}: {reason}"))
         .collect();
@@ -238,6 +252,7 @@ impl fmt::Display for Skipped {
         match self {
             Self::NotLoaded(reason) => f.write_str(reason),
             Self::Lacks(symbol) => write!(f, "it has no {symbol}"),
+            Self::TriedBefore => f.write_str("it was tried before, under another name"),
             Self::TooOld(version) => write!(f, "it is {version}, gpuflame needs 11.8 or later"),
             Self::NewerThanDriver(version, driver) => {
                 write!(f, "it is for CUDA {version}, the driver supports {}", cuda(*driver))

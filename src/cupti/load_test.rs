@@ -99,6 +99,20 @@ fn no_gpu_is_told_from_a_gpu_that_is_not_reached() {
 }
 
 #[test]
+fn of_several_that_did_not_start_the_best_is_named_or_the_one_that_ended_the_search() {
+    let tried = |last| {
+        [
+            (candidate("/best/libcupti.so.12", SitePackages), not_started(Status::NOT_INITIALIZED)),
+            (candidate("libcupti.so.12", ByName), Skipped::TriedBefore),
+            (candidate("/last/libcupti.so.11.8", SitePackages), not_started(last)),
+        ]
+    };
+    let said = |last| sentence(Surroundings::default(), &tried(last), true);
+    assert!(said(Status::NOT_INITIALIZED).contains("/best/"));
+    assert!(said(Status::INSUFFICIENT_PRIVILEGES).contains("/last/"));
+}
+
+#[test]
 fn missing_privileges_come_with_their_cure() {
     assert!(
         refused(Status::INSUFFICIENT_PRIVILEGES, &[], true).contains("NVreg_RestrictProfilingToAdminUsers=0")
