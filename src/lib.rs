@@ -12,5 +12,6 @@ pub mod join;
 pub mod profile;
 pub mod record;
 pub mod stats;
+pub mod symbolize;
 
 pub use error::{Error, ErrorKind, Result};
