@@ -17,5 +17,6 @@ pub mod record;
 pub mod stats;
 #[allow(unsafe_code)]
 pub mod unwind;
+pub mod symbolize;
 
 pub use error::{Error, ErrorKind, Result};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use inferno::flamegraph::color::{Color, PaletteMap};
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::flame::Flame;
@@ -32,6 +32,9 @@ impl Default for SvgOptions {
 /// it keeps the file (and what it takes to make it) small however many stacks there are.
 const SHARE: u64 = 10_000;
 
+/// What `inferno` calls the frame below all others.
+const WHOLE: &str = "";
+
 /// Draws `profile`. Where nothing has any width the picture says so in words.
 ///
 /// # Errors
@@ -50,11 +53,12 @@ pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) 
     for (name, kind) in flame.kinds() {
         colors.insert(name, color(name, kind));
     }
+    colors.insert(WHOLE, Color { r: 205, g: 210, b: 205 });
     let mut inferno = Options::default();
     inferno.title = clean::text(&options.title);
     inferno.subtitle = Some(subtitle(profile));
     inferno.palette_map = Some(&mut colors);
-    inferno.deterministic = true;
+    inferno.bgcolors = Some(BackgroundColor::Grey);
     inferno.min_width = 100.0 / SHARE as f64;
     inferno.text_truncate_direction = TextTruncateDirection::Right;
     inferno.name_type = "Frame:".to_owned();

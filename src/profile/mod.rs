@@ -240,6 +240,12 @@ impl Profile {
         self.shown_contexts.insert(context, ShownId(node));
     }
 
+    /// Forgets how stacks are shown, so that all can be set again.
+    pub fn forget_shown(&mut self) {
+        self.shown = Tree::default();
+        self.shown_contexts.clear();
+    }
+
     /// How the stack of `context` is shown; `None` until [`Profile::set_shown`] said.
     pub fn shown(&self, context: ContextId) -> Option<ShownId> {
         self.shown_contexts.get(&context).copied()
