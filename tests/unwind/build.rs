@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::{env, fs, process};
 
 /// A function of a library that takes a callback.
-pub type Case = extern "C-unwind" fn(extern "C-unwind" fn());
+pub(crate) type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
 /// Compiles `source` (a file beside this one, or a path) as a shared library, once per set of options.
-pub fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
+pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/unwind").join(source);
@@ -39,10 +39,10 @@ pub fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
 
 /// A loaded library. It stays loaded unless it is closed.
 #[derive(Clone, Copy)]
-pub struct Library(*mut c_void);
+pub(crate) struct Library(*mut c_void);
 
 impl Library {
-    pub fn open(path: &Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         let name = CString::new(path.to_str().expect("a path in UTF-8")).expect("no NUL");
         // SAFETY: the name is a C string; constructors of these libraries only call back.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
@@ -50,7 +50,7 @@ impl Library {
         Self(handle)
     }
 
-    pub fn symbol(self, name: &str) -> *mut c_void {
+    pub(crate) fn symbol(self, name: &str) -> *mut c_void {
         let name = CString::new(name).expect("no NUL");
         // SAFETY: the handle came from dlopen, the name is a C string.
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
@@ -58,7 +58,7 @@ impl Library {
         symbol
     }
 
-    pub fn function(self, name: &str) -> Case {
+    pub(crate) fn function(self, name: &str) -> Case {
         // SAFETY: every case is a C function of this type.
         unsafe { std::mem::transmute::<*mut c_void, Case>(self.symbol(name)) }
     }

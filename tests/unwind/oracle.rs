@@ -15,24 +15,24 @@ unsafe extern "C-unwind" {
 }
 
 /// Room for one stack without an allocation: it is filled inside signal handlers.
-pub struct Addresses {
-    pub list: [u64; 1100],
-    pub count: usize,
+pub(crate) struct Addresses {
+    pub(crate) list: [u64; 1100],
+    pub(crate) count: usize,
     below: u64,
 }
 
 impl Addresses {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { list: [0; 1100], count: 0, below: 0 }
     }
 
-    pub fn as_slice(&self) -> &[u64] {
+    pub(crate) fn as_slice(&self) -> &[u64] {
         &self.list[..self.count]
     }
 
     /// The look-up addresses that libgcc finds in the frames whose stack pointer is not below `below`.
     #[inline(never)]
-    pub fn take_from_libgcc(&mut self, below: u64) {
+    pub(crate) fn take_from_libgcc(&mut self, below: u64) {
         extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
             // SAFETY: `take_from_libgcc` passed itself, and waits.
             let stack = unsafe { &mut *argument.cast::<Addresses>() };
@@ -53,7 +53,7 @@ impl Addresses {
     }
 
     /// The look-up addresses of a capture.
-    pub fn take(&mut self, frames: &[gpuflame::record::Frame]) {
+    pub(crate) fn take(&mut self, frames: &[gpuflame::record::Frame]) {
         self.count = frames.len();
         for (address, frame) in self.list.iter_mut().zip(frames) {
             *address = match frame.kind() {
@@ -65,7 +65,7 @@ impl Addresses {
 }
 
 /// The calling thread's unwinder, made on first use. Signal handlers find it ready.
-pub fn unwinder() -> &'static mut Unwinder {
+pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame::unwind::prepare();
         let unwinder = Box::new(Unwinder::new().expect("memory for an unwinder"));
@@ -77,7 +77,7 @@ pub fn unwinder() -> &'static mut Unwinder {
 
 /// Captures with ours, `ours`, and with libgcc's, `theirs`, what lies above the caller of this function.
 #[inline(never)]
-pub fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
+pub(crate) fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
     let here = 0u64;
     let below = std::hint::black_box(&raw const here) as u64;
     let captured = unwinder().capture(Skip::Below(below));
