@@ -3,6 +3,8 @@
 //! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
+mod decode;
+mod encode;
 mod frame;
 mod hash;
 mod ids;
@@ -10,7 +12,11 @@ mod missing;
 mod rows;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
+pub use decode::Reader;
+pub use encode::Writer;
 pub use frame::{Frame, FrameKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
