@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod aggregate;
+pub mod capture;
 pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
@@ -14,9 +15,10 @@ pub mod export;
 pub mod join;
 pub mod profile;
 pub mod record;
+pub mod session;
 pub mod stats;
+pub mod symbolize;
 #[allow(unsafe_code)]
 pub mod unwind;
-pub mod symbolize;
 
 pub use error::{Error, ErrorKind, Result};

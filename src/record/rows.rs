@@ -331,7 +331,7 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind we never asked for).
     ActivitiesUnreadable = 3,
-    /// Launches made inside gpuflame's own callback: recorded without a stack.
+    /// Launches made inside gpuflame's own callback (by a signal handler): counted, not recorded.
     StacksNested = 4,
     /// Stacks for which no memory was left.
     StacksDropped = 5,
