@@ -40,7 +40,17 @@ impl Call {
     /// A call that is about to begin.
     pub fn new<P>(domain: u32, cbid: u32, name: &'static CStr, params: &P, symbol: *const c_char) -> Call {
         let params = std::ptr::from_ref(params).cast();
-        Call { domain, cbid, name: name.as_ptr(), params, symbol, correlation: 0, data: 0, start: 0, audible: true }
+        Call {
+            domain,
+            cbid,
+            name: name.as_ptr(),
+            params,
+            symbol,
+            correlation: 0,
+            data: 0,
+            start: 0,
+            audible: true,
+        }
     }
 }
 
@@ -143,7 +153,11 @@ fn check_reentry(call: &Call, client: Client) {
 /// Runs one driver API function: refused unless the driver is ready, else between [`enter`] and [`exit`].
 #[inline]
 pub fn driver<P>(
-    cbid: u32, name: &'static CStr, params: &P, symbol: *const c_char, body: impl FnOnce() -> Result<(), u32>,
+    cbid: u32,
+    name: &'static CStr,
+    params: &P,
+    symbol: *const c_char,
+    body: impl FnOnce() -> Result<(), u32>,
 ) -> u32 {
     if let Err(refused) = init::check_ready() {
         return refused;

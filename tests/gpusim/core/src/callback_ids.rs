@@ -34,7 +34,8 @@ fn names() -> &'static HashMap<(u32, u32), CString> {
     NAMES.get_or_init(|| {
         let newest = CuptiVersion::V13_4;
         let driver = (1..=newest.last_callback(DRIVER)).map(|i| ((DRIVER, i), format!("cuReserved{i}")));
-        let runtime = (1..=newest.last_callback(RUNTIME)).map(|i| ((RUNTIME, i), format!("cudaReserved{i}_v3020")));
+        let runtime =
+            (1..=newest.last_callback(RUNTIME)).map(|i| ((RUNTIME, i), format!("cudaReserved{i}_v3020")));
         let known = known().map(|(d, i, n)| ((d, i), n.to_owned()));
         let no_nul = |(key, name): (_, String)| (key, CString::new(name).expect("no NUL in a name"));
         driver.chain(runtime).chain(known).map(no_nul).collect()

@@ -70,7 +70,9 @@ impl Context {
     /// Tells the subscriber and makes the handle invalid. Running work is waited for.
     pub fn destroy(&'static self) {
         self.synchronize();
-        with_hooks(|h| (h.resource)(resource::CONTEXT_DESTROY_STARTING, self.handle(), null_mut(), null_mut()));
+        with_hooks(|h| {
+            (h.resource)(resource::CONTEXT_DESTROY_STARTING, self.handle(), null_mut(), null_mut())
+        });
         self.alive.store(false, Relaxed);
     }
 
@@ -116,6 +118,12 @@ pub fn retain_primary(device: u32) -> Result<&'static Context, CuError> {
     }
     primary.users += 1;
     primary.context.ok_or(INVALID_DEVICE)
+}
+
+/// The device's primary context, which the runtime keeps alive from its first use on.
+pub fn primary(device: u32) -> Result<&'static Context, CuError> {
+    let existing = primaries().get(device as usize).ok_or(INVALID_DEVICE)?.context;
+    existing.map_or_else(|| retain_primary(device), Ok)
 }
 
 /// Whether the device has a primary context now.

@@ -71,10 +71,12 @@ impl Faults {
         let mut faults = Faults::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
             let (name, arg) = item.split_once(':').unwrap_or((item, ""));
-            let number = |default| parse_arg(arg, default).ok_or(format!("`{item}`: want NAME or NAME:every=N"));
+            let number =
+                |default| parse_arg(arg, default).ok_or(format!("`{item}`: want NAME or NAME:every=N"));
             match name {
                 "enable" => {
-                    let pair = arg.split_once('=').and_then(|(k, v)| Some((k.parse().ok()?, v.parse().ok()?)));
+                    let pair =
+                        arg.split_once('=').and_then(|(k, v)| Some((k.parse().ok()?, v.parse().ok()?)));
                     faults.enable.push(pair.ok_or(format!("`{item}`: want enable:KIND=RESULT"))?);
                 }
                 "launch_fail" => faults.launch_fail = Some((number(50)?, AtomicU64::new(0))),

@@ -117,8 +117,9 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     };
     let traced = layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    if traced && with_hooks(|h| (h.record)(&work)) == Some(Fate::Dropped) {
-        thread.tally.count_dropped(&work);
+    // Work that waits in a buffer is settled by libcupti, later.
+    if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
+        thread.tally.count_lost(&work, fate);
     }
     if !order.asynchronous {
         stream.synchronize();

@@ -115,7 +115,9 @@ fn init_in_child() -> Result<(), CuError> {
 /// Nothing that goes wrong is reported, as with the real driver.
 #[inline(never)]
 fn inject_library() -> bool {
-    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|p| !p.is_empty()) else { return false };
+    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").filter(|p| !p.is_empty()) else {
+        return false;
+    };
     let Ok(path) = CString::new(path.into_encoded_bytes()) else { return false };
     // SAFETY: `path` is a C string; loading runs whatever constructors the library has.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

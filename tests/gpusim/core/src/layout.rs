@@ -46,8 +46,11 @@ pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
 }
 
 /// The bits that [`record_kind`] looks at.
-pub const WORK_KINDS: u64 =
-    1 << kind::CONCURRENT_KERNEL | 1 << kind::KERNEL | 1 << kind::MEMCPY | 1 << kind::MEMSET | 1 << kind::MEMCPY2;
+pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
+    | 1 << kind::KERNEL
+    | 1 << kind::MEMCPY
+    | 1 << kind::MEMSET
+    | 1 << kind::MEMCPY2;
 
 /// Writes the record of `work` without times, as it stands before the work is complete. `out` is zeroed
 /// and of the right size. `name` is what the record's name pointer shall be.

@@ -140,6 +140,46 @@ pub fn direction(target: u64, source: u64) -> Copy {
     }
 }
 
+/// CUDA_MEMCPY2D: 128 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Rectangle {
+    pub source: End,
+    pub target: End,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// One end of a [`Rectangle`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct End {
+    pub x: usize,
+    pub y: usize,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub kind: u32,
+    pub host: u64,
+    pub device: u64,
+    pub array: u64,
+    pub pitch: usize,
+}
+
+const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
+
+impl End {
+    /// Where it lies, whichever field holds that.
+    pub fn address(&self) -> u64 {
+        if self.kind == 1 { self.host } else { self.device }
+    }
+
+    /// An end at an address of any kind.
+    pub fn unified(address: u64, pitch: usize) -> End {
+        End { x: 0, y: 0, kind: 4, host: 0, device: address, array: 0, pitch }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

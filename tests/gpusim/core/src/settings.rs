@@ -23,26 +23,78 @@ const fn var(name: &'static str, default: &'static str, meaning: &'static str) -
 /// The table, in the order of the README.
 pub const VARIABLES: &[Variable] = &[
     var("GPUSIM_NDEV", "1", "Number of devices. 0: `cuInit` answers 100 after the injection."),
-    var("GPUSIM_DRIVER", "13000", "What `cuDriverGetVersion` answers. Below 13000 `libcudart.so.13` fails with 35 before `cuInit`, and CUPTI 13 does not initialise."),
-    var("GPUSIM_CUPTI_VERSION", "13.0", "`11.8`, `12.0`, `12.9`, `13.0` or `13.4`: record sizes, exported symbols, error style, soname, ids."),
-    var("GPUSIM_CLOCK", "virtual", "`virtual`: work is complete when submitted, times are computed, nobody waits. `real`: completion happens at its time, synchronising calls wait."),
-    var("GPUSIM_KERNELS", "", "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us."),
+    var(
+        "GPUSIM_DRIVER",
+        "13000",
+        "What `cuDriverGetVersion` answers. Below 13000 `libcudart.so.13` fails with 35 before `cuInit`, and CUPTI 13 does not initialise.",
+    ),
+    var(
+        "GPUSIM_CUPTI_VERSION",
+        "13.0",
+        "`11.8`, `12.0`, `12.9`, `13.0` or `13.4`: record sizes, exported symbols, error style, soname, ids.",
+    ),
+    var(
+        "GPUSIM_CLOCK",
+        "virtual",
+        "`virtual`: work is complete when submitted, times are computed, nobody waits. `real`: completion happens at its time, synchronising calls wait.",
+    ),
+    var(
+        "GPUSIM_KERNELS",
+        "",
+        "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us.",
+    ),
     var("GPUSIM_SKEW_NS", "0", "Device n's clock is off by n times this many ns (may be negative)."),
-    var("GPUSIM_CORR", "shared", "`distinct`: the nested driver call gets a correlation id of its own, and the record carries that one."),
+    var(
+        "GPUSIM_CORR",
+        "shared",
+        "`distinct`: the nested driver call gets a correlation id of its own, and the record carries that one.",
+    ),
     var("GPUSIM_CORR_START", "1", "First correlation id; `4294967000` to see it wrap."),
     var("GPUSIM_NESTED", "1", "0: no driver callback inside a runtime call."),
-    var("GPUSIM_STRICT", "1", "0: a CUDA call from a callback is let through. 1: it aborts, except the synchronising calls."),
-    var("GPUSIM_FRAMES", "nofp", "`fp`: libcupti's frames around a callback keep frame pointers. `nofp`: they destroy rbp, only .eh_frame helps."),
+    var(
+        "GPUSIM_STRICT",
+        "1",
+        "0: a CUDA call from a callback is let through. 1: it aborts, except the synchronising calls.",
+    ),
+    var(
+        "GPUSIM_FRAMES",
+        "nofp",
+        "`fp`: libcupti's frames around a callback keep frame pointers. `nofp`: they destroy rbp, only .eh_frame helps.",
+    ),
     var("GPUSIM_EARLY", "0", "1: a record is delivered before its API call's EXIT."),
-    var("GPUSIM_SHUFFLE", "", "A seed: records within a buffer and buffers among each other arrive in random order."),
+    var(
+        "GPUSIM_SHUFFLE",
+        "",
+        "A seed: records within a buffer and buffers among each other arrive in random order.",
+    ),
     var("GPUSIM_MAX_BUFFERS", "", "At most this many buffers are out at a time; what finds none is dropped."),
     var("GPUSIM_EMPTY_BUFFERS", "0", "1: every flush also hands back a buffer with validSize 0."),
     var("GPUSIM_ODD_SIZE", "0", "1: `bufferCompleted` gets a size 8 bytes below the one requested."),
-    var("GPUSIM_WATCHDOG_MS", "5000", "A thread that waits this long for CUPTI's lock, or for a buffer callback to return, aborts."),
-    var("GPUSIM_OTHER_SUBSCRIBER", "0", "1: another tool holds the only subscription, `cuptiSubscribe` answers 39."),
-    var("GPUSIM_FORK", "304", "After `cuInit`, in a forked child: `304`: `cuInit` answers 304. `inject`: `InitializeInjection` is called again, then 100."),
-    var("GPUSIM_FAULTS", "", "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `name_null`, `name_bad_utf8`, `name_4k`; most take `:every=N` (50)."),
-    var("GPUSIM_TRUTH", "", "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. Both with a comma. `%p` is the pid."),
+    var(
+        "GPUSIM_WATCHDOG_MS",
+        "5000",
+        "A thread that waits this long for CUPTI's lock, or for a buffer callback to return, aborts.",
+    ),
+    var(
+        "GPUSIM_OTHER_SUBSCRIBER",
+        "0",
+        "1: another tool holds the only subscription, `cuptiSubscribe` answers 39.",
+    ),
+    var(
+        "GPUSIM_FORK",
+        "304",
+        "After `cuInit`, in a forked child: `304`: `cuInit` answers 304. `inject`: `InitializeInjection` is called again, then 100.",
+    ),
+    var(
+        "GPUSIM_FAULTS",
+        "",
+        "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `name_null`, `name_bad_utf8`, `name_4k`; most take `:every=N` (50).",
+    ),
+    var(
+        "GPUSIM_TRUTH",
+        "",
+        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. Both with a comma. `%p` is the pid.",
+    ),
 ];
 
 /// The values.
@@ -90,7 +142,9 @@ impl Settings {
             driver: env.number("GPUSIM_DRIVER", 13000)?,
             cupti: match env.text("GPUSIM_CUPTI_VERSION") {
                 None => CuptiVersion::V13_0,
-                Some(t) => CuptiVersion::parse(&t).ok_or(format!("GPUSIM_CUPTI_VERSION={t}: no such version"))?,
+                Some(t) => {
+                    CuptiVersion::parse(&t).ok_or(format!("GPUSIM_CUPTI_VERSION={t}: no such version"))?
+                }
             },
             real_clock: env.choice("GPUSIM_CLOCK", "virtual", "real")?,
             kernels: parse_durations(&env.text("GPUSIM_KERNELS").unwrap_or_default())?,
@@ -112,7 +166,8 @@ impl Settings {
             truth: None,
             truth_summary: None,
         };
-        let truth = env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
+        let truth =
+            env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
         for path in truth.split(',').filter(|p| !p.is_empty()) {
             match path.strip_prefix("summary:") {
                 Some(path) => settings.truth_summary = Some(path.into()),

@@ -69,7 +69,9 @@ impl Stream {
 
     /// The same in a given context.
     pub fn resolve_in(
-        context: &'static Context, handle: *mut c_void, default: Default,
+        context: &'static Context,
+        handle: *mut c_void,
+        default: Default,
     ) -> Result<&'static Stream, CuError> {
         match (handle as usize, default) {
             (0, Default::Context) | (1, _) => Ok(context.default_stream()),
@@ -165,8 +167,9 @@ impl Event {
     /// A new event.
     pub fn create() -> &'static Event {
         let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let event =
-            spare.unwrap_or_else(|| Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0) })));
+        let event = spare.unwrap_or_else(|| {
+            Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0) }))
+        });
         event.time.store(0, Relaxed);
         event.magic.store(EVENT_MAGIC, Relaxed);
         event

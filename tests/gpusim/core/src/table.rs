@@ -148,13 +148,16 @@ pub struct CoreTable {
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,
     pub kernel: extern "C" fn(*const c_char) -> *mut c_void,
-    pub is_kernel: extern "C" fn(*const c_void) -> bool,
+    /// The name of the kernel behind a handle, NULL if it is none.
+    pub kernel_name: extern "C" fn(*const c_void) -> *const c_char,
     /// Makes the device's primary context current.
     pub use_primary: extern "C" fn(device: u32) -> u32,
+    /// The device's primary context, made if need be.
+    pub primary: extern "C" fn(device: u32, &mut *mut c_void) -> u32,
     /// uid and device of a context, 0 if it is one.
     pub context_ids: extern "C" fn(*mut c_void, &mut u32, &mut u32) -> u32,
-    pub stream_id: extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
+    pub stream_id:
+        extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
     pub reset_primary: extern "C" fn(device: u32) -> u32,
-    pub memory_device: extern "C" fn(u64) -> i32,
     pub site: extern "C" fn(*const c_char),
 }

@@ -148,11 +148,15 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work whose record found no buffer.
-    pub fn count_dropped(&self, work: &Work) {
+    /// Counts work whose record found no buffer, or whose tracing ended before its record was made.
+    pub fn count_lost(&self, work: &Work, fate: Fate) {
         let Some(truth) = truth() else { return };
-        lock(&self.0).row(work.tally).dropped.add(Sum { count: 1, ns: work.end - work.start });
-        truth.write_detail(work, Fate::Dropped);
+        let mut tally = lock(&self.0);
+        let row = tally.row(work.tally);
+        let lost = if fate == Fate::Dropped { &mut row.dropped } else { &mut row.untraced };
+        lost.add(Sum { count: 1, ns: work.end - work.start });
+        drop(tally);
+        truth.write_detail(work, fate);
     }
 }
 
@@ -262,13 +266,18 @@ impl Truth {
             totals.1.add(delivered);
             lines.push(format!(
                 "{{{},\"count\":{},\"total_ns\":{},\"delivered\":{},\"delivered_ns\":{}}}\n",
-                key.json(), row.all.count, row.all.ns, delivered.count, delivered.ns
+                key.json(),
+                row.all.count,
+                row.all.ns,
+                delivered.count,
+                delivered.ns
             ));
         }
         lines.sort_unstable();
         let (row, delivered) = totals;
         let pending = row.all.count - row.dropped.count - row.untraced.count - delivered.count;
-        let mut faults: Vec<String> = lock(&self.faults).iter().map(|(f, n)| format!("\"{f}\":{n}")).collect();
+        let mut faults: Vec<String> =
+            lock(&self.faults).iter().map(|(f, n)| format!("\"{f}\":{n}")).collect();
         faults.sort_unstable();
         lines.push(format!(
             "{{\"totals\":{{\"launch_calls\":{launches},\"failed_launches\":{failed},\"count\":{},\"total_ns\":{},\

@@ -8,7 +8,7 @@ use gpusim_core::stream::{Default, Stream};
 use gpusim_core::table::{self, CoreTable, GPUSIM_UUID};
 use gpusim_core::thread::{self, Client};
 use gpusim_core::work::{Fate, Work};
-use gpusim_core::{api, init, memory, truth};
+use gpusim_core::{api, init, truth};
 use std::ffi::{c_char, c_void};
 
 static TABLE: CoreTable = CoreTable {
@@ -22,12 +22,12 @@ static TABLE: CoreTable = CoreTable {
     swap_client,
     client,
     kernel,
-    is_kernel,
+    kernel_name,
     use_primary,
+    primary,
     context_ids,
     stream_id,
     reset_primary,
-    memory_device,
     site: gpusim_site,
 };
 
@@ -80,8 +80,8 @@ extern "C" fn kernel(name: *const c_char) -> *mut c_void {
     Text(name).get().map_or(std::ptr::null_mut(), |name| Kernel::of_name(name).handle())
 }
 
-extern "C" fn is_kernel(handle: *const c_void) -> bool {
-    Kernel::of_handle(handle).is_some()
+extern "C" fn kernel_name(handle: *const c_void) -> *const c_char {
+    Kernel::of_handle(handle).map_or(std::ptr::null(), |k| k.name.as_ptr())
 }
 
 extern "C" fn use_primary(device: u32) -> u32 {
@@ -89,7 +89,11 @@ extern "C" fn use_primary(device: u32) -> u32 {
     if thread.context().is_some_and(|c| c.device == device && c.is_alive()) {
         return 0;
     }
-    error::code(context::retain_primary(device).map(|context| thread.set_context(Some(context))))
+    error::code(context::primary(device).map(|context| thread.set_context(Some(context))))
+}
+
+extern "C" fn primary(device: u32, handle: &mut Handle) -> u32 {
+    error::code(context::primary(device).map(|context| *handle = context.handle()))
 }
 
 extern "C" fn reset_primary(device: u32) -> u32 {
@@ -110,8 +114,4 @@ extern "C" fn stream_id(context: Handle, stream: Handle, per_thread: bool, id: &
     };
     let stream = context.ok_or(error::INVALID_CONTEXT).and_then(|c| Stream::resolve_in(c, stream, own));
     error::code(stream.map(|s| *id = s.id))
-}
-
-extern "C" fn memory_device(address: u64) -> i32 {
-    memory::device_of(address).map_or(-1, |device| device as i32)
 }

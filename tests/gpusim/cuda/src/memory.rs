@@ -4,14 +4,21 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::context::Context;
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
-use gpusim_core::memory;
+use gpusim_core::memory::{self, Rectangle};
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::thread;
 use gpusim_core::work::{Copy, Memory, Place};
 use std::ptr::null_mut;
 
 /// Submits a copy whose direction the addresses tell.
-fn copy(own: Default, stream: Handle, target: u64, source: u64, bytes: u64, asynchronous: bool) -> Result<(), CuError> {
+fn copy(
+    own: Default,
+    stream: Handle,
+    target: u64,
+    source: u64,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
     let stream = Stream::resolve(stream, own)?;
     let direction = memory::direction(target, source);
     let order = match direction {
@@ -24,7 +31,12 @@ fn copy(own: Default, stream: Handle, target: u64, source: u64, bytes: u64, asyn
 
 /// Submits a copy of a direction that the function's name tells, whatever the addresses are.
 fn directed(
-    own: Default, stream: Handle, direction: Copy, host: u64, bytes: u64, asynchronous: bool,
+    own: Default,
+    stream: Handle,
+    direction: Copy,
+    host: u64,
+    bytes: u64,
+    asynchronous: bool,
 ) -> Result<(), CuError> {
     let stream = Stream::resolve(stream, own)?;
     let order = Order::memcpy(direction, memory::kind_of(host), bytes, asynchronous);
@@ -39,7 +51,11 @@ fn place_of(address: u64) -> Result<Place, CuError> {
 }
 
 fn peer(
-    own: Default, stream: Handle, (target, source): (Handle, Handle), bytes: u64, asynchronous: bool,
+    own: Default,
+    stream: Handle,
+    (target, source): (Handle, Handle),
+    bytes: u64,
+    asynchronous: bool,
 ) -> Result<(), CuError> {
     let place = |context| Context::of_handle(context).map(|c| Place { device: c.device, context: c.uid });
     let (from, to) = (place(source)?, place(target)?);
@@ -51,41 +67,17 @@ fn peer(
     gpu::submit(Stream::resolve(stream, own)?, order)
 }
 
-fn set(own: Default, stream: Handle, target: u64, value: u32, bytes: u64, asynchronous: bool) -> Result<(), CuError> {
+fn set(
+    own: Default,
+    stream: Handle,
+    target: u64,
+    value: u32,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
     let stream = Stream::resolve(stream, own)?;
     let order = Order::memset(bytes, value, memory::kind_of(target), asynchronous);
     if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
-}
-
-/// CUDA_MEMCPY2D: 128 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Rectangle {
-    source: End,
-    target: End,
-    width: usize,
-    height: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct End {
-    x: usize,
-    y: usize,
-    /// 1 host, 2 device, 3 array, 4 unified.
-    kind: u32,
-    host: u64,
-    device: u64,
-    array: u64,
-    pitch: usize,
-}
-
-const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
-
-impl End {
-    fn address(&self) -> u64 {
-        if self.kind == 1 { self.host } else { self.device }
-    }
 }
 
 fn copy_2d(own: Default, stream: Handle, what: In<Rectangle>, asynchronous: bool) -> Result<(), CuError> {

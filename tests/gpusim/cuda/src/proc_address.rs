@@ -18,7 +18,11 @@ extern "C" fn cuGetProcAddress(name: Text, address: Out<*mut c_void>, version: i
 /// `status`: 0 found, 1 no such name.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetProcAddress_v2(
-    name: Text, address: Out<*mut c_void>, version: i32, flags: u64, status: Out<u32>,
+    name: Text,
+    address: Out<*mut c_void>,
+    version: i32,
+    flags: u64,
+    status: Out<u32>,
 ) -> u32 {
     let result = get(name, address, version, flags);
     status.set_if_wanted(u32::from(result.is_err()));
