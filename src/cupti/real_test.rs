@@ -40,7 +40,7 @@ fn a_real_library_steps_over_our_records_and_we_read_them() {
         peer_copy: size(&library, ActivityKind::MEMCPY2),
         fill: size(&library, ActivityKind::MEMSET),
     };
-    println!("  {sizes:?}");
+    eprintln!("  {sizes:?}");
     let buffer = a_buffer_of_each_kind(sizes);
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| next(&library, buffer, valid, record);
     let (_, rows, tally) = read_all_with(&buffer, &step, &mut Names::new());
@@ -76,7 +76,7 @@ fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
             }
         }
     }
-    println!("  {picked} calls picked, {left} left, of them {} look-alikes", look_alikes.len());
+    eprintln!("  {picked} calls picked, {left} left, of them {} look-alikes", look_alikes.len());
     assert!(picked > 200 && picked < 350);
     // The last is a name of 13.1 for a call that no header declares.
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
