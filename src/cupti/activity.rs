@@ -232,4 +232,4 @@ fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {
 
 #[cfg(test)]
 #[path = "activity_test.rs"]
-mod tests;
+pub(super) mod tests;

@@ -18,12 +18,12 @@ const RELEASES: [(&str, Sizes); 8] = [
     ("of tomorrow", Sizes { kernel: 1024, copy: 256, peer_copy: 512, fill: 128 }),
 ];
 
-#[derive(Clone, Copy)]
-struct Sizes {
-    kernel: usize,
-    copy: usize,
-    peer_copy: usize,
-    fill: usize,
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Sizes {
+    pub(in super::super) kernel: usize,
+    pub(in super::super) copy: usize,
+    pub(in super::super) peer_copy: usize,
+    pub(in super::super) fill: usize,
 }
 
 impl Sizes {
@@ -120,35 +120,49 @@ fn fill(size: usize) -> Vec<u8> {
 
 /// What `read` says of a buffer: new names, activities, tally.
 fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec<Activity>, Tally) {
+    let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
+    read_all_with(buffer, &step, names)
+}
+
+pub(in super::super) fn read_all_with(
+    buffer: &[u8],
+    step: &Stepper<'_>,
+    names: &mut Names,
+) -> (Vec<String>, Vec<Activity>, Tally) {
     let (mut texts, mut activities) = (Vec::new(), Vec::new());
     let mut sink = |row: Row<'_>| match row {
         Row::Name { id, text } => texts.push(format!("{}={text}", id.0)),
         Row::Activity(activity) => activities.push(activity),
         other => panic!("unexpected {other:?}"),
     };
-    let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
     // SAFETY: the step function knows the buffer's layout, the names in it are static.
-    let tally = unsafe { read(buffer, &step, names, &mut sink) };
+    let tally = unsafe { read(buffer, step, names, &mut sink) };
     (texts, activities, tally)
+}
+
+pub(in super::super) fn a_buffer_of_each_kind(sizes: Sizes) -> Vec<u8> {
+    [
+        kernel(sizes.kernel, c"_Z4gemmv"),
+        copy(sizes.copy),
+        peer_copy(sizes.peer_copy),
+        fill(sizes.fill),
+        kernel(sizes.kernel, c"_Z4gemmv"),
+    ]
+    .concat()
+}
+
+pub(in super::super) fn expected_rows() -> [Activity; 5] {
+    [expected_kernel(), expected_copy(), expected_peer_copy(), expected_fill(), expected_kernel()]
 }
 
 #[test]
 fn a_record_says_the_same_in_the_layout_of_every_release() {
     for (release, sizes) in RELEASES {
-        let buffer = [
-            kernel(sizes.kernel, c"_Z4gemmv"),
-            copy(sizes.copy),
-            peer_copy(sizes.peer_copy),
-            fill(sizes.fill),
-            kernel(sizes.kernel, c"_Z4gemmv"),
-        ]
-        .concat();
+        let buffer = a_buffer_of_each_kind(sizes);
         let (texts, rows, tally) = read_all(&buffer, sizes, &mut Names::new());
         assert_eq!(tally, Tally { activities: 5, unreadable: 0 }, "{release}");
         assert_eq!(texts, ["0=_Z4gemmv"], "{release}");
-        let expected =
-            [expected_kernel(), expected_copy(), expected_peer_copy(), expected_fill(), expected_kernel()];
-        assert_eq!(rows, expected, "{release}");
+        assert_eq!(rows, expected_rows(), "{release}");
     }
 }
 

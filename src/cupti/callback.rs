@@ -31,7 +31,8 @@ pub trait Tracer: 'static {
 
     /// An enabled API call is over. [`Call::return_value`] says whether it worked.
     ///
-    /// Its activity records may have been delivered already.
+    /// Its activity records may have been delivered already. A call that is under way when tracing
+    /// begins or ends (also by [`Tracer::fatal`]) has one of its two ends told only.
     fn exit(call: &Call<'_>);
 
     /// CUPTI needs memory for records. `None`: there is none left; the records are then counted to

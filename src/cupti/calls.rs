@@ -49,7 +49,6 @@ pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
     match verb {
-        "GraphLaunch" => return Some(CallKind::GraphLaunch),
         "DeviceReset" | "ThreadExit" => return Some(CallKind::DeviceReset),
         "CtxDestroy" | "DevicePrimaryCtxReset" | "DevicePrimaryCtxRelease" => {
             return Some(CallKind::ContextDestroy);
@@ -60,6 +59,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     let sync = !verb.contains("Async");
     if verb.starts_with("Launch") {
         Some(CallKind::Launch)
+    } else if verb.starts_with("GraphLaunch") {
+        Some(CallKind::GraphLaunch)
     } else if verb.starts_with("Memcpy") || is_prefetch(verb) {
         Some(CallKind::Copy { sync })
     } else if verb.starts_with("Memset") {

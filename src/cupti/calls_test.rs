@@ -31,7 +31,8 @@ fn every_way_to_launch_a_kernel_is_a_launch() {
 fn a_graph_launch_is_told_from_a_kernel_launch() {
     all_are(
         Some(CallKind::GraphLaunch),
-        "cudaGraphLaunch_v10000 cudaGraphLaunch_ptsz_v10000 cuGraphLaunch cuGraphLaunch_ptsz",
+        "cudaGraphLaunch_v10000 cudaGraphLaunch_ptsz_v10000 cuGraphLaunch cuGraphLaunch_ptsz
+         cuGraphLaunchWithArguments",
     );
 }
 
@@ -92,7 +93,7 @@ fn look_alikes_that_start_no_gpu_work_are_left_alone() {
     all_are(
         None,
         "cudaLaunchHostFunc_v10000 cudaLaunchHostFunc_ptsz_v10000 cudaLaunchHostFunc_v2_v13020
-         cuLaunchHostFunc cuLaunchHostFunc_v2_ptsz cudaGraphAddMemcpyNode_v10000
+         cuLaunchHostFunc cuLaunchHostFunc_v2_ptsz cuSubgridScheduleLaunch cudaGraphAddMemcpyNode_v10000
          cudaGraphMemcpyNodeGetParams_v10000 cudaGraphMemsetNodeSetParams_v10000
          cudaGraphExecMemcpyNodeSetParams1D_v11010 cudaGraphKernelNodeGetParams_v10000
          cuGraphAddMemsetNode cuGraphExecMemsetNodeSetParams cudaMemSetMemPool_v13000 cuMemSetAccess

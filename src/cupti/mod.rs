@@ -24,6 +24,9 @@ pub mod find;
 pub mod here;
 mod load;
 mod names;
+#[cfg(test)]
+#[path = "real_test.rs"]
+mod real;
 pub mod version;
 
 pub use activity::Tally;
