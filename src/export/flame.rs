@@ -8,7 +8,7 @@ use std::io;
 
 use super::leaf::{self, Kind};
 use super::{Unit, clean};
-use crate::profile::{FrameId, Place, Profile, Sample};
+use crate::profile::{Place, Profile, Sample, StringId};
 use crate::record::{ContextId, Frame, FrameKind, IdMap, Loss, Missing};
 
 /// See the module's documentation.
@@ -113,6 +113,8 @@ fn push_name(path: &mut String, name: &str) {
 struct Names {
     text: Vec<(String, Kind)>,
     ids: HashMap<String, u32>,
+    /// Those that come from the profile's strings: most, and seen again in every stack.
+    shown: IdMap<StringId, u32>,
 }
 
 impl Names {
@@ -125,6 +127,24 @@ impl Names {
         self.text.push((clean.clone(), kind));
         self.ids.insert(clean, id);
         id
+    }
+
+    fn shown(&mut self, profile: &Profile, name: StringId) -> u32 {
+        if let Some(&id) = self.shown.get(&name) {
+            return id;
+        }
+        let id = self.intern(profile.strings().get(name), Kind::Cpu);
+        self.shown.insert(name, id);
+        id
+    }
+
+    /// The place of each name in the order of all.
+    fn ranks(&self) -> Vec<u32> {
+        let mut sorted: Vec<usize> = (0..self.text.len()).collect();
+        sorted.sort_unstable_by_key(|&at| &self.text[at].0);
+        let mut ranks = vec![0; sorted.len()];
+        sorted.into_iter().zip(0..).for_each(|(at, rank)| ranks[at] = rank);
+        ranks
     }
 }
 
@@ -191,15 +211,31 @@ impl<'a> Build<'a> {
             Some(Some(cut)) => at = self.child(at, cut, Kind::Loss),
             None => at = self.child(at, Missing::NoStack.label(), Kind::Loss),
         }
-        for name in stack_names(self.profile, context).iter().rev() {
-            at = self.child(at, name, Kind::Cpu);
+        for name in self.stack_names(context).into_iter().rev() {
+            at = self.node(at, name);
         }
         self.stacks.insert(context, at);
         at
     }
 
+    /// The names of a context's stack, leaf first. Where nobody gave names, addresses; where the
+    /// context's row was lost, nothing.
+    fn stack_names(&mut self, context: ContextId) -> Vec<u32> {
+        let profile = self.profile;
+        if let Some(shown) = profile.shown(context) {
+            return profile.shown_names(shown).map(|name| self.names.shown(profile, name)).collect();
+        }
+        let Some(context) = profile.context(context) else { return Vec::new() };
+        let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
+        frames.map(|frame| self.names.intern(&raw_name(profile, frame), Kind::Cpu)).collect()
+    }
+
     fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {
         let name = self.names.intern(name, kind);
+        self.node(parent, name)
+    }
+
+    fn node(&mut self, parent: u32, name: u32) -> u32 {
         let next = self.nodes.len() as u32;
         let at = *self.index.entry((parent, name)).or_insert(next);
         if at == next {
@@ -211,9 +247,10 @@ impl<'a> Build<'a> {
     fn finish(self) -> Flame {
         let (names, mut nodes) = (self.names, self.nodes);
         let mut order: Vec<u32> = (1..nodes.len() as u32).collect();
+        let ranks = names.ranks();
         order.sort_unstable_by_key(|&at| {
             let node = &nodes[at as usize];
-            (node.parent, names.text[node.name as usize].0.as_str())
+            (node.parent, ranks[node.name as usize])
         });
         for (position, &at) in order.iter().enumerate() {
             let parent = nodes[at as usize].parent;
@@ -234,16 +271,6 @@ impl<'a> Build<'a> {
         }
         Flame { names, nodes, order }
     }
-}
-
-/// The names of a context's stack, leaf first. Where nobody gave names, addresses; where the context's row
-/// was lost, nothing.
-fn stack_names(profile: &Profile, context: ContextId) -> Vec<String> {
-    if let Some(shown) = profile.shown(context) {
-        return profile.shown_names(shown).map(|name| profile.strings().get(name).to_owned()).collect();
-    }
-    let name = |frame: FrameId| raw_name(profile, profile.frames()[frame.index()]);
-    profile.context(context).map(|c| profile.stack(c.stack).map(name).collect()).unwrap_or_default()
 }
 
 fn raw_name(profile: &Profile, frame: Frame) -> String {

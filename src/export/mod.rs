@@ -10,6 +10,7 @@ mod clean;
 mod flame;
 mod folded;
 mod leaf;
+mod missing;
 mod svg;
 mod table;
 

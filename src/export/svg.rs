@@ -8,10 +8,10 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::flame::Flame;
 use super::leaf::Kind;
-use super::{Unit, clean};
+use super::{Unit, clean, missing};
 use crate::error::Result;
-use crate::profile::{Leaf, Place, Profile};
-use crate::record::{Missing, hash_one};
+use crate::profile::Profile;
+use crate::record::hash_one;
 
 /// How to draw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,28 +92,13 @@ fn subtitle(profile: &Profile) -> String {
     let count = devices.iter().map(|d| d.count).sum::<u64>();
     let gpus = if devices.len() == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", devices.len()) };
     let mut text = format!("{} of GPU time, {count} activities on {gpus}", human(nanos));
-    for missing in [Missing::LaunchedBefore, Missing::NoStack, Missing::Untimed, Missing::Pending] {
-        let count = count_missing(profile, missing);
-        if count > 0 {
-            let _ = write!(text, ", {count} {}", missing.label());
-        }
+    for (missing, weight) in missing::all(profile) {
+        let _ = write!(text, ", {} {}", weight.count, missing.label());
     }
     for (loss, count) in profile.losses() {
         let _ = write!(text, ", {count} {}", loss.label().replace('_', " "));
     }
     text
-}
-
-/// How many activities (or, of [`Missing::Pending`], launches) are shown for this reason.
-pub(super) fn count_missing(profile: &Profile, missing: Missing) -> u64 {
-    let samples = profile.samples().iter().filter(|sample| match missing {
-        Missing::Untimed => matches!(sample.leaf, Leaf::Untimed(_)),
-        Missing::Pending => sample.leaf == Leaf::Pending,
-        Missing::LaunchedBefore | Missing::NoStack => {
-            sample.place == Place::Missing(missing) && sample.leaf != Leaf::Pending
-        }
-    });
-    samples.map(|sample| sample.weight.count).sum()
 }
 
 fn human(nanos: u64) -> String {

@@ -9,10 +9,10 @@ use std::cmp::Reverse;
 use std::io::Write;
 
 use super::leaf::{self, Kind};
-use super::{clean, svg};
+use super::{clean, missing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::profile::{Place, Profile, WorkStats};
-use crate::record::{Missing, Work};
+use crate::profile::{Profile, WorkStats};
+use crate::record::Work;
 
 const HEADER: [&str; 14] = [
     "kind",
@@ -50,12 +50,9 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     for (name, work) in works {
         table.write_record(work_row(profile, &name, work, total)).map_err(error)?;
     }
-    for missing in [Missing::LaunchedBefore, Missing::NoStack, Missing::Untimed, Missing::Pending] {
-        let count = svg::count_missing(profile, missing);
-        if count > 0 {
-            let nanos = nanos_missing(profile, missing);
-            table.write_record(other_row("missing", missing.label(), count, nanos, total)).map_err(error)?;
-        }
+    for (missing, weight) in missing::all(profile) {
+        let row = other_row("missing", missing.label(), weight.count, weight.nanos, total);
+        table.write_record(row).map_err(error)?;
     }
     for (loss, count) in profile.losses() {
         table.write_record(other_row("lost", loss.label(), count, 0, total)).map_err(error)?;
@@ -98,11 +95,6 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row[4] = nanos.to_string();
     row[11] = share(nanos, total);
     row
-}
-
-fn nanos_missing(profile: &Profile, missing: Missing) -> u64 {
-    let samples = profile.samples().iter().filter(|sample| sample.place == Place::Missing(missing));
-    samples.fold(0, |sum, sample| sum.saturating_add(sample.weight.nanos))
 }
 
 fn share(nanos: u64, total: u64) -> String {

@@ -273,6 +273,7 @@ fn the_table_has_a_row_for_each_work_and_device_and_for_each_loss() {
         .sample(Place::Missing(Missing::NoStack), Leaf::Work(GEMM), Some(0), 1, 20)
         .sample(Place::Missing(Missing::NoStack), Leaf::Untimed(GEMM), Some(0), 1, 0)
         .sample(Place::Missing(Missing::NoStack), Leaf::Pending, None, 2, 0)
+        .ran(99, RELU, 1, 5)
         .lost(Loss::LaunchesDropped, 5)
         .done();
     let expected = "\
@@ -281,7 +282,7 @@ kernel,gemm,0,2,60,30,1,9,4,8,9,60.0000,0,gemm
 kernel,gemm,1,1,20,20,1,9,4,8,9,20.0000,0,gemm
 copy,HtoD,0,1,10,10,1,9,4,8,9,10.0000,4096,
 kernel,relu,0,3,10,3,1,9,4,8,9,10.0000,0,relu
-missing,[no launch stack],,2,20,,,,,,,20.0000,,
+missing,[no launch stack],,3,25,,,,,,,25.0000,,
 missing,[timestamp not collected],,1,0,,,,,,,0.0000,,
 missing,[GPU_Launch_Pending],,2,0,,,,,,,0.0000,,
 lost,launches_dropped,,5,0,,,,,,,0.0000,,

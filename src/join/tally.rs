@@ -1,5 +1,7 @@
 //! The counts that the ledger prints, and the two sums that always hold.
 
+use crate::record::Missing;
+
 /// How many launches and activities there were, and what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -45,6 +47,12 @@ pub struct Activities {
 }
 
 impl Launches {
+    /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
+    /// finished.
+    pub fn parts(&self) -> [(&'static str, u64); 3] {
+        [("matched", self.matched), (Missing::Pending.word(), self.pending), ("outside", self.outside)]
+    }
+
     /// Those that may still get an activity; 0 once the join is finished.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
@@ -52,6 +60,17 @@ impl Launches {
 }
 
 impl Activities {
+    /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
+    /// finished.
+    pub fn parts(&self) -> [(&'static str, u64); 4] {
+        [
+            ("matched", self.matched),
+            (Missing::LaunchedBefore.word(), self.launched_before),
+            (Missing::NoStack.word(), self.no_stack),
+            ("outside", self.outside),
+        ]
+    }
+
     /// Those that may still get a launch; 0 once the join is finished.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.no_stack - self.outside

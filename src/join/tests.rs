@@ -54,6 +54,8 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.open(), 0, "{tally:?}");
     assert_eq!(l.seen, l.matched + l.pending + l.outside);
     assert_eq!(a.seen, a.matched + a.launched_before + a.no_stack + a.outside);
+    assert_eq!(l.seen, l.parts().iter().map(|(_, count)| count).sum::<u64>());
+    assert_eq!(a.seen, a.parts().iter().map(|(_, count)| count).sum::<u64>());
     assert_eq!(l.pending, seen.pending.len() as u64);
     assert_eq!(a.outside, seen.outside.len() as u64);
     assert_eq!(a.seen - a.outside, seen.activities.len() as u64);
@@ -426,6 +428,16 @@ fn memory_stays_the_same_however_many_launches_come() {
         }
     }
     assert_eq!(join.heap_bytes(), at_one);
+}
+
+#[test]
+fn a_join_that_is_full_of_everything_holds_25_mib() {
+    let mut join = Join::default();
+    for id in 0..600_000_u32 {
+        join.push_launch(&launch(id, 11), &mut Nobody);
+        join.push_activity(&kernel(id + (1 << 30), 1, 2), &mut Nobody);
+    }
+    assert!(join.heap_bytes() <= 25 << 20, "{} bytes", join.heap_bytes());
 }
 
 struct Nobody;

@@ -39,9 +39,27 @@ impl Files {
             if !is_same(path, &module.build_id) {
                 return None;
             }
-            self.ask(path, addresses, true).or_else(|| self.ask(path, addresses, false))
+            self.ask_both(path, addresses)
         }));
         symbols.ok().flatten().unwrap_or_else(|| vec![Symbols::new(); addresses.len()])
+    }
+
+    /// The debug information knows what was inlined, but with line tables only (as Rust's release builds
+    /// have them, or `-g1`) its names lack their namespaces. The symbol table knows the rest.
+    fn ask_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
+        let Some(mut found) = self.ask(path, addresses, true) else {
+            return self.ask(path, addresses, false);
+        };
+        let (plain, asked): (Vec<usize>, Vec<u64>) = (0..found.len())
+            .filter(|&at| found[at].first().is_some_and(|name| !is_mangled(name)))
+            .map(|at| (at, addresses[at]))
+            .unzip();
+        for (at, symbols) in plain.into_iter().zip(self.ask(path, &asked, false).unwrap_or_default()) {
+            if let Some(symbol) = symbols.into_iter().next().filter(|symbol| is_mangled(symbol)) {
+                found[at][0] = symbol;
+            }
+        }
+        Some(found)
     }
 
     fn ask(&self, path: &Path, addresses: &[u64], debug_syms: bool) -> Option<Vec<Symbols>> {
@@ -60,6 +78,10 @@ fn names(found: Symbolized<'_>) -> Symbols {
         }
         Symbolized::Unknown(_) => Symbols::new(),
     }
+}
+
+fn is_mangled(symbol: &str) -> bool {
+    symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
 /// Whether the file is still the one that was loaded. Without a build id it is taken to be.

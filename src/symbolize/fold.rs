@@ -85,10 +85,12 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
 /// How many frames at the root are start code.
 fn start_code(stack: &[Name<'_>]) -> usize {
     // Rust marks the end of its start code, for `main` and for threads.
-    let marker = stack.iter().position(|name| name.text.ends_with("__rust_begin_short_backtrace"));
-    let begin = marker.map_or(0, |at| at + 1);
-    let is_start = |name: &&Name<'_>| name.origin == Origin::Runtime || is_start(name.text, marker.is_some());
-    begin + stack[begin..].iter().take_while(is_start).count()
+    let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
+    let is_start = |name: &Name<'_>| name.origin == Origin::Runtime || is_start(name.text, marker.is_some());
+    // `_start` has no name in a stripped program; what it calls has, or is known by its file.
+    let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
+    let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
+    begin + stack[begin..].iter().take_while(|name| is_start(name)).count()
 }
 
 fn is_start(name: &str, in_rust: bool) -> bool {
@@ -165,6 +167,8 @@ mod tests {
     fn a_c_program_begins_at_main_and_ends_in_the_call() {
         let stack = "_start;libc!__libc_start_main;libc!libc.so.6+0x27249;main;decode;cuda!cudaLaunchKernel;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;decode;cudaLaunchKernel");
+        let stripped = "app+0x1070;libc!libc.so.6+0x27249;app+0x1234;cudaLaunchKernel";
+        assert_eq!(shown(stripped), "app+0x1234;cudaLaunchKernel");
     }
 
     #[test]
@@ -199,7 +203,8 @@ mod tests {
     #[test]
     fn rust_begins_where_it_says_so() {
         let main = "_start;libc!x;main;std::rt::lang_start_internal;std::rt::lang_start::{{closure}};\
-            std::sys::backtrace::__rust_begin_short_backtrace;core::ops::function::FnOnce::call_once;demo::main;demo::run;cuLaunchKernel";
+            std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>;\
+            <fn() as core::ops::function::FnOnce<()>>::call_once;demo::main;demo::run;cuLaunchKernel";
         assert_eq!(shown(main), "demo::main;demo::run;cuLaunchKernel");
         let thread = "libc!clone3;libc!start_thread;std::sys::thread::unix::Thread::new::thread_start;\
             <Box as FnOnce>::call_once;std::thread::Builder::spawn_unchecked_::{{closure}};\

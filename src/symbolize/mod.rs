@@ -205,6 +205,7 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
             let origin = Origin::of(path);
             if symbols.is_empty() {
                 let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
+                let file = file.strip_suffix(" (deleted)").unwrap_or(file);
                 return one_name(profile, &format!("{file}+0x{in_file:x}"), origin);
             }
             let mut call = |symbol: &String| Called {

@@ -122,6 +122,23 @@ fn a_profile_that_grows_is_named_again_for_what_is_new() {
     assert_eq!(symbolizer.misses(), 3);
 }
 
+#[test]
+fn a_thread_of_this_program_begins_at_the_function_given_to_it() {
+    let capture = || {
+        let mut addresses = Vec::new();
+        backtrace::trace(|frame| {
+            addresses.push((frame.ip() as u64).saturating_sub(1));
+            !frame.ip().is_null()
+        });
+        addresses
+    };
+    let addresses = std::thread::spawn(capture).join().unwrap();
+    let names = shown(&mut profile_of(&own_modules(), &addresses), SymbolizeOptions::default());
+    assert!(names[0].contains("a_thread_of_this_program"), "{names:#?}");
+    let all = shown(&mut profile_of(&own_modules(), &addresses), ALL);
+    assert!(all.len() > names.len() + 3, "{all:#?}");
+}
+
 /// A folder that goes away with the test.
 struct Folder(PathBuf);
 
@@ -192,6 +209,24 @@ fn inlined_calls_become_frames_outermost_first() {
     });
     let deepest = names.max_by_key(Vec::len).unwrap();
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
+}
+
+#[test]
+fn line_tables_give_what_is_inlined_and_the_symbol_table_the_namespace() {
+    let folder = Folder::new("lines");
+    let source = "namespace deep { __attribute__((noinline)) int function(int x) {
+        for (int i = 0; i < x; i++) x ^= i * 7;
+        return x;
+    } }
+    int main(int count, char **) { return deep::function(count); }";
+    for debug in ["-g", "-g1"] {
+        let Some(program) = compile(&folder, "c++", source, &[debug, "-O2", "-Wl,--build-id"]) else {
+            return;
+        };
+        let at = 0x5555_0000_0000 + address_of(&program, "_ZN4deep8functionEi") + 2;
+        let mut profile = profile_of(&[mapped(&program, 0x5555_0000_0000)], &[at]);
+        assert_eq!(shown(&mut profile, ALL), ["deep::function", "cudaLaunchKernel"], "{debug}");
+    }
 }
 
 #[test]
