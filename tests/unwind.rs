@@ -6,6 +6,7 @@ mod build;
 #[path = "unwind/oracle.rs"]
 mod oracle;
 
+use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
@@ -38,6 +39,9 @@ fn hex(addresses: &[u64]) -> Vec<String> {
     addresses.iter().map(|address| format!("{address:#x}")).collect()
 }
 
+/// A case: a C function that takes a callback.
+type Case = extern "C-unwind" fn(extern "C-unwind" fn());
+
 /// Every way that the C and C++ cases are compiled.
 const BUILDS: [&[&str]; 5] = [
     &["-O0"],
@@ -53,7 +57,8 @@ fn run(source: &str, case: &str) -> u32 {
     FLAGS.store(0, Ordering::Relaxed);
     for options in BUILDS {
         let library = Library::open(&compile(source, options));
-        let case = library.function(case);
+        // SAFETY: every case is a C function of this type.
+        let case = unsafe { std::mem::transmute::<*mut c_void, Case>(library.symbol(case)) };
         CALLS.store(0, Ordering::Relaxed);
         thread::spawn(move || case(check)).join().unwrap_or_else(|_| panic!("{options:?}"));
         assert!(CALLS.load(Ordering::Relaxed) > 0, "{options:?}: never called back");

@@ -119,6 +119,12 @@ impl Unwinder {
         self.engine.check_every_capture(check);
     }
 
+    /// Whether the last stack is remembered, so that only new frames are walked. Default: yes. Without, every
+    /// capture walks to the root: the same frames, for checking one by the other.
+    pub fn remember_stacks(&mut self, remember: bool) {
+        self.engine.remember_stacks(remember);
+    }
+
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
     /// A capture inside a capture of the same unwinder (from a signal handler) gives no frames and

@@ -88,6 +88,9 @@ impl Owned {
         self.checks_every_capture = check;
     }
 
+    /// Nothing is remembered here.
+    pub(super) fn remember_stacks(&mut self, _remember: bool) {}
+
     #[inline(always)]
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         match registers() {

@@ -7,9 +7,6 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, process};
 
-/// A function of a library that takes a callback.
-pub(crate) type Case = extern "C-unwind" fn(extern "C-unwind" fn());
-
 /// Compiles `source` (a file beside this one, or a path) as a shared library, once per set of options.
 pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -56,10 +53,5 @@ impl Library {
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!symbol.is_null(), "no {name:?}");
         symbol
-    }
-
-    pub(crate) fn function(self, name: &str) -> Case {
-        // SAFETY: every case is a C function of this type.
-        unsafe { std::mem::transmute::<*mut c_void, Case>(self.symbol(name)) }
     }
 }

@@ -9,7 +9,7 @@ use gimli::{CfaRule, Register, RegisterRule, X86_64};
 use super::compile::{Row, is_made_by_hand};
 use super::rule::Rule;
 use super::stub::Entry;
-use super::walk::{Bounds, End, Step, Walk, Walked};
+use super::walk::{Bounds, End, Step, Walk, Walked, is_frame_pointer};
 use crate::unwind::loader::{self, Object};
 use crate::unwind::{MAX_FRAMES, notes};
 
@@ -84,8 +84,8 @@ impl Walk<'_> {
     pub(super) fn run_slowly(&mut self, entry: &Entry) -> Walked {
         let mut registers = Registers::at(entry);
         let mut is_exact = false;
-        let Some(mut bounds) = Bounds::above(registers.sp(), self.stacks) else {
-            return self.result(0, End::Lost);
+        let Some(mut bounds) = Bounds::around(registers.sp(), self.stacks) else {
+            return self.result(0, End::Lost, false);
         };
         for count in 0..MAX_FRAMES {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
@@ -96,20 +96,20 @@ impl Walk<'_> {
             };
             match left {
                 Left::To(caller, was_interrupted) => (registers, is_exact) = (caller, was_interrupted),
-                Left::End(end) => return self.result(count + 1, end),
-                Left::Unknown => return self.result(count + 1, End::NoInformation),
+                Left::End(end) => return self.result(count + 1, end, false),
+                Left::Unknown => return self.result(count + 1, End::NoInformation, false),
             }
             if registers.pc() == 0 {
-                return self.result(count + 1, End::ZeroReturn(registers.sp()));
+                return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
             }
             if is_exact {
-                match Bounds::above(registers.sp(), self.stacks) {
+                match Bounds::around(registers.sp(), self.stacks) {
                     Some(next) => bounds = next,
-                    None => return self.result(count + 1, End::Lost),
+                    None => return self.result(count + 1, End::Lost, false),
                 }
             }
         }
-        self.result(MAX_FRAMES, End::TooDeep)
+        self.result(MAX_FRAMES, End::TooDeep, false)
     }
 
     fn leave(&mut self, registers: &Registers, is_exact: bool, bounds: &Bounds) -> Left {
@@ -131,11 +131,11 @@ impl Walk<'_> {
     }
 
     fn trust_frame_pointer(&mut self, registers: &Registers, bounds: &Bounds) -> Left {
-        let bp = registers.bp();
-        if !bp.is_multiple_of(8) || bp < registers.sp() || !bounds.has_word(bp.wrapping_add(8)) {
+        let (sp, bp) = (registers.sp(), registers.bp());
+        if !is_frame_pointer(sp, bp, bounds) {
             return Left::Unknown;
         }
-        let (Some(saved), Some(pc)) = (bounds.read_guess(bp), bounds.read_guess(bp + 8)) else {
+        let (Some(saved), Some(pc)) = (bounds.read_guess(sp, bp), bounds.read_guess(sp, bp + 8)) else {
             return Left::End(End::Lost);
         };
         self.is_guessed = true;
@@ -160,11 +160,11 @@ fn leave_by(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Left {
     let mut caller = *registers;
     caller.set(X86_64::RSP, cfa);
     for (register, rule) in row.row.registers() {
-        let memory = |address| bounds.read(address);
+        let memory = |address| bounds.read(registers.sp(), address);
         let evaluate = |expression| row.evaluate(expression, Some(cfa), |r| registers.get(r), memory);
         let value = match rule {
             RegisterRule::Undefined | RegisterRule::SameValue => continue,
-            RegisterRule::Offset(offset) => bounds.read(cfa.wrapping_add_signed(*offset)),
+            RegisterRule::Offset(offset) => memory(cfa.wrapping_add_signed(*offset)),
             RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add_signed(*offset)),
             RegisterRule::Register(other) => registers.get(*other),
             RegisterRule::Expression(expression) => evaluate(expression).and_then(memory),
@@ -185,8 +185,11 @@ fn cfa(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Option<u64> {
         CfaRule::RegisterAndOffset { register, offset } => {
             Some(registers.get(*register)?.wrapping_add_signed(*offset))
         }
-        CfaRule::Expression(expression) => {
-            row.evaluate(expression, None, |register| registers.get(register), |address| bounds.read(address))
-        }
+        CfaRule::Expression(expression) => row.evaluate(
+            expression,
+            None,
+            |register| registers.get(register),
+            |address| bounds.read(registers.sp(), address),
+        ),
     }
 }

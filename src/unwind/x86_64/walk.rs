@@ -43,6 +43,24 @@ pub(super) enum End {
     Lost,
     /// There are more frames than are kept.
     TooDeep,
+    /// The walk reached this frame of the stack before, all of whose outer part still stands.
+    Joined(usize),
+}
+
+/// Knows states that need no walk from there on.
+pub(super) trait Join {
+    /// The known frame that `cursor` has reached. Asked for every frame, leaf first.
+    fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
+}
+
+/// Knows none.
+pub(super) struct Never;
+
+impl Join for Never {
+    #[inline(always)]
+    fn reached(&mut self, _cursor: &Cursor) -> Option<usize> {
+        None
+    }
 }
 
 /// What a walk found out beside its steps.
@@ -53,49 +71,51 @@ pub(super) struct Walked {
     pub(super) end: End,
     /// At least one step trusted a frame pointer where there is no unwind information.
     pub(super) is_guessed: bool,
+    /// The walk ended on the thread's own stack, which stays mapped.
+    pub(super) is_on_own_stack: bool,
 }
 
-/// The part of a stack that may be read.
+/// The stack that a walk is on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    pub(super) floor: u64,
-    pub(super) hi: u64,
+    stack: Stack,
     /// Whether this is the thread's own stack, which stays mapped to its very end.
     is_own: bool,
 }
 
 impl Bounds {
-    /// What may be read above `sp`, and the 128 bytes below it that a leaf function may use.
-    pub(super) fn above(sp: u64, stacks: &mut Stacks) -> Option<Self> {
-        let stack: Stack = stacks.holding(sp)?;
-        let floor = sp.saturating_sub(128).max(stack.lo);
-        Some(Self { floor, hi: stack.hi, is_own: stack == stacks.own() })
+    /// The stack that holds `sp`.
+    pub(super) fn around(sp: u64, stacks: &mut Stacks) -> Option<Self> {
+        let stack = stacks.holding(sp)?;
+        Some(Self { stack, is_own: stack == stacks.own() })
     }
 
-    /// Whether the word at `address` may be read.
+    /// Whether a frame at `sp` may have kept something at `address`: above `sp`, or in the 128 bytes
+    /// below it that a leaf function may use.
     #[inline(always)]
-    pub(super) fn has_word(&self, address: u64) -> bool {
-        address.wrapping_sub(self.floor) <= self.hi.wrapping_sub(8).wrapping_sub(self.floor)
+    pub(super) fn has_word(&self, sp: u64, address: u64) -> bool {
+        let Stack { lo, hi } = self.stack;
+        address.wrapping_sub(lo) <= hi.wrapping_sub(8).wrapping_sub(lo) && address >= sp.wrapping_sub(128)
     }
 
     #[inline(always)]
-    pub(super) fn read(&self, address: u64) -> Option<u64> {
-        // SAFETY: the address lies on the stack that the thread is running on, above its stack pointer.
-        self.has_word(address).then(|| unsafe { word(address) })
+    pub(super) fn read(&self, sp: u64, address: u64) -> Option<u64> {
+        // SAFETY: the word lies on a stack that the thread is on, where live frames keep their words.
+        self.has_word(sp, address).then(|| unsafe { word(address) })
     }
 
     /// Whether a frame at `sp` may have its caller's stack pointer at `cfa`.
     #[inline(always)]
     pub(super) fn leads_on(&self, sp: u64, cfa: u64) -> bool {
-        cfa.wrapping_sub(sp).wrapping_sub(1) < self.hi.wrapping_sub(sp)
+        cfa.wrapping_sub(sp).wrapping_sub(1) < self.stack.hi.wrapping_sub(sp)
     }
 
     /// A word that a frame pointer leads to. The cached bounds of a foreign stack are not enough here.
-    pub(super) fn read_guess(&self, address: u64) -> Option<u64> {
-        if !self.has_word(address) {
+    pub(super) fn read_guess(&self, sp: u64, address: u64) -> Option<u64> {
+        if !self.has_word(sp, address) {
             None
         } else if self.is_own {
-            self.read(address)
+            self.read(sp, address)
         } else {
             word_if_mapped(address)
         }
@@ -104,12 +124,12 @@ impl Bounds {
 
 /// Where a walk is.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
-    pc: u64,
-    sp: u64,
-    bp: u64,
+pub(super) struct Cursor {
+    pub(super) pc: u64,
+    pub(super) sp: u64,
+    pub(super) bp: u64,
     /// Whether `pc` is an interrupted instruction and no return address.
-    is_exact: bool,
+    pub(super) is_exact: bool,
 }
 
 /// What a walk needs: borrowed from the thread's engine.
@@ -122,14 +142,18 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, and writes the steps, leaf first.
-    pub(super) fn run(&mut self, entry: &Entry) -> Walked {
+    /// Walks from `entry` on until `join` knows the rest, and writes the steps, leaf first.
+    #[inline(always)]
+    pub(super) fn run(&mut self, entry: &Entry, join: &mut impl Join) -> Walked {
         let mut cursor = Cursor { pc: entry.pc, sp: entry.sp(), bp: entry.rbp, is_exact: false };
-        let Some(mut bounds) = Bounds::above(cursor.sp, self.stacks) else {
-            return self.result(0, End::Lost);
+        let Some(mut bounds) = Bounds::around(cursor.sp, self.stacks) else {
+            return self.result(0, End::Lost, false);
         };
         let table = table::current(self.counts);
         for count in 0..MAX_FRAMES {
+            if let Some(frame) = join.reached(&cursor) {
+                return self.result(count, End::Joined(frame), bounds.is_own);
+            }
             let rule = self.rule(table, &cursor);
             self.steps[count] =
                 Step { pc: cursor.pc, sp: cursor.sp, bp: cursor.bp, rule: rule.at_exact(cursor.is_exact) };
@@ -141,14 +165,14 @@ impl Walk<'_> {
                 self.special(rule, &mut cursor, &mut bounds)
             };
             if let Some(end) = ended {
-                return self.result(count + 1, end);
+                return self.result(count + 1, end, bounds.is_own);
             }
         }
-        self.result(MAX_FRAMES, End::TooDeep)
+        self.result(MAX_FRAMES, End::TooDeep, bounds.is_own)
     }
 
-    pub(super) fn result(&self, count: usize, end: End) -> Walked {
-        Walked { count, end, is_guessed: self.is_guessed }
+    pub(super) fn result(&self, count: usize, end: End, is_on_own_stack: bool) -> Walked {
+        Walked { count, end, is_guessed: self.is_guessed, is_on_own_stack }
     }
 
     #[inline(always)]
@@ -200,13 +224,13 @@ impl Walk<'_> {
 
     /// Goes on below a signal, where the kernel saved the registers; perhaps on another stack.
     fn interrupted(&mut self, cursor: &mut Cursor, bounds: &mut Bounds) -> Option<End> {
-        let saved = |offset| bounds.read(cursor.sp.wrapping_add(offset));
+        let saved = |offset| bounds.read(cursor.sp, cursor.sp.wrapping_add(offset));
         let (Some(pc), Some(sp), Some(bp)) = (saved(UCONTEXT_RIP), saved(UCONTEXT_RSP), saved(UCONTEXT_RBP))
         else {
             return Some(End::Lost);
         };
         *cursor = Cursor { pc, sp, bp, is_exact: true };
-        match Bounds::above(sp, self.stacks) {
+        match Bounds::around(sp, self.stacks) {
             Some(next) => *bounds = next,
             None => return Some(End::Lost),
         }
@@ -225,18 +249,21 @@ impl Walk<'_> {
                 _ => return Some(End::Lost),
             }
         }
-        if !cursor.bp.is_multiple_of(8)
-            || cursor.bp < cursor.sp
-            || !bounds.has_word(cursor.bp.wrapping_add(8))
-        {
+        let Cursor { sp, bp: frame, .. } = *cursor;
+        if !is_frame_pointer(sp, frame, bounds) {
             return Some(End::NoInformation);
         }
-        let (Some(bp), Some(pc)) = (bounds.read_guess(cursor.bp), bounds.read_guess(cursor.bp + 8)) else {
+        let (Some(bp), Some(pc)) = (bounds.read_guess(sp, frame), bounds.read_guess(sp, frame + 8)) else {
             return Some(End::Lost);
         };
         self.is_guessed = true;
-        arrive(cursor, pc, cursor.bp + 16, bp)
+        arrive(cursor, pc, frame + 16, bp)
     }
+}
+
+/// Whether `bp` can point to a saved frame pointer and the return address above it.
+pub(super) fn is_frame_pointer(sp: u64, bp: u64, bounds: &Bounds) -> bool {
+    bp.is_multiple_of(8) && bp >= sp && bounds.has_word(sp, bp.wrapping_add(8))
 }
 
 #[inline(always)]
@@ -248,25 +275,25 @@ fn step(rule: Rule, cursor: &mut Cursor, bounds: &Bounds) -> Option<End> {
     }
     let mut bp = cursor.bp;
     if rule.saved() != 0 {
-        match bounds.read(cfa.wrapping_sub(rule.saved())) {
+        match bounds.read(cursor.sp, cfa.wrapping_sub(rule.saved())) {
             Some(saved) => bp = saved,
             None => return Some(End::Lost),
         }
     }
-    match bounds.read(cfa.wrapping_sub(8)) {
+    match bounds.read(cursor.sp, cfa.wrapping_sub(8)) {
         Some(pc) => arrive(cursor, pc, cfa, bp),
         None => Some(End::Lost),
     }
 }
 
 fn realigned(rule: Rule, cursor: &mut Cursor, bounds: &Bounds) -> Option<End> {
-    let Some(cfa) = bounds.read(cursor.bp.wrapping_add_signed(rule.offset())) else {
+    let Some(cfa) = bounds.read(cursor.sp, cursor.bp.wrapping_add_signed(rule.offset())) else {
         return Some(End::Lost);
     };
     if !bounds.leads_on(cursor.sp, cfa) {
         return Some(End::Lost);
     }
-    match (bounds.read(cfa.wrapping_sub(8)), bounds.read(cursor.bp)) {
+    match (bounds.read(cursor.sp, cfa.wrapping_sub(8)), bounds.read(cursor.sp, cursor.bp)) {
         (Some(pc), Some(bp)) => arrive(cursor, pc, cfa, bp),
         _ => Some(End::Lost),
     }
