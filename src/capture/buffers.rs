@@ -16,10 +16,14 @@ use crate::cupti::{Buffer, Filled};
 
 /// 2 MiB: NVIDIA recommends 1 to 10.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Buffers kept ready once they exist: 8 MiB.
-const KEPT: usize = 4;
-/// Buffers in flight at most: 256 MiB, reached only when the collector starves for seconds.
-const MOST: usize = 128;
+/// Buffers kept ready once they exist: 16 MiB if all were filled once.
+const KEPT: usize = 8;
+/// Buffers in flight at most. Only written pages take memory, so this is 1 GiB if the collector starves
+/// for seconds, and little when the tracer returns buffers with a record or two.
+const MOST: usize = 512;
+
+/// Filled buffers that are worth waking the collector for.
+const MANY: usize = 8;
 
 struct Ring {
     ready: (Sender<Buffer>, Receiver<Buffer>),
@@ -50,10 +54,12 @@ pub(super) fn request() -> Option<Buffer> {
     may.is_ok().then(|| Buffer::new(BUFFER_BYTES))
 }
 
-/// The tracer is done with a buffer.
-pub(super) fn completed(filled: Filled) {
+/// The tracer is done with a buffer. True: several wait by now, and the collector should not sleep on.
+pub(super) fn completed(filled: Filled) -> bool {
+    let queue = &ring().filled.0;
     // As many places as there are buffers: the queue is never full.
-    let _ = ring().filled.0.try_send(filled);
+    let _ = queue.try_send(filled);
+    queue.len() >= MANY
 }
 
 /// Records were lost for want of a buffer.

@@ -90,7 +90,9 @@ impl Tracer for Capture {
     }
 
     fn buffer_completed(filled: Filled) {
-        buffers::completed(filled);
+        if buffers::completed(filled) {
+            events::announce(Event::BuffersWait);
+        }
     }
 
     fn records_discarded(count: u64) {

@@ -10,6 +10,8 @@ pub enum Event<'a> {
     /// An API call begins that ends a context or resets a device: the last moment for a flush, which is
     /// allowed here.
     ContextEnds,
+    /// Filled buffers have piled up. Inside the tracer's lock: no waiting, and no call to the tracer.
+    BuffersWait,
     /// The tracer gave up, for this reason.
     Fatal(&'a str),
     /// The callback panicked, and was switched off.

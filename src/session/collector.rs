@@ -83,6 +83,11 @@ impl Collector {
         true
     }
 
+    /// Ends the pause, if there is one. Never waits.
+    pub(super) fn nudge(&self) {
+        self.asked.notify_one();
+    }
+
     fn run(&self, session: &Session) {
         let mut pause = SHORT_PAUSE;
         let mut flushed = Instant::now();
@@ -91,7 +96,6 @@ impl Collector {
             if window::state() == State::Dead {
                 return;
             }
-            capture::refill();
             let any = session.pipeline.lock().collect(session.api);
             let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY;
             if due || wish >= Some(Wish::Flush) {
@@ -100,10 +104,12 @@ impl Collector {
                 let dropped = session.api.dropped();
                 let mut pipeline = session.pipeline.lock();
                 pipeline.note_dropped(dropped);
-                pipeline.collect(session.api);
                 flushed = Instant::now();
             }
-            pause = if any { SHORT_PAUSE } else { (pause * 2).min(LONG_PAUSE) };
+            if wish.is_some() {
+                session.pipeline.lock().collect_all(session.api);
+            }
+            pause = if any { SHORT_PAUSE } else { (2 * pause).min(LONG_PAUSE) };
             self.grant(up_to);
         }
     }

@@ -19,8 +19,8 @@ mod stream;
 mod write;
 
 use std::io::Write;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ enum Stage {
     Over,
 }
 
+/// The session, for those who may not wait for a lock.
+static SESSION: OnceLock<&'static Session> = OnceLock::new();
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
@@ -197,6 +199,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
         calls_at_last_flush: AtomicU64::new(0),
     }));
     session.pipeline.lock().begin(api);
+    let _ = SESSION.set(session);
     session.collector.spawn(session)?;
     process::stop_in_forked_children();
     process::call_at_exit(at_exit);
@@ -240,6 +243,11 @@ fn on_event(event: Event<'_>) {
             let session = running();
             if let Ok(session) = session {
                 let _ = session.api.flush(false);
+            }
+        }
+        Event::BuffersWait => {
+            if let Some(session) = SESSION.get() {
+                session.collector.nudge();
             }
         }
         Event::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),

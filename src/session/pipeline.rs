@@ -19,6 +19,9 @@ use super::stream::Streams;
 /// paired before the join's window moves on. An eighth of the window.
 const MANY_OPEN: u64 = 32 << 10;
 
+/// Steps after which the collector looks up from its reading: some 20 ms.
+const MOST_STEPS: usize = 64;
+
 /// All that is known of the run so far.
 pub(super) struct Pipeline {
     rows: Rows,
@@ -75,18 +78,23 @@ impl Pipeline {
         self.rows.push(&Row::Window { edge, time });
     }
 
-    /// Reads everything that lies ready. False: there was nothing.
+    /// Reads what lies ready, a good deal of it at most. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
         self.refresh_modules();
-        let mut any = false;
-        loop {
-            let many_open = self.rows.join.tally().launches.open() > MANY_OPEN;
-            let read_early = many_open && self.read_buffer(api);
-            if !read_early && !self.read_launches() && !self.read_buffer(api) {
-                return any;
-            }
-            any = true;
-        }
+        (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
+    }
+
+    /// Reads everything that lies ready, however long it takes.
+    pub(super) fn collect_all(&mut self, api: &Api) {
+        while self.collect(api) {}
+    }
+
+    /// Reads a buffer, or up to a chunk of launches from each thread.
+    fn step(&mut self, api: &Api) -> bool {
+        // Under load this is where the collector spends its time, so chunks are made here.
+        capture::refill();
+        let many_open = self.rows.join.tally().launches.open() > MANY_OPEN;
+        (many_open && self.read_buffer(api)) || self.read_launches() || self.read_buffer(api)
     }
 
     fn read_launches(&mut self) -> bool {
