@@ -76,7 +76,7 @@ fi
 # Whether $1 must be built anew: it is older than a source, a header or this script.
 stale() {
     [ -x "$1" ] || return 0
-    for source in "$2" "$here"/*.h "$here/build-cuda.sh"; do
+    for source in "$2" "$here"/*.h "$here"/*/*.h "$here/build-cuda.sh"; do
         [ "$source" -nt "$1" ] && return 0
     done
     return 1
@@ -95,8 +95,9 @@ for source in "$here"/*.cu; do
         echo "$program"
     else
         rm -f "$program.new"
-        reason=$(grep -m1 -i error "$log" | sed "s|^$source||") || reason=": nvcc failed"
-        say "examples/$name.cu$reason; the rest is in $log"
+        reason=$(grep -m1 -i error "$log" | sed "s|^$here/|examples/|" | grep .) ||
+            reason="examples/$name.cu: nvcc failed"
+        say "$reason; the rest is in $log"
         failed=1
     fi
 done
