@@ -477,13 +477,13 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Floats summed in another order: 1e-4 of a probability is far above that, and far below any mistake. */
+/* Floats summed in another order: 1e-5 of a probability is far above that, and far below any mistake. */
 static int report_check(const struct work *works, int threads)
 {
     float worst = 0;
     for (int i = 0; i < threads; i++)
         worst = works[i].worst <= worst ? worst : works[i].worst;
-    const int right = worst <= 1e-4f;
+    const int right = worst <= 1e-5f;
     printf("check: %s, largest difference of a probability %.2g\n", right ? "ok" : "WRONG", (double)worst);
     return right ? 0 : 1;
 }
