@@ -1,1 +1,26 @@
-//! Part of the simulated CUDA stack.
+//! The core of a simulated CUDA stack: devices, streams, work, correlation ids, the truth file. It has
+//! no CUDA API of its own. libcuda (`../cuda`) links and owns it; libcudart (`../cudart`) and libcupti
+//! (`../cupti`) use its types and reach its state through [`table::CoreTable`].
+
+pub mod api;
+pub mod arg;
+pub mod callback_ids;
+pub mod clock;
+pub mod context;
+pub mod error;
+pub mod fail;
+pub mod faults;
+pub mod gpu;
+pub mod host_fn;
+pub mod init;
+pub mod kernel;
+pub mod layout;
+pub mod memory;
+pub mod settings;
+pub mod site;
+pub mod stream;
+pub mod table;
+pub mod thread;
+pub mod truth;
+pub mod version;
+pub mod work;

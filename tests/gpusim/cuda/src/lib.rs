@@ -1,1 +1,14 @@
-//! Part of the simulated CUDA stack.
+//! The simulated `libcuda.so.1`: the driver API over [`gpusim_core`], which lives in this library.
+//! Graphs and stream capture are not simulated and answer NOT_SUPPORTED.
+
+#[macro_use]
+mod driver_api;
+
+mod context;
+mod device;
+mod export;
+mod launch;
+mod memory;
+mod module;
+mod proc_address;
+mod stream;

@@ -1,1 +1,12 @@
-//! Part of the simulated CUDA stack.
+//! The simulated `libcudart.so.13`: the runtime API as calls into the driver's. It finds libcuda by its
+//! soname, like the real one, initialises it at the first call, and holds no state of the GPU's.
+
+mod link;
+#[macro_use]
+mod runtime_api;
+
+mod device;
+mod launch;
+mod memory;
+mod stream;
+mod stubs;

@@ -1,1 +1,17 @@
-//! Part of the simulated CUDA stack.
+//! The simulated `libcupti.so.13`, and of older versions by `GPUSIM_CUPTI_VERSION`: one file plays all
+//! of them. What an older library does not export is taken out of this one's symbol table when it is
+//! loaded, see [`disguise`]. Kernels, copies, memsets and API calls are recorded; graphs are not.
+
+mod activity;
+mod buffers;
+mod callbacks;
+mod disguise;
+mod frames;
+mod ids;
+mod lanes;
+mod link;
+mod result;
+mod sim_lock;
+mod subscriber;
+mod walk;
+mod worker;

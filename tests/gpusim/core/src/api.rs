@@ -1,0 +1,170 @@
+//! The way in and out of every API function, of the driver's and the runtime's alike: correlation ids,
+//! nesting, and the callbacks of whoever subscribed.
+
+use crate::callback_ids::{DRIVER, RUNTIME};
+use crate::clock;
+use crate::init;
+use crate::layout::ApiCall;
+use crate::settings;
+use crate::table::{SWITCHES, with_hooks};
+use crate::thread::{self, Client, Thread};
+use crate::version::kind;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One API call on its thread's stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// 1 driver, 2 runtime.
+    pub domain: u32,
+    /// Its callback id.
+    pub cbid: u32,
+    /// Its name, static, without a version.
+    pub name: *const c_char,
+    /// The arguments as a C struct.
+    pub params: *const c_void,
+    /// The kernel's mangled name in launches.
+    pub symbol: *const c_char,
+    /// Set by [`enter`].
+    pub correlation: u32,
+    /// The client's slot, shared by ENTER and EXIT.
+    pub data: u64,
+    start: u64,
+    /// Whether the client is to hear of it: not if it is nested and GPUSIM_NESTED=0.
+    audible: bool,
+}
+
+impl Call {
+    /// A call that is about to begin.
+    pub fn new<P>(domain: u32, cbid: u32, name: &'static CStr, params: &P, symbol: *const c_char) -> Call {
+        let params = std::ptr::from_ref(params).cast();
+        Call {
+            domain,
+            cbid,
+            name: name.as_ptr(),
+            params,
+            symbol,
+            correlation: 0,
+            data: 0,
+            start: 0,
+            audible: true,
+        }
+    }
+}
+
+static IDS: AtomicU64 = AtomicU64::new(0);
+
+/// Ids wrap like the real ones, which are 32 bits wide.
+fn next_correlation() -> u32 {
+    let number = IDS.fetch_add(1, Relaxed);
+    settings::get().corr_start.wrapping_add(number as u32)
+}
+
+/// How many correlation ids were handed out.
+pub fn correlations_used() -> u64 {
+    IDS.load(Relaxed)
+}
+
+/// Begins an API call: an id, the time, the ENTER callback.
+pub extern "C" fn enter(call: &mut Call) {
+    let thread = thread::current();
+    let client = thread.client.get();
+    if client != Client::None {
+        check_reentry(call, client);
+    }
+    let depth = thread.depth.get();
+    if depth == 0 {
+        thread.correlation.set(next_correlation());
+        thread.nested_correlation.set(0);
+        thread.enter.set(clock::now());
+        thread.api.set(call.name);
+        call.correlation = thread.correlation.get();
+        if !SWITCHES.api_seen.load(Relaxed) {
+            SWITCHES.api_seen.store(true, Relaxed);
+        }
+    } else {
+        enter_nested(thread, call);
+    }
+    thread.depth.set(depth + 1);
+    if wants_api_record(call.domain) {
+        call.start = clock::now();
+    }
+    if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
+        call_back(thread, call, 0, null());
+    }
+}
+
+fn enter_nested(thread: &Thread, call: &mut Call) {
+    let settings = settings::get();
+    if settings.distinct_corr {
+        thread.nested_correlation.set(next_correlation());
+        call.correlation = thread.nested_correlation.get();
+    } else {
+        call.correlation = thread.correlation.get();
+    }
+    call.audible = settings.nested || call.domain == RUNTIME;
+}
+
+/// Ends an API call: the EXIT callback and, where asked for, its own record.
+pub extern "C" fn exit(call: &mut Call, result: u32) {
+    let thread = thread::current();
+    if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
+        call_back(thread, call, 1, &result);
+    }
+    if call.start != 0 && call.audible && wants_api_record(call.domain) {
+        let record = ApiCall {
+            domain: call.domain,
+            cbid: call.cbid,
+            start: call.start,
+            end: clock::now(),
+            tid: thread.tid,
+            correlation: call.correlation,
+            result,
+        };
+        with_hooks(|h| (h.api_record)(&record));
+    }
+    thread.depth.set(thread.depth.get() - 1);
+}
+
+fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
+    let context = thread.context();
+    let (handle, uid) = context.map_or((null_mut(), 0), |c| (c.handle(), c.uid));
+    with_hooks(|h| (h.api)(call, site, result, handle, uid));
+}
+
+fn wants_api_record(domain: u32) -> bool {
+    let kind = if domain == DRIVER { kind::DRIVER } else { kind::RUNTIME };
+    SWITCHES.kinds.load(Relaxed) & (1 << kind) != 0
+}
+
+/// The real stack may hang when a callback calls CUDA; only synchronising calls are allowed.
+#[cold]
+fn check_reentry(call: &Call, client: Client) {
+    // SAFETY: an API call's name is a literal.
+    let name = unsafe { CStr::from_ptr(call.name) }.to_string_lossy();
+    let legal = client == Client::ApiCallback && name.contains("Synchronize");
+    if settings::get().strict && !legal {
+        crate::abort!("{name} was called inside the client's {client:?}: the real stack may hang here");
+    }
+}
+
+/// Runs one driver API function: refused unless the driver is ready, else between [`enter`] and [`exit`].
+#[inline]
+pub fn driver<P>(
+    cbid: u32,
+    name: &'static CStr,
+    params: &P,
+    symbol: *const c_char,
+    body: impl FnOnce() -> Result<(), u32>,
+) -> u32 {
+    if let Err(refused) = init::check_ready() {
+        return refused;
+    }
+    let mut call = Call::new(DRIVER, cbid, name, params, symbol);
+    enter(&mut call);
+    let result = crate::error::code(body());
+    exit(&mut call, result);
+    result
+}

@@ -1,0 +1,159 @@
+//! Devices and contexts: small integers for the records, a busy-until time for synchronising.
+
+use crate::clock;
+use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
+use crate::host_fn;
+use crate::settings;
+use crate::stream::Stream;
+use crate::table::{resource, with_hooks};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What a CUcontext points to. Never freed.
+#[derive(Debug)]
+pub struct Context {
+    magic: u64,
+    /// As in the records: from 1, in order of creation.
+    pub uid: u32,
+    /// Ordinal of its device.
+    pub device: u32,
+    alive: AtomicBool,
+    default_stream: OnceLock<&'static Stream>,
+    busy_until: AtomicU64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"context\x01");
+static NEXT_UID: AtomicU32 = AtomicU32::new(1);
+
+impl Context {
+    /// A new context; tells the subscriber.
+    pub fn create(device: u32) -> Result<&'static Context, CuError> {
+        if device >= settings::get().devices {
+            return Err(INVALID_DEVICE);
+        }
+        let context: &'static Context = Box::leak(Box::new(Context {
+            magic: MAGIC,
+            uid: NEXT_UID.fetch_add(1, Relaxed),
+            device,
+            alive: AtomicBool::new(true),
+            default_stream: OnceLock::new(),
+            busy_until: AtomicU64::new(0),
+        }));
+        with_hooks(|h| (h.resource)(resource::CONTEXT_CREATED, context.handle(), null_mut(), null_mut()));
+        Ok(context)
+    }
+
+    /// The context behind a handle.
+    pub fn of_handle(handle: *mut c_void) -> Result<&'static Context, CuError> {
+        let context = handle.cast::<Context>();
+        if context.is_null() || !context.is_aligned() {
+            return Err(INVALID_CONTEXT);
+        }
+        // SAFETY: a program passes what cuCtxCreate or its like gave it, and contexts are never freed.
+        let context = unsafe { &*context };
+        let valid = context.magic == MAGIC && context.alive.load(Relaxed);
+        if valid { Ok(context) } else { Err(INVALID_CONTEXT) }
+    }
+
+    /// The handle that a program holds.
+    pub fn handle(&'static self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Its stream 7.
+    pub fn default_stream(&'static self) -> &'static Stream {
+        self.default_stream.get_or_init(|| Stream::default_of(self))
+    }
+
+    /// Tells the subscriber and makes the handle invalid. Running work is waited for.
+    pub fn destroy(&'static self) {
+        self.synchronize();
+        with_hooks(|h| {
+            (h.resource)(resource::CONTEXT_DESTROY_STARTING, self.handle(), null_mut(), null_mut())
+        });
+        self.alive.store(false, Relaxed);
+    }
+
+    /// Whether it was not destroyed.
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Relaxed)
+    }
+
+    /// Remembers that some stream is busy until `time`; only waiting asks.
+    pub fn note_busy(&self, time: u64) {
+        if settings::get().real_clock {
+            self.busy_until.fetch_max(time, Relaxed);
+        }
+    }
+
+    /// Waits for all work of all streams (real clock) and all host functions.
+    pub fn synchronize(&self) {
+        clock::wait_until(self.busy_until.load(Relaxed));
+        host_fn::wait(host_fn::none_left);
+    }
+}
+
+/// A device's primary context, made at the first use and again after a reset.
+#[derive(Clone, Copy, Default)]
+struct Primary {
+    context: Option<&'static Context>,
+    users: u32,
+}
+
+fn primaries() -> std::sync::MutexGuard<'static, Vec<Primary>> {
+    static PRIMARIES: Mutex<Vec<Primary>> = Mutex::new(Vec::new());
+    let mut all = PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    all.resize(settings::get().devices as usize, Primary::default());
+    all
+}
+
+/// Takes a reference to the device's primary context.
+pub fn retain_primary(device: u32) -> Result<&'static Context, CuError> {
+    let mut all = primaries();
+    let primary = all.get_mut(device as usize).ok_or(INVALID_DEVICE)?;
+    if primary.context.is_none() {
+        primary.context = Some(Context::create(device)?);
+    }
+    primary.users += 1;
+    primary.context.ok_or(INVALID_DEVICE)
+}
+
+/// The device's primary context, which the runtime keeps alive from its first use on.
+pub fn primary(device: u32) -> Result<&'static Context, CuError> {
+    let existing = primaries().get(device as usize).ok_or(INVALID_DEVICE)?.context;
+    existing.map_or_else(|| retain_primary(device), Ok)
+}
+
+/// Whether the device has a primary context now.
+pub fn primary_is_active(device: u32) -> Result<bool, CuError> {
+    primaries().get(device as usize).map(|p| p.context.is_some()).ok_or(INVALID_DEVICE)
+}
+
+/// Gives a reference back; the last one destroys it.
+pub fn release_primary(device: u32) -> Result<(), CuError> {
+    let gone = {
+        let mut all = primaries();
+        let primary = all.get_mut(device as usize).ok_or(INVALID_DEVICE)?;
+        primary.users = primary.users.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        if primary.users == 0 { primary.context.take() } else { None }
+    };
+    if let Some(context) = gone {
+        context.destroy();
+    }
+    Ok(())
+}
+
+/// Destroys the primary context, whoever uses it.
+pub fn reset_primary(device: u32) -> Result<(), CuError> {
+    let gone = {
+        let mut all = primaries();
+        let primary = all.get_mut(device as usize).ok_or(INVALID_DEVICE)?;
+        std::mem::take(primary).context
+    };
+    if let Some(context) = gone {
+        context.destroy();
+    }
+    Ok(())
+}

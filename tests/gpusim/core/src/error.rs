@@ -1,0 +1,51 @@
+//! Error codes of the driver API. The runtime's are the same numbers wherever the simulation returns
+//! one; names and sentences for both.
+
+use std::ffi::CStr;
+
+/// A CUresult other than success.
+pub type CuError = u32;
+
+macro_rules! errors {
+    ($($name:ident = $code:literal, $driver:literal, $runtime:literal, $text:literal;)*) => {
+        $(#[allow(missing_docs)] pub const $name: CuError = $code;)*
+
+        const TABLE: &[(CuError, &CStr, &CStr, &CStr)] = &[$(($code, $driver, $runtime, $text)),*];
+    };
+}
+
+errors! {
+    SUCCESS = 0, c"CUDA_SUCCESS", c"cudaSuccess", c"it worked";
+    INVALID_VALUE = 1, c"CUDA_ERROR_INVALID_VALUE", c"cudaErrorInvalidValue", c"an argument is wrong";
+    OUT_OF_MEMORY = 2, c"CUDA_ERROR_OUT_OF_MEMORY", c"cudaErrorMemoryAllocation", c"no device memory left";
+    NOT_INITIALIZED = 3, c"CUDA_ERROR_NOT_INITIALIZED", c"cudaErrorInitializationError", c"cuInit was not called";
+    DEINITIALIZED = 4, c"CUDA_ERROR_DEINITIALIZED", c"cudaErrorCudartUnloading", c"the driver has shut down";
+    INVALID_CONFIGURATION = 9, c"CUDA_ERROR_UNKNOWN", c"cudaErrorInvalidConfiguration", c"impossible grid or block";
+    INSUFFICIENT_DRIVER = 35, c"CUDA_ERROR_UNKNOWN", c"cudaErrorInsufficientDriver", c"the driver is older than the runtime";
+    INVALID_DEVICE_FUNCTION = 98, c"CUDA_ERROR_UNKNOWN", c"cudaErrorInvalidDeviceFunction", c"no kernel registered for this function";
+    NO_DEVICE = 100, c"CUDA_ERROR_NO_DEVICE", c"cudaErrorNoDevice", c"there is no device";
+    INVALID_DEVICE = 101, c"CUDA_ERROR_INVALID_DEVICE", c"cudaErrorInvalidDevice", c"no device of this number";
+    INVALID_CONTEXT = 201, c"CUDA_ERROR_INVALID_CONTEXT", c"cudaErrorDeviceUninitialized", c"no current context, or a destroyed one";
+    OPERATING_SYSTEM = 304, c"CUDA_ERROR_OPERATING_SYSTEM", c"cudaErrorOperatingSystem", c"the operating system refused";
+    INVALID_HANDLE = 400, c"CUDA_ERROR_INVALID_HANDLE", c"cudaErrorInvalidResourceHandle", c"not a handle of this kind";
+    NOT_FOUND = 500, c"CUDA_ERROR_NOT_FOUND", c"cudaErrorSymbolNotFound", c"no such symbol";
+    NOT_READY = 600, c"CUDA_ERROR_NOT_READY", c"cudaErrorNotReady", c"work is still running";
+    LAUNCH_OUT_OF_RESOURCES = 701, c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", c"cudaErrorLaunchOutOfResources", c"the launch asks for too much";
+    NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"cudaErrorNotSupported", c"not simulated";
+    UNKNOWN = 999, c"CUDA_ERROR_UNKNOWN", c"cudaErrorUnknown", c"something else";
+}
+
+/// `CUDA_ERROR_NO_DEVICE` and a sentence.
+pub fn driver_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
+    TABLE.iter().find(|row| row.0 == code).map(|row| (row.1, row.3))
+}
+
+/// `cudaErrorNoDevice` and a sentence.
+pub fn runtime_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
+    TABLE.iter().find(|row| row.0 == code).map(|row| (row.2, row.3))
+}
+
+/// A result as the C API returns it.
+pub fn code(result: Result<(), CuError>) -> u32 {
+    result.err().unwrap_or(SUCCESS)
+}

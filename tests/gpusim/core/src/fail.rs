@@ -1,0 +1,14 @@
+//! The simulation stops the process where the real stack would crash or hang for ever: a test that
+//! breaks a rule of CUPTI must end with a sentence, not with a time-out.
+
+/// Prints `gpusim: MESSAGE` to stderr and aborts.
+pub fn abort(message: std::fmt::Arguments<'_>) -> ! {
+    eprintln!("gpusim: {message}");
+    std::process::abort()
+}
+
+/// `abort!("a launch while {reason}")`: see [`abort`].
+#[macro_export]
+macro_rules! abort {
+    ($($arg:tt)*) => { $crate::fail::abort(format_args!($($arg)*)) };
+}

@@ -1,0 +1,171 @@
+//! `GPUSIM_FAULTS`: things that go wrong on purpose. A list of `fault[:key=value]`, with commas.
+//! Parsing and counting live here; what a fault does to a record stands with the record's layout.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The kind number of records that no header knows.
+pub const UNKNOWN_KIND: u32 = 199;
+
+/// What is wrong with one piece of GPU work or its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Fault {
+    /// `zero_ts`: start and end are 0.
+    ZeroTimestamps = 1,
+    /// `reversed`: start and end are swapped.
+    Reversed,
+    /// `early_start`: start lies 1 ms before the API call's ENTER; the duration stays.
+    EarlyStart,
+    /// `unknown_kind`: a record of kind 199 and 64 bytes follows.
+    UnknownKind,
+    /// `unmatched_corr`: a copy follows whose correlation id was never handed out.
+    UnmatchedCorrelation,
+    /// `dup_corr`: the record is written twice.
+    Duplicate,
+    /// `name_null`: the kernel's name is NULL.
+    NameNull,
+    /// `name_bad_utf8`: the kernel's name is no UTF-8.
+    NameBadUtf8,
+    /// `name_4k`: the kernel's name has 4,096 bytes.
+    Name4k,
+}
+
+use Fault::*;
+
+impl Fault {
+    const NAMES: [(&'static str, Fault); 9] = [
+        ("zero_ts", ZeroTimestamps),
+        ("reversed", Reversed),
+        ("early_start", EarlyStart),
+        ("unknown_kind", UnknownKind),
+        ("unmatched_corr", UnmatchedCorrelation),
+        ("dup_corr", Duplicate),
+        ("name_null", NameNull),
+        ("name_bad_utf8", NameBadUtf8),
+        ("name_4k", Name4k),
+    ];
+
+    /// The word used in `GPUSIM_FAULTS` and in the truth file.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize - 1].0
+    }
+
+    /// Whether only kernels can have it.
+    fn needs_kernel(self) -> bool {
+        matches!(self, NameNull | NameBadUtf8 | Name4k)
+    }
+}
+
+/// The parsed list, and how far each counter has come.
+#[derive(Debug, Default)]
+pub struct Faults {
+    records: Vec<(Fault, u64, AtomicU64)>,
+    launch_fail: Option<(u64, AtomicU64)>,
+    fatal_after: Option<(u64, AtomicU64)>,
+    enable: Vec<(u32, u32)>,
+}
+
+impl Faults {
+    /// Reads `enable:10=35,launch_fail:every=100,zero_ts`. An error is a sentence.
+    pub fn parse(text: &str) -> Result<Faults, String> {
+        let mut faults = Faults::default();
+        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            let (name, arg) = item.split_once(':').unwrap_or((item, ""));
+            let number =
+                |default| parse_arg(arg, default).ok_or(format!("`{item}`: want NAME or NAME:every=N"));
+            match name {
+                "enable" => {
+                    let pair =
+                        arg.split_once('=').and_then(|(k, v)| Some((k.parse().ok()?, v.parse().ok()?)));
+                    faults.enable.push(pair.ok_or(format!("`{item}`: want enable:KIND=RESULT"))?);
+                }
+                "launch_fail" => faults.launch_fail = Some((number(50)?, AtomicU64::new(0))),
+                "fatal" => faults.fatal_after = Some((number(1000)?, AtomicU64::new(0))),
+                _ => {
+                    let known = Fault::NAMES.iter().find(|(n, _)| *n == name);
+                    let (_, fault) = known.ok_or(format!("`{item}`: no fault of this name"))?;
+                    faults.records.push((*fault, number(50)?, AtomicU64::new(0)));
+                }
+            }
+        }
+        Ok(faults)
+    }
+
+    /// What `cuptiActivityEnable(kind)` must return, if not success.
+    pub fn enable_result(&self, kind: u32) -> Option<u32> {
+        self.enable.iter().find(|(k, _)| *k == kind).map(|(_, result)| *result)
+    }
+
+    /// Counts one kernel launch; true if it is one that must fail.
+    pub fn launch_fails(&self) -> bool {
+        self.launch_fail.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
+    }
+
+    /// Counts one piece of GPU work; true exactly once, when CUPTI must break down.
+    pub fn turns_fatal(&self) -> bool {
+        self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
+    }
+
+    /// Counts one piece of GPU work against every record fault; the first that is due wins.
+    pub fn of_record(&self, is_kernel: bool) -> Option<Fault> {
+        let mut due = None;
+        for (fault, every, seen) in &self.records {
+            if (is_kernel || !fault.needs_kernel()) && nth(*every, seen) && due.is_none() {
+                due = Some(*fault);
+            }
+        }
+        due
+    }
+}
+
+fn parse_arg(arg: &str, default: u64) -> Option<u64> {
+    match arg.split_once('=') {
+        None if arg.is_empty() => Some(default),
+        Some(("every" | "after", n)) => n.parse().ok().filter(|n| *n > 0),
+        _ => None,
+    }
+}
+
+fn nth(every: u64, seen: &AtomicU64) -> bool {
+    (seen.fetch_add(1, Relaxed) + 1).is_multiple_of(every)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hundredth_launch_fails() {
+        let faults = Faults::parse("launch_fail:every=100").unwrap();
+        assert_eq!((0..1000).filter(|_| faults.launch_fails()).count(), 10);
+    }
+
+    #[test]
+    fn enabling_a_listed_kind_gives_its_error() {
+        let faults = Faults::parse("enable:10=35, enable:1=27").unwrap();
+        assert_eq!([10, 1, 2].map(|k| faults.enable_result(k)), [Some(35), Some(27), None]);
+    }
+
+    #[test]
+    fn name_faults_hit_kernels_only() {
+        let faults = Faults::parse("name_null:every=1").unwrap();
+        assert_eq!((faults.of_record(false), faults.of_record(true)), (None, Some(NameNull)));
+    }
+
+    #[test]
+    fn it_turns_fatal_once() {
+        let faults = Faults::parse("fatal:after=3").unwrap();
+        assert_eq!([(); 5].map(|()| faults.turns_fatal()), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_misspelt_fault_is_named() {
+        assert!(Faults::parse("zero_t").unwrap_err().contains("zero_t"));
+        assert!(Faults::parse("zero_ts:often=3").is_err());
+    }
+
+    #[test]
+    fn names_and_numbers_agree() {
+        assert!(Fault::NAMES.iter().all(|(name, fault)| fault.name() == *name));
+    }
+}

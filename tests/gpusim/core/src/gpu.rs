@@ -1,0 +1,128 @@
+//! The simulated GPU: work gets its times when it is submitted, is noted in the truth, and is offered
+//! to libcupti.
+
+use crate::clock;
+use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
+use crate::kernel::Kernel;
+use crate::layout;
+use crate::settings;
+use crate::stream::Stream;
+use crate::table::{SWITCHES, with_hooks};
+use crate::thread;
+use crate::work::{Copy, Fate, Memory, Place, Work, WorkKind};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What an API function wants done.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // as in [`Work`]
+pub struct Order {
+    pub kind: WorkKind,
+    pub copy: Copy,
+    pub source: Memory,
+    pub target: Memory,
+    pub asynchronous: bool,
+    pub bytes: u64,
+    pub duration: u64,
+    pub kernel: Option<&'static Kernel>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub value: u32,
+    pub peers: (Place, Place),
+}
+
+const NOTHING: Order = Order {
+    kind: WorkKind::Kernel,
+    copy: Copy::None,
+    source: Memory::Device,
+    target: Memory::Device,
+    asynchronous: true,
+    bytes: 0,
+    duration: 0,
+    kernel: None,
+    grid: [0; 3],
+    block: [0; 3],
+    shared_bytes: 0,
+    value: 0,
+    peers: (Place { device: 0, context: 0 }, Place { device: 0, context: 0 }),
+};
+
+impl Order {
+    /// A kernel.
+    pub fn kernel(kernel: &'static Kernel, grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Order {
+        Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
+    }
+
+    /// A copy within one device or to and from the host; `host` is the kind of the host's end.
+    pub fn memcpy(copy: Copy, host: Memory, bytes: u64, asynchronous: bool) -> Order {
+        let (source, target) = layout::ends(copy, host);
+        let duration = clock::memcpy_duration(bytes);
+        Order { kind: WorkKind::Memcpy, copy, source, target, asynchronous, bytes, duration, ..NOTHING }
+    }
+
+    /// A copy between devices.
+    pub fn peer(from: Place, to: Place, bytes: u64, asynchronous: bool) -> Order {
+        let copy = Order::memcpy(Copy::PtoP, Memory::Device, bytes, asynchronous);
+        Order { kind: WorkKind::MemcpyP2p, peers: (from, to), ..copy }
+    }
+
+    /// A memset.
+    pub fn memset(bytes: u64, value: u32, target: Memory, asynchronous: bool) -> Order {
+        let duration = clock::memset_duration(bytes);
+        Order { kind: WorkKind::Memset, target, asynchronous, bytes, duration, value, ..NOTHING }
+    }
+}
+
+/// Puts work on a stream. Synchronous work is waited for.
+pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
+    let thread = thread::current();
+    let settings = settings::get();
+    let is_kernel = order.kind == WorkKind::Kernel;
+    if is_kernel {
+        let fails = settings.faults.launch_fails();
+        thread.tally.count_launch(fails);
+        if fails {
+            return Err(LAUNCH_OUT_OF_RESOURCES);
+        }
+    }
+    let (start, end) = stream.book(thread.enter.get() + clock::LAUNCH_LATENCY, order.duration);
+    let device = stream.context.device;
+    let skewed = |time: u64| time.wrapping_add_signed(settings.skew_ns * i64::from(device));
+    let mut work = Work {
+        kind: order.kind,
+        copy: order.copy,
+        source: order.source,
+        target: order.target,
+        asynchronous: order.asynchronous,
+        fault: settings.faults.of_record(is_kernel),
+        correlation: thread.correlation.get(),
+        nested_correlation: thread.nested_correlation.get(),
+        tid: thread.tid,
+        place: Place { device, context: stream.context.uid },
+        stream: stream.id,
+        bytes: order.bytes,
+        start: skewed(start),
+        end: skewed(end),
+        enter: thread.enter.get(),
+        site: thread.site.get(),
+        api: thread.api.get(),
+        kernel: order.kernel,
+        grid: order.grid,
+        block: order.block,
+        shared_bytes: order.shared_bytes,
+        value: order.value,
+        peer_source: order.peers.0,
+        peer_target: order.peers.1,
+        tally: 0,
+    };
+    let traced = layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
+    thread.tally.count_work(&mut work, traced);
+    // Work that waits in a buffer is settled by libcupti, later.
+    if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
+        thread.tally.count_lost(&work, fate);
+    }
+    if !order.asynchronous {
+        stream.synchronize();
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! Host functions: what cuLaunchHostFunc hands to a stream runs on a thread of the driver's, in the
+//! order of its times.
+
+use crate::clock;
+use crate::settings;
+use crate::stream::Stream;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
+
+/// The type that cuLaunchHostFunc takes.
+pub type HostFn = unsafe extern "C" fn(*mut c_void);
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    time: u64,
+    number: u64,
+    function: usize,
+    argument: usize,
+    stream: usize,
+}
+
+struct Queue {
+    waiting: BinaryHeap<Reverse<Due>>,
+    number: u64,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { waiting: BinaryHeap::new(), number: 0 });
+static UNFINISHED: AtomicU64 = AtomicU64::new(0);
+static CHANGED: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `function(argument)` when the stream's work so far is done.
+pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        let thread = std::thread::Builder::new().name("cuda-host-fn".into());
+        if let Err(e) = thread.spawn(serve) {
+            crate::abort!("no thread for host functions: {e}");
+        }
+    });
+    stream.host_functions.fetch_add(1, Relaxed);
+    UNFINISHED.fetch_add(1, Relaxed);
+    let mut queue = lock();
+    let time = if settings::get().real_clock { stream.ready_at() } else { 0 };
+    queue.number += 1;
+    let due = Due {
+        time,
+        number: queue.number,
+        function: function as usize,
+        argument: argument as usize,
+        stream: std::ptr::from_ref(stream) as usize,
+    };
+    queue.waiting.push(Reverse(due));
+    CHANGED.notify_all();
+}
+
+/// Waits until `done` holds, looking again whenever a host function has run.
+pub fn wait(done: impl Fn() -> bool) {
+    if done() {
+        return;
+    }
+    let mut queue = lock();
+    while !done() {
+        let woken = CHANGED.wait_timeout(queue, Duration::from_millis(50));
+        queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// Whether every host function has run.
+pub fn none_left() -> bool {
+    UNFINISHED.load(Relaxed) == 0
+}
+
+fn serve() {
+    let mut queue = lock();
+    loop {
+        let next = queue.waiting.peek().map(|Reverse(due)| due.time.saturating_sub(clock::now()));
+        queue = match next {
+            None => CHANGED.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            Some(left @ 1..) => {
+                let woken = CHANGED.wait_timeout(queue, Duration::from_nanos(left));
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+            Some(0) => {
+                let due = queue.waiting.pop();
+                drop(queue);
+                if let Some(Reverse(due)) = due {
+                    run(&due);
+                }
+                CHANGED.notify_all();
+                lock()
+            }
+        };
+    }
+}
+
+fn run(due: &Due) {
+    // SAFETY: `launch` stored a HostFn and the argument that goes with it.
+    unsafe {
+        let function = std::mem::transmute::<usize, HostFn>(due.function);
+        function(due.argument as *mut c_void);
+    }
+    // SAFETY: `launch` stored a `&'static Stream`.
+    let stream = unsafe { &*(due.stream as *const Stream) };
+    stream.host_functions.fetch_sub(1, Relaxed);
+    UNFINISHED.fetch_sub(1, Relaxed);
+}

@@ -1,0 +1,114 @@
+//! Kernels are names with a duration. The content of a cubin is never read: whoever asks for a name
+//! gets a kernel of that name, and asking twice gives the same one.
+
+use crate::settings;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What stands when neither GPUSIM_KERNELS nor the name tells.
+const DEFAULT_DURATION: u64 = 10_000;
+
+/// What a CUfunction, a CUkernel and a cudaKernel_t point to. Never freed.
+#[derive(Debug)]
+pub struct Kernel {
+    magic: u64,
+    /// As in the cubin, that is, mangled.
+    pub name: &'static CStr,
+    /// ns
+    pub duration: u64,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
+
+impl Kernel {
+    /// The kernel of this (mangled) name.
+    pub fn of_name(name: &CStr) -> &'static Kernel {
+        static KERNELS: OnceLock<Mutex<HashMap<&'static CStr, &'static Kernel>>> = OnceLock::new();
+        let mut kernels = KERNELS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels.get(name) {
+            return kernel;
+        }
+        let name: &'static CStr = Box::leak(CString::from(name).into_boxed_c_str());
+        let duration = duration(&name.to_string_lossy(), &settings::get().kernels);
+        let kernel: &'static Kernel = Box::leak(Box::new(Kernel { magic: MAGIC, name, duration }));
+        kernels.insert(name, kernel);
+        kernel
+    }
+
+    /// The kernel behind a handle, if it is one.
+    pub fn of_handle(handle: *const c_void) -> Option<&'static Kernel> {
+        let kernel = handle.cast::<Kernel>();
+        if kernel.is_null() || !kernel.is_aligned() {
+            return None;
+        }
+        // SAFETY: a program passes what cuModuleGetFunction or its like gave it; the first word tells.
+        let kernel = unsafe { &*kernel };
+        (kernel.magic == MAGIC).then_some(kernel)
+    }
+
+    /// The handle that a program holds.
+    pub fn handle(&'static self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+fn duration(mangled: &str, table: &[(String, u64)]) -> u64 {
+    let name = unqualified(mangled);
+    let listed = table.iter().find(|(key, _)| *key == name).map(|(_, duration)| *duration);
+    let suffix = || name.rsplit_once("_d").and_then(|(_, ns)| ns.parse().ok());
+    listed.or_else(suffix).unwrap_or(DEFAULT_DURATION)
+}
+
+/// `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled stays.
+fn unqualified(mangled: &str) -> String {
+    let Ok(symbol) = cpp_demangle::Symbol::new(mangled) else { return mangled.to_owned() };
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    let full = symbol.demangle_with_options(&options).unwrap_or_else(|_| mangled.to_owned());
+    let (mut depth, mut last) = (0, String::new());
+    for c in full.chars() {
+        match c {
+            '<' | '(' => depth += 1,
+            '>' | ')' => depth -= 1,
+            ':' if depth == 0 => last.clear(),
+            _ if depth == 0 => last.push(c),
+            _ => {}
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unqualified_name_drops_namespaces_templates_and_parameters() {
+        for (mangled, name) in [
+            ("gemm", "gemm"),
+            ("_Z4gemmPfi", "gemm"),
+            ("_ZN2at6native4reluEPf", "relu"),
+            ("_ZN2at4gemmIfLi3EEEvPT_", "gemm"),
+            ("_ZN12_GLOBAL__N_14tinyEv", "tiny"),
+            ("_ZN2at3opsINS_1AEE8run_d500Ev", "run_d500"),
+        ] {
+            assert_eq!(unqualified(mangled), name, "{mangled}");
+        }
+    }
+
+    #[test]
+    fn the_table_wins_over_the_suffix_and_the_suffix_over_the_default() {
+        let table = [("gemm_d7".to_owned(), 120_000)];
+        let durations = ["_Z7gemm_d7v", "_Z7relu_d9v", "_Z4relu", "x_d"].map(|n| duration(n, &table));
+        assert_eq!(durations, [120_000, 9, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn a_handle_that_is_no_kernel_is_refused() {
+        let other = [0u64; 8];
+        assert!(Kernel::of_handle(other.as_ptr().cast()).is_none());
+        assert!(Kernel::of_handle(std::ptr::null()).is_none());
+        let kernel = Kernel::of_name(c"same");
+        assert!(std::ptr::eq(Kernel::of_handle(kernel.handle()).unwrap(), Kernel::of_name(c"same")));
+    }
+}

@@ -1,0 +1,294 @@
+//! Activity records as bytes. Offsets are the measured ones; a field that a version's struct does not
+//! have yet is left out because its bytes lie beyond that version's record size.
+
+use crate::faults::{Fault, UNKNOWN_KIND};
+use crate::version::{CuptiVersion, kind};
+use crate::work::{Memory, Work, WorkKind};
+
+/// Offset of `start` in every record of GPU work; `end` follows 8 bytes later.
+pub const START: usize = 16;
+/// Offset of `completed`, which only kernels have.
+pub const COMPLETED: usize = 32;
+
+/// A record under construction: zeroed bytes of the size that the version gives the kind.
+pub struct Record<'a>(pub &'a mut [u8]);
+
+impl Record<'_> {
+    /// Writes a field if the record is long enough to have it.
+    pub fn put<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
+        if let Some(field) = self.0.get_mut(offset..offset + N) {
+            field.copy_from_slice(&bytes);
+        }
+    }
+
+    fn u8(&mut self, offset: usize, value: u8) {
+        self.put(offset, [value]);
+    }
+
+    fn u32(&mut self, offset: usize, value: u32) {
+        self.put(offset, value.to_ne_bytes());
+    }
+
+    fn u64(&mut self, offset: usize, value: u64) {
+        self.put(offset, value.to_ne_bytes());
+    }
+}
+
+/// The kind number under which this work is recorded, given which kinds are enabled; `None`: it is not.
+pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
+    let candidates: &[u32] = match work {
+        WorkKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
+        WorkKind::Memcpy => &[kind::MEMCPY],
+        WorkKind::Memset => &[kind::MEMSET],
+        WorkKind::MemcpyP2p => &[kind::MEMCPY2],
+    };
+    candidates.iter().copied().find(|k| enabled & (1 << k) != 0)
+}
+
+/// The bits that [`record_kind`] looks at.
+pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
+    | 1 << kind::KERNEL
+    | 1 << kind::MEMCPY
+    | 1 << kind::MEMSET
+    | 1 << kind::MEMCPY2;
+
+/// Writes the record of `work` without times, as it stands before the work is complete. `out` is zeroed
+/// and of the right size. `name` is what the record's name pointer shall be.
+pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
+    let mut r = Record(out);
+    r.u32(0, record_kind);
+    match work.kind {
+        WorkKind::Kernel => write_kernel(work, name, &mut r),
+        WorkKind::Memcpy => {
+            write_copy_head(work, &mut r);
+            r.u32(44, work.record_correlation());
+            r.u64(88, 1); // copyCount
+        }
+        WorkKind::MemcpyP2p => {
+            write_copy_head(work, &mut r);
+            let peers = [work.peer_source, work.peer_target];
+            for (offset, peer) in [44, 52].into_iter().zip(peers) {
+                r.u32(offset, peer.device);
+                r.u32(offset + 4, peer.context);
+            }
+            r.u32(60, work.record_correlation());
+        }
+        WorkKind::Memset => {
+            r.u32(4, work.value);
+            r.u64(8, work.bytes);
+            write_place(work, 32, &mut r);
+            r.u32(44, work.record_correlation());
+            r.put(48, u16::from(work.asynchronous).to_ne_bytes());
+            r.put(50, (work.target as u16).to_ne_bytes());
+        }
+    }
+}
+
+fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
+    const REGISTERS: u16 = 32;
+    r.put(6, REGISTERS.to_ne_bytes());
+    write_place(work, 40, r);
+    for (i, extent) in work.grid.iter().chain(&work.block).enumerate() {
+        r.u32(52 + 4 * i, *extent);
+    }
+    r.u32(80, work.shared_bytes);
+    r.u32(92, work.record_correlation());
+    r.u64(96, u64::from(work.correlation)); // gridId
+    r.u64(104, name);
+}
+
+fn write_copy_head(work: &Work, r: &mut Record<'_>) {
+    const ASYNC: u8 = 1;
+    r.u8(4, work.copy as u8);
+    r.u8(5, work.source as u8);
+    r.u8(6, work.target as u8);
+    r.u8(7, if work.asynchronous { ASYNC } else { 0 });
+    r.u64(8, work.bytes);
+    write_place(work, 32, r);
+}
+
+fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
+    r.u32(offset, work.place.device);
+    r.u32(offset + 4, work.place.context);
+    r.u32(offset + 8, work.stream);
+}
+
+/// The start and end that the record shall show, wrong where a fault wants it.
+pub fn recorded_times(work: &Work) -> (u64, u64) {
+    match work.fault {
+        Some(Fault::ZeroTimestamps) => (0, 0),
+        Some(Fault::Reversed) => (work.end, work.start),
+        Some(Fault::EarlyStart) => {
+            let start = work.enter - 1_000_000;
+            (start, start + (work.end - work.start))
+        }
+        _ => (work.start, work.end),
+    }
+}
+
+/// What the work's name pointer shall be, wrong where a fault wants it.
+pub fn recorded_name(work: &Work) -> u64 {
+    static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
+    static LONG: [u8; 4097] = {
+        let mut long = [b'k'; 4097];
+        long[4096] = 0;
+        long
+    };
+    match work.fault {
+        Some(Fault::NameNull) => 0,
+        Some(Fault::NameBadUtf8) => BAD.as_ptr() as u64,
+        Some(Fault::Name4k) => LONG.as_ptr() as u64,
+        _ => work.name().map_or(0, |name| name.as_ptr() as u64),
+    }
+}
+
+/// An additional record that a fault wants after the work's own: its kind and the work it shows.
+pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
+    match work.fault? {
+        Fault::Duplicate => Some((record_kind, *work)),
+        Fault::UnmatchedCorrelation => {
+            let never_handed_out = work.correlation ^ 0x8000_0000;
+            Some((record_kind, Work { correlation: never_handed_out, nested_correlation: 0, ..*work }))
+        }
+        Fault::UnknownKind => Some((UNKNOWN_KIND, *work)),
+        _ => None,
+    }
+}
+
+/// One API call as a record of kind 4 or 5, complete from the start.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the record
+pub struct ApiCall {
+    pub domain: u32,
+    pub cbid: u32,
+    pub start: u64,
+    pub end: u64,
+    pub tid: u32,
+    pub correlation: u32,
+    pub result: u32,
+}
+
+/// Writes the 40 bytes of an API call's record.
+pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
+    let mut r = Record(out);
+    r.u32(0, if call.domain == crate::callback_ids::DRIVER { kind::DRIVER } else { kind::RUNTIME });
+    r.u32(4, call.cbid);
+    r.u64(8, call.start);
+    r.u64(16, call.end);
+    r.u32(24, std::process::id());
+    r.u32(28, thread_id);
+    r.u32(32, call.correlation);
+    r.u32(36, call.result);
+}
+
+/// Size of the record at `bytes`, from its kind alone, as `cuptiActivityGetNextRecord` needs it.
+pub fn size_at(version: CuptiVersion, bytes: [u8; 4]) -> Option<usize> {
+    version.record_size(u32::from_ne_bytes(bytes))
+}
+
+/// Memory kinds of both ends of a copy.
+pub fn ends(copy: crate::work::Copy, host: Memory) -> (Memory, Memory) {
+    use crate::work::Copy;
+    match copy {
+        Copy::HtoD => (host, Memory::Device),
+        Copy::DtoH => (Memory::Device, host),
+        Copy::HtoH => (host, host),
+        Copy::DtoD | Copy::PtoP | Copy::None => (Memory::Device, Memory::Device),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::{Copy, Place};
+
+    fn work(kind: WorkKind) -> Work {
+        Work {
+            kind,
+            copy: Copy::HtoD,
+            source: Memory::Pinned,
+            target: Memory::Device,
+            asynchronous: true,
+            fault: None,
+            correlation: 0x0102_0304,
+            nested_correlation: 0,
+            tid: 9,
+            place: Place { device: 1, context: 2 },
+            stream: 7,
+            bytes: 4096,
+            start: 100,
+            end: 250,
+            enter: 5_000_000,
+            site: None,
+            api: std::ptr::null(),
+            kernel: None,
+            grid: [1, 2, 3],
+            block: [4, 5, 6],
+            shared_bytes: 64,
+            value: 0xab,
+            peer_source: Place { device: 0, context: 1 },
+            peer_target: Place { device: 1, context: 2 },
+            tally: 0,
+        }
+    }
+
+    fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+        u32::from_ne_bytes(bytes[offset..offset + 4].try_into().unwrap())
+    }
+
+    #[test]
+    fn the_correlation_id_stands_where_each_kind_has_it() {
+        for (kind, record_kind, offset) in [
+            (WorkKind::Kernel, 10, 92),
+            (WorkKind::Memcpy, 1, 44),
+            (WorkKind::MemcpyP2p, 22, 60),
+            (WorkKind::Memset, 2, 44),
+        ] {
+            let mut bytes = vec![0; CuptiVersion::V13_0.record_size(record_kind).unwrap()];
+            write(record_kind, &work(kind), 0, &mut bytes);
+            assert_eq!(u32_at(&bytes, 0), record_kind);
+            assert_eq!(u32_at(&bytes, offset), 0x0102_0304, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_field_beyond_the_record_is_left_out() {
+        let mut short = vec![0; CuptiVersion::V11_8.record_size(1).unwrap()];
+        write(1, &work(WorkKind::Memcpy), 0, &mut short);
+        let mut long = vec![0; CuptiVersion::V12_9.record_size(1).unwrap()];
+        write(1, &work(WorkKind::Memcpy), 0, &mut long);
+        assert_eq!((short.len(), long.len()), (88, 96));
+        assert_eq!(u32_at(&long, 88), 1, "copyCount came with 12.8");
+    }
+
+    #[test]
+    fn kernel_launches_show_grid_and_block() {
+        let mut bytes = vec![0; 216];
+        write(10, &work(WorkKind::Kernel), 0, &mut bytes);
+        let extents: Vec<u32> = (0..6).map(|i| u32_at(&bytes, 52 + 4 * i)).collect();
+        assert_eq!(extents, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn faults_change_what_the_record_shows_only() {
+        let mut w = work(WorkKind::Kernel);
+        for (fault, times) in [
+            (Fault::ZeroTimestamps, (0, 0)),
+            (Fault::Reversed, (250, 100)),
+            (Fault::EarlyStart, (4_000_000, 4_000_150)),
+        ] {
+            w.fault = Some(fault);
+            assert_eq!(recorded_times(&w), times);
+        }
+        w.fault = Some(Fault::NameNull);
+        assert_eq!(recorded_name(&w), 0);
+    }
+
+    #[test]
+    fn concurrent_kernels_win_over_serialised_ones() {
+        assert_eq!(record_kind(WorkKind::Kernel, 1 << 3 | 1 << 10), Some(10));
+        assert_eq!(record_kind(WorkKind::Kernel, 1 << 3), Some(3));
+        assert_eq!(record_kind(WorkKind::Memset, 1 << 3), None);
+    }
+}

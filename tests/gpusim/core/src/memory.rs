@@ -1,0 +1,212 @@
+//! Device memory is address space without memory behind it: a pointer tells its device and no byte is
+//! ever copied. Host allocations are real, since programs write to them.
+
+use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::settings;
+use crate::work::{Copy, Memory};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// A range of virtual addresses that Linux gives nobody unasked; device n owns the n-th TB from here.
+const BASE: u64 = 0x2000_0000_0000;
+const DEVICE_SPACE: u64 = 1 << 40;
+/// What each device pretends to have.
+pub const DEVICE_BYTES: u64 = 80 << 30;
+const ALIGNMENT: u64 = 512;
+const PAGE: usize = 4096;
+
+#[derive(Default)]
+struct Space {
+    /// Start and length of each live allocation, device and host alike.
+    live: BTreeMap<u64, (u64, Memory)>,
+    /// Freed device ranges by length, to be handed out again.
+    spare: BTreeMap<u64, Vec<u64>>,
+    /// Per device: bytes handed out, and where untouched space begins.
+    used: BTreeMap<u32, (u64, u64)>,
+}
+
+fn space() -> MutexGuard<'static, Space> {
+    static SPACE: LazyLock<Mutex<Space>> = LazyLock::new(Mutex::default);
+    SPACE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory on a device.
+pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(OUT_OF_MEMORY)?;
+    let mut space = space();
+    let base = BASE + u64::from(device) * DEVICE_SPACE;
+    let (used, next) = *space.used.entry(device).or_insert((0, base));
+    if used + length > DEVICE_BYTES {
+        return Err(OUT_OF_MEMORY);
+    }
+    let fits = |start: &u64| (base..base + DEVICE_SPACE).contains(start);
+    let spare = space.spare.get_mut(&length);
+    let reused = spare.and_then(|s| Some(s.swap_remove(s.iter().position(fits)?)));
+    let next = if reused.is_some() { next } else { next + length };
+    let start = reused.unwrap_or(next - length);
+    space.used.insert(device, (used + length, next));
+    space.live.insert(start, (length, Memory::Device));
+    Ok(start)
+}
+
+/// Gives device memory back.
+pub fn free_device(start: u64) -> Result<(), CuError> {
+    if start == 0 {
+        return Ok(());
+    }
+    let mut space = space();
+    match space.live.get(&start) {
+        Some((_, Memory::Device)) => {}
+        Some((_, Memory::Managed)) => {
+            drop(space);
+            return free_host(start);
+        }
+        _ => return Err(INVALID_VALUE),
+    }
+    let (length, _) = space.live.remove(&start).ok_or(INVALID_VALUE)?;
+    space.spare.entry(length).or_default().push(start);
+    if let Some((used, _)) = device_of(start).and_then(|device| space.used.get_mut(&device)) {
+        *used -= length;
+    }
+    Ok(())
+}
+
+/// Host memory of the driver's: pinned or managed.
+pub fn alloc_host(bytes: u64, memory: Memory) -> Result<u64, CuError> {
+    let layout = host_layout(bytes)?;
+    // SAFETY: `host_layout` refuses the size 0.
+    let start = unsafe { alloc_zeroed(layout) } as u64;
+    if start == 0 {
+        return Err(OUT_OF_MEMORY);
+    }
+    space().live.insert(start, (bytes, memory));
+    Ok(start)
+}
+
+/// Gives host memory back.
+pub fn free_host(start: u64) -> Result<(), CuError> {
+    if start == 0 {
+        return Ok(());
+    }
+    let mut space = space();
+    let (bytes, _) = *space.live.get(&start).filter(|(_, m)| *m != Memory::Device).ok_or(INVALID_VALUE)?;
+    space.live.remove(&start);
+    // SAFETY: `alloc_host` allocated it with the same layout, and it was live until the line above.
+    unsafe { dealloc(start as *mut u8, host_layout(bytes)?) };
+    Ok(())
+}
+
+fn host_layout(bytes: u64) -> Result<Layout, CuError> {
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    Layout::from_size_align(bytes as usize, PAGE).map_err(|_| OUT_OF_MEMORY)
+}
+
+/// Bytes free on a device.
+pub fn free_bytes(device: u32) -> u64 {
+    DEVICE_BYTES - space().used.get(&device).map_or(0, |(used, _)| *used)
+}
+
+/// The device that owns an address, `None` for the host's.
+pub fn device_of(address: u64) -> Option<u32> {
+    let device = address.checked_sub(BASE)? / DEVICE_SPACE;
+    (device < u64::from(settings::get().devices)).then_some(device as u32)
+}
+
+/// What kind of memory an address lies in.
+pub fn kind_of(address: u64) -> Memory {
+    if device_of(address).is_some() {
+        return Memory::Device;
+    }
+    match space().live.range(..=address).next_back() {
+        Some((start, (bytes, memory))) if address < start + bytes => *memory,
+        _ => Memory::Pageable,
+    }
+}
+
+/// The direction of a copy, from both addresses.
+pub fn direction(target: u64, source: u64) -> Copy {
+    match (device_of(target), device_of(source)) {
+        (None, None) => Copy::HtoH,
+        (Some(_), None) => Copy::HtoD,
+        (None, Some(_)) => Copy::DtoH,
+        (Some(a), Some(b)) if a != b => Copy::PtoP,
+        (Some(_), Some(_)) => Copy::DtoD,
+    }
+}
+
+/// CUDA_MEMCPY2D: 128 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Rectangle {
+    pub source: End,
+    pub target: End,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// One end of a [`Rectangle`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct End {
+    pub x: usize,
+    pub y: usize,
+    /// 1 host, 2 device, 3 array, 4 unified.
+    pub kind: u32,
+    pub host: u64,
+    pub device: u64,
+    pub array: u64,
+    pub pitch: usize,
+}
+
+const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
+
+impl End {
+    /// Where it lies, whichever field holds that.
+    pub fn address(&self) -> u64 {
+        if self.kind == 1 { self.host } else { self.device }
+    }
+
+    /// An end at an address of any kind.
+    pub fn unified(address: u64, pitch: usize) -> End {
+        End { x: 0, y: 0, kind: 4, host: 0, device: address, array: 0, pitch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_memory_is_handed_out_again() {
+        let a = alloc_device(0, 1000).unwrap();
+        let b = alloc_device(0, 1000).unwrap();
+        free_device(a).unwrap();
+        assert_eq!(alloc_device(0, 1024).unwrap(), a);
+        assert_ne!(a, b);
+        assert_eq!(free_device(b), Ok(()));
+        assert_eq!(free_device(b), Err(INVALID_VALUE));
+    }
+
+    #[test]
+    fn an_address_tells_its_kind() {
+        let pinned = alloc_host(10_000, Memory::Pinned).unwrap();
+        let device = alloc_device(0, 10).unwrap();
+        let kinds = [pinned, pinned + 9_999, pinned + 10_000, device].map(kind_of);
+        assert_eq!(kinds, [Memory::Pinned, Memory::Pinned, Memory::Pageable, Memory::Device]);
+        assert_eq!(direction(device, pinned), Copy::HtoD);
+        free_host(pinned).unwrap();
+    }
+
+    #[test]
+    fn a_device_runs_out_of_memory() {
+        assert_eq!(alloc_device(0, 81 << 30), Err(OUT_OF_MEMORY));
+    }
+}

@@ -1,0 +1,267 @@
+//! Every `GPUSIM_*` variable: one table with its meaning, one struct with its value. The README's table
+//! is held against this one by a test.
+
+use crate::faults::Faults;
+use crate::version::CuptiVersion;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// One row of the README's table.
+pub struct Variable {
+    /// `GPUSIM_NDEV`
+    pub name: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it does.
+    pub meaning: &'static str,
+}
+
+const fn var(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
+    Variable { name, default, meaning }
+}
+
+/// The table, in the order of the README.
+pub const VARIABLES: &[Variable] = &[
+    var("GPUSIM_NDEV", "1", "Number of devices. 0: `cuInit` answers 100 after the injection."),
+    var(
+        "GPUSIM_DRIVER",
+        "13000",
+        "What `cuDriverGetVersion` answers. Below 13000 `libcudart.so.13` fails with 35 before `cuInit`, and CUPTI 13 does not initialise.",
+    ),
+    var(
+        "GPUSIM_CUPTI_VERSION",
+        "13.0",
+        "`11.8`, `12.0`, `12.9`, `13.0` or `13.4`: record sizes, exported symbols, error style, soname, ids.",
+    ),
+    var(
+        "GPUSIM_CLOCK",
+        "virtual",
+        "`virtual`: work is complete when submitted, times are computed, nobody waits. `real`: completion happens at its time, synchronising calls wait.",
+    ),
+    var(
+        "GPUSIM_KERNELS",
+        "",
+        "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us.",
+    ),
+    var("GPUSIM_SKEW_NS", "0", "Device n's clock is off by n times this many ns (may be negative)."),
+    var(
+        "GPUSIM_CORR",
+        "shared",
+        "`distinct`: the nested driver call gets a correlation id of its own, and the record carries that one.",
+    ),
+    var("GPUSIM_CORR_START", "1", "First correlation id; `4294967000` to see it wrap."),
+    var("GPUSIM_NESTED", "1", "0: no driver callback inside a runtime call."),
+    var(
+        "GPUSIM_STRICT",
+        "1",
+        "0: a CUDA call from a callback is let through. 1: it aborts, except the synchronising calls.",
+    ),
+    var(
+        "GPUSIM_FRAMES",
+        "nofp",
+        "`fp`: libcupti's frames around a callback keep frame pointers. `nofp`: they destroy rbp, only .eh_frame helps.",
+    ),
+    var("GPUSIM_EARLY", "0", "1: a record is delivered before its API call's EXIT."),
+    var(
+        "GPUSIM_SHUFFLE",
+        "",
+        "A seed: records within a buffer and buffers among each other arrive in random order.",
+    ),
+    var("GPUSIM_MAX_BUFFERS", "", "At most this many buffers are out at a time; what finds none is dropped."),
+    var("GPUSIM_EMPTY_BUFFERS", "0", "1: every flush also hands back a buffer with validSize 0."),
+    var("GPUSIM_ODD_SIZE", "0", "1: `bufferCompleted` gets a size 8 bytes below the one requested."),
+    var(
+        "GPUSIM_WATCHDOG_MS",
+        "5000",
+        "A thread that waits this long for CUPTI's lock, or for a buffer callback to return, aborts.",
+    ),
+    var(
+        "GPUSIM_OTHER_SUBSCRIBER",
+        "0",
+        "1: another tool holds the only subscription, `cuptiSubscribe` answers 39.",
+    ),
+    var(
+        "GPUSIM_FORK",
+        "304",
+        "After `cuInit`, in a forked child: `304`: `cuInit` answers 304. `inject`: `InitializeInjection` is called again, then 100.",
+    ),
+    var(
+        "GPUSIM_FAULTS",
+        "",
+        "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `name_null`, `name_bad_utf8`, `name_4k`; most take `:every=N` (50).",
+    ),
+    var(
+        "GPUSIM_TRUTH",
+        "",
+        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. Both with a comma. `%p` is the pid.",
+    ),
+];
+
+/// The values.
+#[derive(Debug)]
+#[allow(missing_docs)] // each field is a row of VARIABLES
+pub struct Settings {
+    pub devices: u32,
+    pub driver: u32,
+    pub cupti: CuptiVersion,
+    pub real_clock: bool,
+    pub kernels: Vec<(String, u64)>,
+    pub skew_ns: i64,
+    pub distinct_corr: bool,
+    pub corr_start: u32,
+    pub nested: bool,
+    pub strict: bool,
+    pub frame_pointers: bool,
+    pub early: bool,
+    pub shuffle: Option<u64>,
+    pub max_buffers: Option<usize>,
+    pub empty_buffers: bool,
+    pub odd_size: bool,
+    pub watchdog_ms: u64,
+    pub other_subscriber: bool,
+    pub inject_in_child: bool,
+    pub faults: Faults,
+    pub truth: Option<PathBuf>,
+    pub truth_summary: Option<PathBuf>,
+}
+
+/// This process's settings, read once from the environment. Aborts on a value it cannot read.
+pub fn get() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        Settings::parse(|name| std::env::var(name).ok()).unwrap_or_else(|e| crate::abort!("{e}"))
+    })
+}
+
+impl Settings {
+    /// Reads all variables through `lookup`; unset and empty mean the default.
+    pub fn parse(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
+        let env = Env { lookup: &lookup };
+        let mut settings = Settings {
+            devices: env.number("GPUSIM_NDEV", 1)?,
+            driver: env.number("GPUSIM_DRIVER", 13000)?,
+            cupti: match env.text("GPUSIM_CUPTI_VERSION") {
+                None => CuptiVersion::V13_0,
+                Some(t) => {
+                    CuptiVersion::parse(&t).ok_or(format!("GPUSIM_CUPTI_VERSION={t}: no such version"))?
+                }
+            },
+            real_clock: env.choice("GPUSIM_CLOCK", "virtual", "real")?,
+            kernels: parse_durations(&env.text("GPUSIM_KERNELS").unwrap_or_default())?,
+            skew_ns: env.number("GPUSIM_SKEW_NS", 0)?,
+            distinct_corr: env.choice("GPUSIM_CORR", "shared", "distinct")?,
+            corr_start: env.number("GPUSIM_CORR_START", 1)?,
+            nested: !env.choice("GPUSIM_NESTED", "1", "0")?,
+            strict: !env.choice("GPUSIM_STRICT", "1", "0")?,
+            frame_pointers: env.choice("GPUSIM_FRAMES", "nofp", "fp")?,
+            early: env.choice("GPUSIM_EARLY", "0", "1")?,
+            shuffle: env.optional("GPUSIM_SHUFFLE")?,
+            max_buffers: env.optional("GPUSIM_MAX_BUFFERS")?,
+            empty_buffers: env.choice("GPUSIM_EMPTY_BUFFERS", "0", "1")?,
+            odd_size: env.choice("GPUSIM_ODD_SIZE", "0", "1")?,
+            watchdog_ms: env.number("GPUSIM_WATCHDOG_MS", 5000)?,
+            other_subscriber: env.choice("GPUSIM_OTHER_SUBSCRIBER", "0", "1")?,
+            inject_in_child: env.choice("GPUSIM_FORK", "304", "inject")?,
+            faults: Faults::parse(&env.text("GPUSIM_FAULTS").unwrap_or_default())?,
+            truth: None,
+            truth_summary: None,
+        };
+        let truth =
+            env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
+        for path in truth.split(',').filter(|p| !p.is_empty()) {
+            match path.strip_prefix("summary:") {
+                Some(path) => settings.truth_summary = Some(path.into()),
+                None => settings.truth = Some(path.into()),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+struct Env<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Env<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        debug_assert!(VARIABLES.iter().any(|v| v.name == name), "{name} is no row of the table");
+        (self.lookup)(name).filter(|value| !value.is_empty())
+    }
+
+    fn optional<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+        let parse = |text: String| text.parse().map_err(|_| format!("{name}={text}: want a number"));
+        self.text(name).map(parse).transpose()
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T, String> {
+        Ok(self.optional(name)?.unwrap_or(default))
+    }
+
+    /// True if the variable says `other` rather than the default.
+    fn choice(&self, name: &str, default: &str, other: &str) -> Result<bool, String> {
+        match self.text(name) {
+            None => Ok(false),
+            Some(t) if t == default => Ok(false),
+            Some(t) if t == other => Ok(true),
+            Some(t) => Err(format!("{name}={t}: want {default} or {other}")),
+        }
+    }
+}
+
+/// Reads `gemm=120us,tiny=301ns`.
+fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
+    let wrong = |item: &str| format!("GPUSIM_KERNELS: `{item}`: want NAME=NUMBER and ns, us or ms");
+    let parse = |item: &str| {
+        let (name, duration) = item.split_once('=')?;
+        let digits = duration.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let unit = match &duration[digits.len()..] {
+            "ns" => 1,
+            "us" => 1_000,
+            "ms" => 1_000_000,
+            _ => return None,
+        };
+        Some((name.to_owned(), digits.parse::<u64>().ok()?.checked_mul(unit)?))
+    };
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(|item| parse(item).ok_or_else(|| wrong(item))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&str, &str)]) -> Result<Settings, String> {
+        Settings::parse(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string()))
+    }
+
+    #[test]
+    fn durations_come_in_three_units() {
+        let s = with(&[("GPUSIM_KERNELS", "gemm=120us, relu=8ms,tiny=301ns")]).unwrap();
+        let expected = [("gemm", 120_000), ("relu", 8_000_000), ("tiny", 301)];
+        assert_eq!(s.kernels, expected.map(|(n, d)| (n.to_owned(), d)));
+    }
+
+    #[test]
+    fn a_bad_value_is_an_error_that_names_the_variable() {
+        assert!(with(&[("GPUSIM_CLOCK", "fast")]).unwrap_err().contains("GPUSIM_CLOCK"));
+        assert!(with(&[("GPUSIM_NDEV", "two")]).unwrap_err().contains("GPUSIM_NDEV"));
+        assert!(with(&[("GPUSIM_KERNELS", "gemm=12")]).unwrap_err().contains("gemm=12"));
+    }
+
+    #[test]
+    fn truth_can_be_asked_for_in_both_forms() {
+        let s = with(&[("GPUSIM_TRUTH", "a.%p.jsonl,summary:b.json")]).unwrap();
+        assert_eq!(s.truth, Some(format!("a.{}.jsonl", std::process::id()).into()));
+        assert_eq!(s.truth_summary, Some("b.json".into()));
+    }
+
+    #[test]
+    fn the_readme_holds_every_row_of_the_table() {
+        let readme = include_str!("../../README.md");
+        for Variable { name, default, meaning } in VARIABLES {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            let row = format!("| `{name}` | {default} | {meaning} |");
+            assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+        }
+    }
+}

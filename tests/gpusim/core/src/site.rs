@@ -1,0 +1,45 @@
+//! Call sites: what a test program says about where it stands. They are the independent witness that a
+//! profiler's stacks are compared with, so nothing here looks at a stack.
+
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// A call site as the program wrote it: frames from the root, with semicolons. Never freed.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site(String);
+
+impl Site {
+    /// `main;decode;forward`
+    pub fn path(&self) -> &str {
+        &self.0
+    }
+
+    /// The site of this text; the empty text is none.
+    pub fn intern(text: &CStr) -> Option<&'static Site> {
+        let text = text.to_string_lossy();
+        static SITES: OnceLock<Mutex<HashSet<&'static Site>>> = OnceLock::new();
+        let mut sites = SITES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let site = Site(text.into_owned());
+        if site.0.is_empty() {
+            return None;
+        }
+        Some(sites.get(&site).copied().unwrap_or_else(|| {
+            let site: &'static Site = Box::leak(Box::new(site));
+            sites.insert(site);
+            site
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_text_is_the_same_site() {
+        let a = Site::intern(c"main;f").unwrap();
+        assert!(std::ptr::eq(a, Site::intern(&c"main;f".to_owned()).unwrap()));
+        assert_eq!(Site::intern(c""), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free,
+//! an event the time at which it happened.
+
+use crate::clock;
+use crate::context::Context;
+use crate::error::{self, CuError, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
+use crate::host_fn;
+use crate::settings;
+use crate::thread;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// What a CUstream points to. Never freed, so a stale handle is refused instead of crashing.
+#[derive(Debug)]
+pub struct Stream {
+    magic: u64,
+    /// As in the records: 7 for a context's default stream, others from 13.
+    pub id: u32,
+    /// Where its work runs.
+    pub context: &'static Context,
+    alive: AtomicBool,
+    ready: AtomicU64,
+    /// Host functions that have not run yet.
+    pub host_functions: AtomicU32,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"stream\0\x01");
+const DEFAULT_ID: u32 = 7;
+static NEXT_ID: AtomicU32 = AtomicU32::new(13);
+
+/// Which stream the handle 0 means: the twins of an API function that end in `_ptsz` and `_ptds`
+/// mean the thread's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Default {
+    /// The context's stream 7.
+    Context,
+    /// The calling thread's.
+    PerThread,
+}
+
+impl Stream {
+    fn new(context: &'static Context, id: u32) -> &'static Stream {
+        Box::leak(Box::new(Stream {
+            magic: MAGIC,
+            id,
+            context,
+            alive: AtomicBool::new(true),
+            ready: AtomicU64::new(0),
+            host_functions: AtomicU32::new(0),
+        }))
+    }
+
+    /// A new stream of this context.
+    pub fn create(context: &'static Context) -> &'static Stream {
+        Stream::new(context, NEXT_ID.fetch_add(1, Relaxed))
+    }
+
+    /// The default stream of a new context.
+    pub fn default_of(context: &'static Context) -> &'static Stream {
+        Stream::new(context, DEFAULT_ID)
+    }
+
+    /// The stream behind what a program passes, in the calling thread's current context.
+    pub fn resolve(handle: *mut c_void, default: Default) -> Result<&'static Stream, CuError> {
+        let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
+        Stream::resolve_in(context, handle, default)
+    }
+
+    /// The same in a given context.
+    pub fn resolve_in(
+        context: &'static Context,
+        handle: *mut c_void,
+        default: Default,
+    ) -> Result<&'static Stream, CuError> {
+        match (handle as usize, default) {
+            (0, Default::Context) | (1, _) => Ok(context.default_stream()),
+            (0, Default::PerThread) | (2, _) => Ok(Stream::own(context)),
+            _ => Stream::of_handle(handle).ok_or(INVALID_HANDLE),
+        }
+    }
+
+    /// The calling thread's default stream in this context.
+    fn own(context: &'static Context) -> &'static Stream {
+        let mut own = thread::current().own_streams.borrow_mut();
+        if let Some((_, stream)) = own.iter().find(|(c, _)| std::ptr::eq(*c, context)) {
+            return stream;
+        }
+        let stream = Stream::create(context);
+        own.push((context, stream));
+        stream
+    }
+
+    fn of_handle(handle: *mut c_void) -> Option<&'static Stream> {
+        let stream = handle.cast::<Stream>();
+        if !stream.is_aligned() {
+            return None;
+        }
+        // SAFETY: a program passes what cuStreamCreate gave it, and streams are never freed.
+        let stream = unsafe { &*stream };
+        (stream.magic == MAGIC && stream.alive.load(Relaxed)).then_some(stream)
+    }
+
+    /// The handle that a program holds.
+    pub fn handle(&'static self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Makes the handle invalid. Work that runs goes on.
+    pub fn retire(&self) {
+        self.alive.store(false, Relaxed);
+    }
+
+    /// Reserves `duration` ns on the stream, not before `earliest`: the work's start and end.
+    pub fn book(&self, earliest: u64, duration: u64) -> (u64, u64) {
+        let mut ready = self.ready.load(Relaxed);
+        loop {
+            let start = ready.max(earliest);
+            let end = start + duration;
+            match self.ready.compare_exchange_weak(ready, end, Relaxed, Relaxed) {
+                Ok(_) => {
+                    self.context.note_busy(end);
+                    return (start, end);
+                }
+                Err(now) => ready = now,
+            }
+        }
+    }
+
+    /// When all submitted work will be done.
+    pub fn ready_at(&self) -> u64 {
+        self.ready.load(Relaxed)
+    }
+
+    /// Lets no later work start before `time`.
+    pub fn hold_until(&self, time: u64) {
+        self.ready.fetch_max(time, Relaxed);
+    }
+
+    /// Waits for all submitted work (real clock) and host functions.
+    pub fn synchronize(&self) {
+        if settings::get().real_clock {
+            clock::wait_until(self.ready_at());
+        }
+        host_fn::wait(|| self.host_functions.load(Relaxed) == 0);
+    }
+
+    /// [`NOT_READY`] while work is left.
+    pub fn query(&self) -> Result<(), CuError> {
+        let busy = settings::get().real_clock && self.ready_at() > clock::now();
+        if busy || self.host_functions.load(Relaxed) > 0 { Err(NOT_READY) } else { Ok(()) }
+    }
+}
+
+/// What a CUevent points to. Destroyed ones are reused, never freed.
+#[derive(Debug)]
+pub struct Event {
+    magic: AtomicU64,
+    /// 0 until recorded.
+    time: AtomicU64,
+}
+
+const EVENT_MAGIC: u64 = u64::from_le_bytes(*b"event\0\0\x01");
+static SPARE_EVENTS: Mutex<Vec<&'static Event>> = Mutex::new(Vec::new());
+
+impl Event {
+    /// A new event.
+    pub fn create() -> &'static Event {
+        let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let event = spare.unwrap_or_else(|| {
+            Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0) }))
+        });
+        event.time.store(0, Relaxed);
+        event.magic.store(EVENT_MAGIC, Relaxed);
+        event
+    }
+
+    /// The event behind a handle.
+    pub fn of_handle(handle: *mut c_void) -> Result<&'static Event, CuError> {
+        let event = handle.cast::<Event>();
+        if event.is_null() || !event.is_aligned() {
+            return Err(INVALID_HANDLE);
+        }
+        // SAFETY: a program passes what cuEventCreate gave it, and events are never freed.
+        let event = unsafe { &*event };
+        if event.magic.load(Relaxed) == EVENT_MAGIC { Ok(event) } else { Err(INVALID_HANDLE) }
+    }
+
+    /// The handle that a program holds.
+    pub fn handle(&'static self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Makes the handle invalid.
+    pub fn destroy(&'static self) {
+        self.magic.store(0, Relaxed);
+        SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+    }
+
+    /// The event happens when the stream's work so far is done.
+    pub fn record(&self, stream: &Stream) {
+        self.time.store(stream.ready_at().max(clock::now()), Relaxed);
+    }
+
+    /// When it happens; 0 if never recorded.
+    pub fn time(&self) -> u64 {
+        self.time.load(Relaxed)
+    }
+
+    /// Waits for it (real clock).
+    pub fn synchronize(&self) {
+        if settings::get().real_clock {
+            clock::wait_until(self.time());
+        }
+    }
+
+    /// [`NOT_READY`] until it has happened.
+    pub fn query(&self) -> Result<(), CuError> {
+        if settings::get().real_clock && self.time() > clock::now() { Err(NOT_READY) } else { Ok(()) }
+    }
+
+    /// ms from `self` to `later`.
+    pub fn elapsed(&self, later: &Event) -> Result<f32, CuError> {
+        if self.time() == 0 || later.time() == 0 {
+            return Err(error::INVALID_HANDLE);
+        }
+        self.query().and(later.query())?;
+        Ok((later.time() as i64 - self.time() as i64) as f32 / 1e6)
+    }
+}

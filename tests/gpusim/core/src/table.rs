@@ -1,0 +1,163 @@
+//! What the three libraries tell one another. libcuda holds the core; libcudart and libcupti get a
+//! [`CoreTable`] from `cuGetExportTable`, as the real ones get NVIDIA's private tables, and libcupti
+//! leaves [`Hooks`] behind. All three are built together, so the structs need no versions.
+
+use crate::api::Call;
+use crate::layout::ApiCall;
+use crate::thread::Client;
+use crate::work::{Fate, Work};
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// The id under which `cuGetExportTable` gives the [`CoreTable`]; any other id is not found.
+pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
+
+/// Ids of the resource domain's callbacks.
+pub mod resource {
+    #![allow(missing_docs)] // CUPTI's own names
+    pub const CONTEXT_CREATED: u32 = 1;
+    pub const CONTEXT_DESTROY_STARTING: u32 = 2;
+    pub const STREAM_CREATED: u32 = 3;
+    pub const STREAM_DESTROY_STARTING: u32 = 4;
+    pub const CU_INIT_FINISHED: u32 = 5;
+    pub const MODULE_LOADED: u32 = 6;
+    pub const MODULE_UNLOAD_STARTING: u32 = 7;
+}
+
+/// Ids of the synchronize domain's callbacks.
+pub mod synchronize {
+    #![allow(missing_docs)] // CUPTI's own names
+    pub const STREAM_SYNCHRONIZED: u32 = 1;
+    pub const CONTEXT_SYNCHRONIZED: u32 = 2;
+}
+
+/// How far the driver has come in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// No cuInit yet, or one without a device.
+    Fresh,
+    /// Devices are there.
+    Ready,
+    /// The driver's exit handler has run.
+    Ended,
+    /// This is a forked child of a process in which the driver was ready.
+    Child,
+}
+
+/// Callback domains are numbered 1 to 6.
+const DOMAINS: usize = 7;
+const WORDS: usize = 14;
+
+/// What is switched on. libcupti writes, every API call reads: a call that nobody listens to costs two
+/// loads.
+#[derive(Debug)]
+pub struct Switches {
+    callbacks: [[AtomicU64; WORDS]; DOMAINS],
+    /// Bits of the enabled activity kinds.
+    pub kinds: AtomicU64,
+    /// Whether any API function but cuInit was called.
+    pub api_seen: AtomicBool,
+}
+
+impl Switches {
+    pub(crate) const fn new() -> Switches {
+        Switches {
+            callbacks: [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS],
+            kinds: AtomicU64::new(0),
+            api_seen: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a callback is enabled.
+    #[inline]
+    pub fn is_on(&self, domain: u32, id: u32) -> bool {
+        let word = self.callbacks.get(domain as usize).and_then(|d| d.get(id as usize / 64));
+        word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
+    }
+
+    /// Enables or disables a callback; false if there is no such number.
+    pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
+        let Some(word) = self.callbacks.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
+            return false;
+        };
+        if on {
+            word.fetch_or(1 << (id % 64), Ordering::Relaxed);
+        } else {
+            word.fetch_and(!(1 << (id % 64)), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Disables every callback.
+    pub fn silence(&self) {
+        for word in self.callbacks.iter().flatten() {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The switches of this copy of the core; other libraries reach libcuda's through the table.
+pub static SWITCHES: Switches = Switches::new();
+
+/// What libcupti wants to hear of.
+#[repr(C)]
+#[allow(missing_docs)] // each is a function of libcupti's
+pub struct Hooks {
+    /// An enabled API callback: site 0 ENTER, 1 EXIT with the result.
+    pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),
+    /// Any resource callback, enabled or not: id, context, stream, descriptor.
+    pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
+    /// Any synchronize callback, enabled or not: id, context, stream.
+    pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
+    /// Work of an enabled kind was submitted: where its record went.
+    pub record: extern "C" fn(&Work) -> Fate,
+    /// An API call of an enabled kind has ended.
+    pub api_record: extern "C" fn(&ApiCall),
+    /// The driver ends: no callback and no buffer after this returns.
+    pub stop: extern "C" fn(),
+}
+
+static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Calls libcupti if it is attached.
+#[inline]
+pub fn with_hooks<T>(f: impl FnOnce(&'static Hooks) -> T) -> Option<T> {
+    // SAFETY: `attach` stores a `&'static Hooks`, and libcupti is never unloaded.
+    unsafe { HOOKS.load(Ordering::Acquire).as_ref() }.map(f)
+}
+
+/// Lets libcupti hear of everything from now on.
+pub extern "C" fn attach(hooks: &'static Hooks) {
+    HOOKS.store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
+}
+
+/// What libcuda offers to the other two.
+#[repr(C)]
+#[allow(missing_docs)] // named after the functions in libcuda's core
+pub struct CoreTable {
+    pub switches: &'static Switches,
+    pub enter: extern "C" fn(&mut Call),
+    pub exit: extern "C" fn(&mut Call, u32),
+    pub attach: extern "C" fn(&'static Hooks),
+    pub phase: extern "C" fn() -> Phase,
+    /// Finds the devices without an injection: 0 or the driver's error.
+    pub start_devices: extern "C" fn() -> u32,
+    pub settle: extern "C" fn(*const Work, usize, Fate),
+    /// Sets which of the client's functions runs on this thread; the one before.
+    pub swap_client: extern "C" fn(Client) -> Client,
+    pub client: extern "C" fn() -> Client,
+    pub kernel: extern "C" fn(*const c_char) -> *mut c_void,
+    /// The name of the kernel behind a handle, NULL if it is none.
+    pub kernel_name: extern "C" fn(*const c_void) -> *const c_char,
+    /// Makes the device's primary context current.
+    pub use_primary: extern "C" fn(device: u32) -> u32,
+    /// The device's primary context, made if need be.
+    pub primary: extern "C" fn(device: u32, &mut *mut c_void) -> u32,
+    /// uid and device of a context, 0 if it is one.
+    pub context_ids: extern "C" fn(*mut c_void, &mut u32, &mut u32) -> u32,
+    pub stream_id:
+        extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
+    pub reset_primary: extern "C" fn(device: u32) -> u32,
+    pub site: extern "C" fn(*const c_char),
+}

@@ -1,0 +1,150 @@
+//! What the driver knows about each thread: where in the API it is, its contexts, its call site. A
+//! thread's state is handed to the next new thread when it exits, so a program that starts threads by
+//! the thousand does not grow.
+
+use crate::context::Context;
+use crate::site::Site;
+use crate::stream::Stream;
+use crate::truth::ThreadTally;
+use std::cell::{Cell, RefCell};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Which of the client's functions runs on a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum Client {
+    #[default]
+    None,
+    ApiCallback,
+    ResourceCallback,
+    SynchronizeCallback,
+    StateCallback,
+    BufferRequested,
+    BufferCompleted,
+}
+
+/// One thread's state. Only `tally` is touched by other threads.
+pub struct Thread {
+    /// gettid()
+    pub tid: u32,
+    /// How many API calls are nested now.
+    pub depth: Cell<u32>,
+    /// Correlation id of the outermost API call.
+    pub correlation: Cell<u32>,
+    /// Id of the nested call, with GPUSIM_CORR=distinct.
+    pub nested_correlation: Cell<u32>,
+    /// CLOCK_REALTIME when the outermost API call began.
+    pub enter: Cell<u64>,
+    /// Name of the outermost API call.
+    pub api: Cell<*const c_char>,
+    /// Kernel name of the outermost API call.
+    pub symbol: Cell<*const c_char>,
+    /// What gpusim_site said last.
+    pub site: Cell<Option<&'static Site>>,
+    /// Which of the client's functions runs.
+    pub client: Cell<Client>,
+    /// The stack of current contexts, top last.
+    pub contexts: RefCell<Vec<&'static Context>>,
+    /// This thread's own default streams, one per context.
+    pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
+    /// Sums for the truth file.
+    pub tally: &'static ThreadTally,
+    /// Last sites by pointer: programs set the same literals again and again.
+    sites: [Cell<Option<(*const c_char, &'static Site)>>; 16],
+}
+
+thread_local! {
+    static CURRENT: Cell<*const Thread> = const { Cell::new(null()) };
+}
+
+/// Tallies of threads that have ended, for new threads to go on with.
+static SPARE: Mutex<Vec<&'static ThreadTally>> = Mutex::new(Vec::new());
+
+/// The calling thread's state.
+#[inline]
+pub fn current() -> &'static Thread {
+    let thread = CURRENT.get();
+    let thread = if thread.is_null() { begin() } else { thread };
+    // SAFETY: `begin` leaked it and only `end` frees it, as this thread's last step.
+    unsafe { &*thread }
+}
+
+#[cold]
+fn begin() -> *const Thread {
+    let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    // SAFETY: gettid has no precondition.
+    let tid = unsafe { libc::gettid() } as u32;
+    let thread = Box::into_raw(Box::new(Thread {
+        tid,
+        depth: Cell::new(0),
+        correlation: Cell::new(0),
+        nested_correlation: Cell::new(0),
+        enter: Cell::new(0),
+        api: Cell::new(null()),
+        symbol: Cell::new(null()),
+        site: Cell::new(None),
+        client: Cell::default(),
+        contexts: RefCell::default(),
+        own_streams: RefCell::default(),
+        tally: spare.unwrap_or_else(ThreadTally::register),
+        sites: [const { Cell::new(None) }; 16],
+    }));
+    CURRENT.set(thread);
+    // SAFETY: the key is valid and the value is what `end` expects.
+    unsafe { libc::pthread_setspecific(exit_key(), thread.cast()) };
+    thread
+}
+
+/// A key rather than a Rust destructor: API calls made by later destructors start over with a new state.
+fn exit_key() -> libc::pthread_key_t {
+    static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` outlives the call and `end` takes what is set under the key.
+        if unsafe { libc::pthread_key_create(&mut key, Some(end)) } != 0 {
+            crate::abort!("no pthread key left");
+        }
+        key
+    })
+}
+
+unsafe extern "C" fn end(thread: *mut c_void) {
+    CURRENT.set(null());
+    // SAFETY: `begin` made it with Box, and pthread hands it over once, on the thread that used it.
+    let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
+    for (_, stream) in thread.own_streams.borrow_mut().drain(..) {
+        stream.retire();
+    }
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(thread.tally);
+}
+
+impl Thread {
+    /// Records where the program says it stands; `None`: it does not say.
+    pub fn set_site(&self, text: Option<&CStr>) {
+        let Some(text) = text else { return self.site.set(None) };
+        let key = text.as_ptr();
+        let slot = &self.sites[(key as usize >> 3) % self.sites.len()];
+        let same = |site: &Site| text.to_bytes() == site.path().as_bytes();
+        if let Some((_, site)) = slot.get().filter(|(k, site)| *k == key && same(site)) {
+            return self.site.set(Some(site));
+        }
+        let site = Site::intern(text);
+        slot.set(site.map(|site| (key, site)));
+        self.site.set(site);
+    }
+
+    /// The current context.
+    pub fn context(&self) -> Option<&'static Context> {
+        self.contexts.borrow().last().copied()
+    }
+
+    /// Makes a context the current one in place of the top of the stack; `None` takes the top away.
+    pub fn set_context(&self, context: Option<&'static Context>) {
+        let mut contexts = self.contexts.borrow_mut();
+        contexts.pop();
+        contexts.extend(context);
+    }
+}

@@ -1,0 +1,370 @@
+//! The truth file: what the simulated GPU really ran, told by nobody but the simulation and the test
+//! program's own call sites. Sums are kept per thread, so a truth does not slow launching threads
+//! down by one another, and nothing here grows with the number of launches.
+
+use crate::kernel::Kernel;
+use crate::settings;
+use crate::site::Site;
+use crate::work::{Copy, Fate, Work, WorkKind};
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What one summary row is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    site: Option<&'static Site>,
+    kind: WorkKind,
+    copy: Copy,
+    name: Option<&'static CStr>,
+    device: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: u64,
+    ns: u64,
+}
+
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.count += other.count;
+        self.ns += other.ns;
+    }
+}
+
+/// Sums per key number: of all work, and of that which had no record or lost it.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    all: Sum,
+    dropped: Sum,
+    untraced: Sum,
+}
+
+/// One thread's sums.
+#[derive(Default)]
+pub struct ThreadTally(Mutex<Tally>);
+
+#[derive(Default)]
+struct Tally {
+    launches: u64,
+    failed: u64,
+    rows: Vec<Row>,
+    /// Key numbers by a hash of the key's addresses: programs launch the same few things again.
+    recent: [Option<(Key, u32)>; 32],
+}
+
+struct Truth {
+    detail: Option<Mutex<BufWriter<File>>>,
+    keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
+    tallies: Mutex<Vec<&'static ThreadTally>>,
+    delivered: Mutex<Vec<Sum>>,
+    faults: Mutex<HashMap<&'static str, u64>>,
+    closed: AtomicBool,
+}
+
+static TRUTH: OnceLock<Option<Truth>> = OnceLock::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The truth, if one was asked for and this is not a forked child.
+fn truth() -> Option<&'static Truth> {
+    let truth = TRUTH.get_or_init(|| {
+        let settings = settings::get();
+        let wanted = settings.truth.is_some() || settings.truth_summary.is_some();
+        wanted.then(|| Truth {
+            detail: settings.truth.as_deref().map(|path| Mutex::new(create(path))),
+            keys: Mutex::default(),
+            tallies: Mutex::default(),
+            delivered: Mutex::default(),
+            faults: Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
+    });
+    truth.as_ref().filter(|t| !t.closed.load(Relaxed))
+}
+
+fn create(path: &Path) -> BufWriter<File> {
+    let file = File::create(path).unwrap_or_else(|e| crate::abort!("truth file {}: {e}", path.display()));
+    BufWriter::with_capacity(1 << 20, file)
+}
+
+/// Creates the truth files; called when the driver starts, so that they exist even if nothing runs.
+pub fn open() {
+    if let Some(path) = settings::get().truth_summary.as_ref().filter(|_| truth().is_some()) {
+        drop(create(path));
+    }
+}
+
+impl ThreadTally {
+    /// A tally for a new thread.
+    pub fn register() -> &'static ThreadTally {
+        let tally: &'static ThreadTally = Box::leak(Box::default());
+        if let Some(truth) = truth() {
+            lock(&truth.tallies).push(tally);
+        }
+        tally
+    }
+
+    /// Counts a call that launches a kernel.
+    pub fn count_launch(&self, failed: bool) {
+        if truth().is_some() {
+            let mut tally = lock(&self.0);
+            tally.launches += 1;
+            tally.failed += u64::from(failed);
+        }
+    }
+
+    /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be asked for.
+    pub fn count_work(&self, work: &mut Work, traced: bool) {
+        let Some(truth) = truth() else { return };
+        let key = Key {
+            site: work.site,
+            kind: work.kind,
+            copy: work.copy,
+            name: work.name(),
+            device: work.place.device,
+        };
+        let sum = Sum { count: 1, ns: work.end - work.start };
+        let mut tally = lock(&self.0);
+        work.tally = tally.number_of(key, truth);
+        let row = tally.row(work.tally);
+        row.all.add(sum);
+        if !traced {
+            row.untraced.add(sum);
+        }
+        drop(tally);
+        if let Some(fault) = work.fault {
+            *lock(&truth.faults).entry(fault.name()).or_default() += 1;
+        }
+        if !traced {
+            truth.write_detail(work, Fate::Untraced);
+        }
+    }
+
+    /// Counts work whose record found no buffer, or whose tracing ended before its record was made.
+    pub fn count_lost(&self, work: &Work, fate: Fate) {
+        let Some(truth) = truth() else { return };
+        let mut tally = lock(&self.0);
+        let row = tally.row(work.tally);
+        let lost = if fate == Fate::Dropped { &mut row.dropped } else { &mut row.untraced };
+        lost.add(Sum { count: 1, ns: work.end - work.start });
+        drop(tally);
+        truth.write_detail(work, fate);
+    }
+}
+
+impl Tally {
+    fn number_of(&mut self, key: Key, truth: &Truth) -> u32 {
+        let address = |site: Option<&Site>| site.map_or(0, |s| std::ptr::from_ref(s) as usize);
+        let name = key.name.map_or(0, |n| n.as_ptr() as usize);
+        let hash = (address(key.site) ^ name.rotate_left(7) ^ key.kind as usize) >> 4;
+        let slot = &mut self.recent[hash % 32];
+        if let Some((_, number)) = slot.filter(|(k, _)| *k == key) {
+            return number;
+        }
+        let mut keys = lock(&truth.keys);
+        let (numbers, list) = &mut *keys;
+        let number = *numbers.entry(key).or_insert_with(|| {
+            list.push(key);
+            list.len() as u32
+        });
+        *slot = Some((key, number));
+        number
+    }
+
+    fn row(&mut self, number: u32) -> &mut Row {
+        let wanted = number as usize + 1;
+        if self.rows.len() < wanted {
+            self.rows.resize(wanted, Row::default());
+        }
+        &mut self.rows[number as usize]
+    }
+}
+
+/// Notes what became of work that waited in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
+pub fn settle(works: &[Work], fate: Fate) {
+    let Some(truth) = truth() else { return };
+    if fate == Fate::Delivered {
+        let mut delivered = lock(&truth.delivered);
+        for work in works {
+            let wanted = work.tally as usize + 1;
+            if delivered.len() < wanted {
+                delivered.resize(wanted, Sum::default());
+            }
+            delivered[work.tally as usize].add(Sum { count: 1, ns: work.end - work.start });
+        }
+    }
+    for work in works {
+        truth.write_detail(work, fate);
+    }
+}
+
+/// Writes what is known now: for a program that is about to `_exit`.
+pub fn flush(corr_ids: u64) {
+    if let Some(truth) = truth() {
+        truth.write_out(corr_ids);
+    }
+}
+
+/// Writes everything; later work is not counted.
+pub fn close(corr_ids: u64) {
+    if let Some(truth) = truth() {
+        truth.closed.store(true, Relaxed);
+        truth.write_out(corr_ids);
+    }
+}
+
+impl Truth {
+    fn write_detail(&self, work: &Work, fate: Fate) {
+        if let Some(detail) = &self.detail {
+            let line = detail_line(work, fate);
+            lock(detail).write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
+        }
+    }
+
+    fn write_out(&self, corr_ids: u64) {
+        if let Some(detail) = &self.detail {
+            lock(detail).flush().unwrap_or_else(|e| crate::abort!("truth file: {e}"));
+        }
+        if let Some(path) = &settings::get().truth_summary {
+            let written = create(path).write_all(self.summary(corr_ids).as_bytes());
+            written.unwrap_or_else(|e| crate::abort!("truth file {}: {e}", path.display()));
+        }
+    }
+
+    fn summary(&self, corr_ids: u64) -> String {
+        let keys = lock(&self.keys).1.clone();
+        let mut rows = vec![Row::default(); keys.len() + 1];
+        let (mut launches, mut failed) = (0, 0);
+        for tally in lock(&self.tallies).iter() {
+            let tally = lock(&tally.0);
+            launches += tally.launches;
+            failed += tally.failed;
+            for (total, row) in rows.iter_mut().zip(&tally.rows) {
+                total.all.add(row.all);
+                total.dropped.add(row.dropped);
+                total.untraced.add(row.untraced);
+            }
+        }
+        let mut delivered = lock(&self.delivered).clone();
+        delivered.resize(keys.len() + 1, Sum::default());
+
+        let mut lines = Vec::new();
+        let mut totals = (Row::default(), Sum::default());
+        for (i, key) in keys.iter().enumerate() {
+            let (row, delivered) = (rows[i + 1], delivered[i + 1]);
+            totals.0.all.add(row.all);
+            totals.0.dropped.add(row.dropped);
+            totals.0.untraced.add(row.untraced);
+            totals.1.add(delivered);
+            lines.push(format!(
+                "{{{},\"count\":{},\"total_ns\":{},\"delivered\":{},\"delivered_ns\":{}}}\n",
+                key.json(),
+                row.all.count,
+                row.all.ns,
+                delivered.count,
+                delivered.ns
+            ));
+        }
+        lines.sort_unstable();
+        let (row, delivered) = totals;
+        let pending = row.all.count - row.dropped.count - row.untraced.count - delivered.count;
+        let mut faults: Vec<String> =
+            lock(&self.faults).iter().map(|(f, n)| format!("\"{f}\":{n}")).collect();
+        faults.sort_unstable();
+        lines.push(format!(
+            "{{\"totals\":{{\"launch_calls\":{launches},\"failed_launches\":{failed},\"count\":{},\"total_ns\":{},\
+             \"delivered\":{},\"delivered_ns\":{},\"dropped\":{},\"untraced\":{},\"pending\":{pending},\
+             \"corr_ids\":{corr_ids},\"faults\":{{{}}}}}}}\n",
+            row.all.count,
+            row.all.ns,
+            delivered.count,
+            delivered.ns,
+            row.dropped.count,
+            row.untraced.count,
+            faults.join(","),
+        ));
+        lines.concat()
+    }
+}
+
+impl Key {
+    fn json(&self) -> String {
+        format!(
+            "\"site\":{},\"kind\":\"{}\",\"name\":{},\"copy\":{},\"device\":{}",
+            quoted(self.site.map(Site::path)),
+            self.kind.name(),
+            quoted(self.name.map(CStr::to_string_lossy).as_deref()),
+            quoted(self.copy.name()),
+            self.device
+        )
+    }
+}
+
+fn detail_line(work: &Work, fate: Fate) -> String {
+    let api = if work.api.is_null() {
+        None
+    } else {
+        // SAFETY: an API call's name is a literal.
+        Some(unsafe { CStr::from_ptr(work.api) }.to_string_lossy())
+    };
+    let nested = match work.nested_correlation {
+        0 => String::new(),
+        id => format!("\"nested_corr\":{id},"),
+    };
+    format!(
+        "{{\"corr\":{},{nested}\"tid\":{},\"site\":{},\"api\":{},\"kind\":\"{}\",\"copy\":{},\"name\":{},\
+         \"device\":{},\"context\":{},\"stream\":{},\"bytes\":{},\"start\":{},\"end\":{},\"enter\":{},\
+         \"fault\":{},\"delivered\":\"{}\"}}\n",
+        work.correlation,
+        work.tid,
+        quoted(work.site.map(Site::path)),
+        quoted(api.as_deref()),
+        work.kind.name(),
+        quoted(work.copy.name()),
+        quoted(work.kernel.map(|k: &Kernel| k.name.to_string_lossy()).as_deref()),
+        work.place.device,
+        work.place.context,
+        work.stream,
+        work.bytes,
+        work.start,
+        work.end,
+        work.enter,
+        quoted(work.fault.map(|f| f.name())),
+        fate.name(),
+    )
+}
+
+/// A JSON string or null.
+fn quoted(text: Option<&str>) -> String {
+    let Some(text) = text else { return "null".to_owned() };
+    let mut json = String::with_capacity(text.len() + 2);
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => json.extend(['\\', c]),
+            c if c < ' ' => json.push_str(&format!("\\u{:04x}", c as u32)),
+            c => json.push(c),
+        }
+    }
+    json.push('"');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_quoted_as_json_wants_it() {
+        assert_eq!(quoted(None), "null");
+        assert_eq!(quoted(Some("a\"b\\c\n")), "\"a\\\"b\\\\c\\u000a\"");
+    }
+}

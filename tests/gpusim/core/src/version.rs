@@ -1,0 +1,193 @@
+//! What differs between the CUPTI versions the simulation can play. Versions are data: every other
+//! module asks here and holds no version test of its own.
+
+/// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CuptiVersion {
+    /// 11.8: no cluster fields, error 15 for everything that is not initialised.
+    V11_8,
+    /// 12.0
+    V12_0,
+    /// 12.9: the last with errors of style 15.
+    V12_9,
+    /// 13.0: error 999 instead of 15, `cuptiSubscribe_v2`.
+    V13_0,
+    /// 13.4: answers nothing without a driver, source graph nodes in every record.
+    V13_4,
+}
+
+use CuptiVersion::*;
+
+/// The kinds of the activity records that the simulation writes.
+pub mod kind {
+    #![allow(missing_docs)] // CUPTI's own names
+    pub const MEMCPY: u32 = 1;
+    pub const MEMSET: u32 = 2;
+    pub const KERNEL: u32 = 3;
+    pub const DRIVER: u32 = 4;
+    pub const RUNTIME: u32 = 5;
+    pub const DEVICE: u32 = 8;
+    pub const CONTEXT: u32 = 9;
+    pub const CONCURRENT_KERNEL: u32 = 10;
+    pub const OVERHEAD: u32 = 17;
+    pub const MEMCPY2: u32 = 22;
+    pub const STREAM: u32 = 37;
+    pub const SYNCHRONIZATION: u32 = 38;
+    pub const EXTERNAL_CORRELATION: u32 = 39;
+}
+
+impl CuptiVersion {
+    /// All of them, oldest first.
+    pub const ALL: [CuptiVersion; 5] = [V11_8, V12_0, V12_9, V13_0, V13_4];
+
+    /// Reads `13.0`.
+    pub fn parse(text: &str) -> Option<CuptiVersion> {
+        Self::ALL.into_iter().find(|v| v.name() == text)
+    }
+
+    /// `13.0`
+    pub fn name(self) -> &'static str {
+        match self {
+            V11_8 => "11.8",
+            V12_0 => "12.0",
+            V12_9 => "12.9",
+            V13_0 => "13.0",
+            V13_4 => "13.4",
+        }
+    }
+
+    /// What `cuptiGetVersion` answers.
+    pub fn api_version(self) -> u32 {
+        match self {
+            V11_8 | V12_0 => 18,
+            V12_9 => 28,
+            V13_0 => 130001,
+            V13_4 => 130401,
+        }
+    }
+
+    /// The soname of the real library of this version.
+    pub fn soname(self) -> &'static str {
+        match self {
+            V11_8 => "libcupti.so.11.8",
+            V12_0 | V12_9 => "libcupti.so.12",
+            V13_0 | V13_4 => "libcupti.so.13",
+        }
+    }
+
+    /// The oldest driver that this library works with, as `cuDriverGetVersion` tells it.
+    pub fn oldest_driver(self) -> u32 {
+        match self {
+            V11_8 => 11000,
+            V12_0 | V12_9 => 12000,
+            V13_0 | V13_4 => 13000,
+        }
+    }
+
+    /// The last callback ids of the driver and the runtime domain.
+    pub fn last_callback(self, domain: u32) -> u32 {
+        match (self, domain) {
+            (V11_8, 1) => 676,
+            (V12_0, 1) => 700,
+            (V12_9, 1) => 783,
+            (V13_0, 1) => 806,
+            (V13_4, 1) => 867,
+            (V11_8, 2) => 433,
+            (V12_0, 2) => 444,
+            (V12_9, 2) => 486,
+            (V13_0, 2) => 522,
+            (V13_4, 2) => 565,
+            _ => 0,
+        }
+    }
+
+    /// Whether the runtime reports `<<<>>>` under its own id 505 rather than as `cudaLaunchKernel`.
+    pub fn has_own_stub_launch_id(self) -> bool {
+        self >= V13_0
+    }
+
+    /// What a call that needs an initialised CUPTI returns without one: 15 up to 12.9, 999 from 13.0.
+    pub fn not_initialized(self) -> u32 {
+        if self >= V13_0 { 999 } else { 15 }
+    }
+
+    /// Whether the calls that need no device answer without libcuda. From 13.3 they do not.
+    pub fn works_without_driver(self) -> bool {
+        self < V13_4
+    }
+
+    /// Whether a NULL buffer makes the library drop records instead of crashing.
+    pub fn survives_null_buffer(self) -> bool {
+        self.api_version() >= 27
+    }
+
+    /// Whether a buffer belongs to a thread unless attribute 9 says otherwise (12.3 brought it).
+    pub fn has_thread_buffers(self) -> bool {
+        self >= V12_9
+    }
+
+    /// What `cuptiActivityEnable` and the record walk say to a kind number nobody knows.
+    pub fn unknown_kind(self) -> u32 {
+        if self >= V12_9 { 21 } else { 999 }
+    }
+
+    /// Bytes of a record of this kind: `sizeof` of the newest struct in that version's header.
+    pub fn record_size(self, record: u32) -> Option<usize> {
+        Some(match record {
+            kind::MEMCPY => [88, 88, 96, 96, 112][self as usize],
+            kind::MEMSET => [88, 88, 88, 88, 104][self as usize],
+            kind::KERNEL | kind::CONCURRENT_KERNEL => [200, 208, 208, 216, 248][self as usize],
+            kind::DRIVER | kind::RUNTIME | 48 => 40,
+            kind::DEVICE => [176, 176, 184, 184, 184][self as usize],
+            kind::CONTEXT => [16, 16, 32, 32, 40][self as usize],
+            11 => 32,
+            12 => 56,
+            kind::OVERHEAD => [40, 40, 56, 56, 56][self as usize],
+            kind::MEMCPY2 => 96,
+            kind::STREAM | kind::EXTERNAL_CORRELATION => 24,
+            kind::SYNCHRONIZATION => [40, 40, 56, 56, 56][self as usize],
+            51 => [48, 48, 56, 56, 56][self as usize],
+            // A kind from a later version: the walk must step over it.
+            super::faults::UNKNOWN_KIND => 64,
+            _ => return None,
+        })
+    }
+
+    /// Functions that the real library of this version does not export; the simulated one hides them.
+    pub fn lacks(self) -> impl Iterator<Item = &'static str> {
+        const SINCE: [(CuptiVersion, &str); 8] = [
+            (V12_9, "cuptiGetErrorMessage"),
+            (V12_9, "cuptiGetGraphExecId"),
+            (V12_9, "cuptiActivityEnableRuntimeApi"),
+            (V12_9, "cuptiActivityEnableDriverApi"),
+            (V12_9, "cuptiActivityEnableHWTrace"),
+            (V12_9, "cuptiActivityEnableDeviceGraph"),
+            (V13_0, "cuptiSubscribe_v2"),
+            (V13_4, "cuptiActivityGetStructSize"),
+        ];
+        SINCE.into_iter().filter(move |(since, _)| self < *since).map(|(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_records_have_the_measured_sizes() {
+        let sizes = CuptiVersion::ALL.map(|v| v.record_size(kind::CONCURRENT_KERNEL).unwrap());
+        assert_eq!(sizes, [200, 208, 208, 216, 248]);
+    }
+
+    #[test]
+    fn every_version_is_found_by_its_name() {
+        assert!(CuptiVersion::ALL.into_iter().all(|v| CuptiVersion::parse(v.name()) == Some(v)));
+        assert_eq!(CuptiVersion::parse("13"), None);
+    }
+
+    #[test]
+    fn subscribe_v2_is_missing_before_13_0() {
+        assert!(V12_9.lacks().any(|n| n == "cuptiSubscribe_v2"));
+        assert!(!V13_0.lacks().any(|n| n == "cuptiSubscribe_v2"));
+    }
+}

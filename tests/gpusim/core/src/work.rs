@@ -1,0 +1,163 @@
+//! One piece of GPU work: a kernel, a copy or a memset, as the three libraries hand it around.
+
+use crate::faults::Fault;
+use crate::kernel::Kernel;
+use crate::site::Site;
+use std::ffi::{CStr, c_char};
+
+/// What the GPU does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum WorkKind {
+    /// A kernel.
+    Kernel,
+    /// A copy within a device or to and from the host.
+    Memcpy,
+    /// A memset.
+    Memset,
+    /// A copy between two devices.
+    MemcpyP2p,
+}
+
+impl WorkKind {
+    /// The word in the truth file.
+    pub fn name(self) -> &'static str {
+        match self {
+            WorkKind::Kernel => "kernel",
+            WorkKind::Memcpy => "memcpy",
+            WorkKind::Memset => "memset",
+            WorkKind::MemcpyP2p => "memcpy_p2p",
+        }
+    }
+}
+
+/// Where memory lies; the numbers are CUPTI's memory kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Memory {
+    /// Plain host memory.
+    Pageable = 1,
+    /// From cuMemHostAlloc or cudaMallocHost.
+    Pinned = 2,
+    /// On a device.
+    Device = 3,
+    /// From cuMemAllocManaged.
+    Managed = 5,
+}
+
+/// Direction of a copy; the numbers are CUPTI's copy kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Copy {
+    /// Not a copy.
+    None = 0,
+    /// Host to device.
+    HtoD = 1,
+    /// Device to host.
+    DtoH = 2,
+    /// Within a device.
+    DtoD = 8,
+    /// Within the host.
+    HtoH = 9,
+    /// Between devices.
+    PtoP = 10,
+}
+
+impl Copy {
+    /// The word in the truth file.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Copy::None => None,
+            Copy::HtoD => Some("HtoD"),
+            Copy::DtoH => Some("DtoH"),
+            Copy::DtoD => Some("DtoD"),
+            Copy::HtoH => Some("HtoH"),
+            Copy::PtoP => Some("PtoP"),
+        }
+    }
+}
+
+/// A device and a context of it.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Place {
+    /// Ordinal.
+    pub device: u32,
+    /// Small integer, from 1.
+    pub context: u32,
+}
+
+/// One piece of GPU work, with its times already known: the simulated GPU only adds.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the records
+pub struct Work {
+    pub kind: WorkKind,
+    pub copy: Copy,
+    pub source: Memory,
+    pub target: Memory,
+    pub asynchronous: bool,
+    pub fault: Option<Fault>,
+    pub correlation: u32,
+    /// The nested driver call's own id, with GPUSIM_CORR=distinct; else 0.
+    pub nested_correlation: u32,
+    pub tid: u32,
+    pub place: Place,
+    pub stream: u32,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    /// CLOCK_REALTIME at the outermost API call's ENTER.
+    pub enter: u64,
+    pub site: Option<&'static Site>,
+    /// Name of the outermost API call: static.
+    pub api: *const c_char,
+    pub kernel: Option<&'static Kernel>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    /// The value of a memset.
+    pub value: u32,
+    pub peer_source: Place,
+    pub peer_target: Place,
+    /// Number of (site, kind, name, device) in the truth; 0 without a truth.
+    pub tally: u32,
+}
+
+impl Work {
+    /// The correlation id that the record carries.
+    pub fn record_correlation(&self) -> u32 {
+        if self.nested_correlation != 0 { self.nested_correlation } else { self.correlation }
+    }
+
+    /// The kernel's name, mangled.
+    pub fn name(&self) -> Option<&'static CStr> {
+        self.kernel.map(|k| k.name)
+    }
+}
+
+/// What became of a piece of GPU work's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fate {
+    /// Nobody asked for a record of this kind.
+    Untraced,
+    /// No buffer was there.
+    Dropped,
+    /// It waits in a buffer, or did so when the process ended, or was handed out incomplete.
+    Pending,
+    /// It was handed to the client, complete.
+    Delivered,
+}
+
+impl Fate {
+    /// The word in the truth file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fate::Untraced => "untraced",
+            Fate::Dropped => "dropped",
+            Fate::Pending => "pending",
+            Fate::Delivered => "delivered",
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Initialisation, devices, and the functions that work before or without it.
+
+use gpusim_core::arg::{Out, Text, copy_text};
+use gpusim_core::error::{self, CuError, DEINITIALIZED, INVALID_DEVICE, INVALID_VALUE};
+use gpusim_core::table::Phase;
+use gpusim_core::{init, memory, settings};
+use std::ffi::{CString, c_char};
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cuInit(flags: u32) -> u32 {
+    error::code(init::init(flags))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: Out<u32>) -> u32 {
+    if init::phase() == Phase::Ended {
+        return DEINITIALIZED;
+    }
+    error::code(version.set(settings::get().driver))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetErrorName(code: u32, name: Out<Text>) -> u32 {
+    error_text(name, error::driver_name(code).map(|(name, _)| Text(name.as_ptr())))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetErrorString(code: u32, text: Out<Text>) -> u32 {
+    error_text(text, error::driver_name(code).map(|(_, text)| Text(text.as_ptr())))
+}
+
+fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
+    let set = out.set(text.unwrap_or(Text(std::ptr::null())));
+    error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
+}
+
+/// The device of this ordinal, which is also its handle.
+pub(crate) fn check(device: u32) -> Result<u32, CuError> {
+    if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
+}
+
+/// An H100's answers to the attributes that programs ask most; 1 for any other.
+fn attribute(attribute: u32) -> u32 {
+    match attribute {
+        1 => 1024,        // threads per block
+        2 | 3 => 1024,    // block x, y
+        4 => 64,          // block z
+        5 => 0x7fff_ffff, // grid x
+        6 | 7 => 65_535,  // grid y, z
+        8 => 48 << 10,    // shared memory per block
+        10 => 32,         // warp
+        12 => 65_536,     // registers per block
+        13 => 1_980_000,  // kHz
+        16 => 132,        // multiprocessors
+        39 => 2048,       // threads per multiprocessor
+        75 => 9,          // compute capability
+        76 => 0,
+        _ => 1,
+    }
+}
+
+/// What is the same in every UUID but the last byte, which is the ordinal.
+const UUID: [u8; 15] = *b"gpusim-device-0";
+
+fn uuid(device: u32) -> [u8; 16] {
+    let mut uuid = [device as u8; 16];
+    uuid[..15].copy_from_slice(&UUID);
+    uuid
+}
+
+driver_api! {
+    cuDeviceGetCount @ 4 |_own| (count: Out<u32>) { count.set(settings::get().devices) }
+
+    cuDeviceGet @ 3 |_own| (device: Out<u32>, ordinal: u32) { device.set(check(ordinal)?) }
+
+    cuDeviceGetName @ 5 |_own| (name: Out<c_char>, room: i32, device: u32) {
+        let text = CString::new(format!("Simulated GPU {}", check(device)?)).map_err(|_| INVALID_VALUE)?;
+        copy_text(&text, name, room.max(0) as usize)
+    }
+
+    cuDeviceGetAttribute @ 9 |_own| (value: Out<u32>, what: u32, device: u32) {
+        check(device)?;
+        value.set(attribute(what))
+    }
+
+    cuDeviceTotalMem_v2 @ 259 |_own| (bytes: Out<usize>, device: u32) {
+        check(device)?;
+        bytes.set(memory::DEVICE_BYTES as usize)
+    }
+
+    cuDeviceGetUuid @ 482 |_own| (id: Out<[u8; 16]>, device: u32) { id.set(uuid(check(device)?)) }
+
+    cuDeviceGetUuid_v2 @ 647 |_own| (id: Out<[u8; 16]>, device: u32) { id.set(uuid(check(device)?)) }
+
+    cuDeviceCanAccessPeer @ 312 |_own| (can: Out<u32>, device: u32, peer: u32) {
+        can.set(u32::from(check(device)? != check(peer)?))
+    }
+
+    cuProfilerStart @ 308 |_own| () { Ok(()) }
+
+    cuProfilerStop @ 309 |_own| () { Ok(()) }
+}

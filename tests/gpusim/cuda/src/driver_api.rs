@@ -1,0 +1,28 @@
+//! How a driver API function is written down: name, callback id, arguments and what it does. The macro
+//! makes the exported function and its arguments' struct, which is what callbacks see.
+
+/// `cuName @ ID |own| (arg: Type, ...) { body }`, or `cuName @ ID / cuName_ptsz @ ID ...` for a function
+/// with a twin. `own` is what the handle 0 means as a stream. The body gives `Result<(), CuError>`.
+macro_rules! driver_api {
+    ($(
+        $name:ident @ $id:literal $(/ $twin:ident @ $twin_id:literal)? |$own:ident| $args:tt $body:block
+    )*) => {$(
+        driver_api!(@one $name, $id, $own = gpusim_core::stream::Default::Context, $args, $body);
+        $(driver_api!(@one $twin, $twin_id, $own = gpusim_core::stream::Default::PerThread, $args, $body);)?
+    )*};
+    (@one $name:ident, $id:literal, $own:ident = $default:expr, ($($arg:ident : $ty:ty),* $(,)?), $body:block) => {
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)] // the C API's
+        extern "C" fn $name($($arg: $ty),*) -> u32 {
+            #[repr(C)]
+            #[allow(dead_code)] // read by subscribers, through a pointer
+            struct Params($($ty),*);
+
+            const NAME: &std::ffi::CStr = gpusim_core::arg::literal(concat!(stringify!($name), "\0"));
+            #[allow(unused_variables)] // for functions without streams
+            let $own = $default;
+            let params = Params($($arg),*);
+            gpusim_core::api::driver($id, NAME, &params, std::ptr::null(), || $body)
+        }
+    };
+}

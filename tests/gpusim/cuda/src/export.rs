@@ -1,0 +1,117 @@
+//! What libcudart, libcupti and test programs get from the core.
+
+use gpusim_core::arg::{Handle, In, Out, Text};
+use gpusim_core::context::{self, Context};
+use gpusim_core::error::{self, NOT_FOUND};
+use gpusim_core::kernel::Kernel;
+use gpusim_core::stream::{Default, Stream};
+use gpusim_core::table::{self, CoreTable, GPUSIM_UUID};
+use gpusim_core::thread::{self, Client};
+use gpusim_core::work::{Fate, Work};
+use gpusim_core::{api, init, truth};
+use std::ffi::{c_char, c_void};
+
+static TABLE: CoreTable = CoreTable {
+    switches: &table::SWITCHES,
+    enter: api::enter,
+    exit: api::exit,
+    attach: table::attach,
+    phase,
+    start_devices,
+    settle,
+    swap_client,
+    client,
+    kernel,
+    kernel_name,
+    use_primary,
+    primary,
+    context_ids,
+    stream_id,
+    reset_primary,
+    site: gpusim_site,
+};
+
+/// Gives the core's table for our own id; NVIDIA's private tables do not exist here.
+#[unsafe(no_mangle)]
+extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32 {
+    match id.get() {
+        Ok(GPUSIM_UUID) => error::code(out.set(std::ptr::from_ref(&TABLE).cast())),
+        Ok(_) => NOT_FOUND,
+        Err(code) => code,
+    }
+}
+
+/// Says where the calling thread stands: frames from the root with semicolons, NULL for nowhere.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_site(path: *const c_char) {
+    thread::current().set_site(Text(path).get());
+}
+
+/// Writes the truth as known now: for a program that is about to `_exit`.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_truth_flush() {
+    truth::flush(api::correlations_used());
+}
+
+extern "C" fn phase() -> table::Phase {
+    init::phase()
+}
+
+extern "C" fn start_devices() -> u32 {
+    error::code(init::start_devices())
+}
+
+extern "C" fn settle(works: *const Work, count: usize, fate: Fate) {
+    if count > 0 {
+        // SAFETY: libcupti passes a slice in two parts.
+        truth::settle(unsafe { std::slice::from_raw_parts(works, count) }, fate);
+    }
+}
+
+extern "C" fn swap_client(client: Client) -> Client {
+    thread::current().client.replace(client)
+}
+
+extern "C" fn client() -> Client {
+    thread::current().client.get()
+}
+
+extern "C" fn kernel(name: *const c_char) -> *mut c_void {
+    Text(name).get().map_or(std::ptr::null_mut(), |name| Kernel::of_name(name).handle())
+}
+
+extern "C" fn kernel_name(handle: *const c_void) -> *const c_char {
+    Kernel::of_handle(handle).map_or(std::ptr::null(), |k| k.name.as_ptr())
+}
+
+extern "C" fn use_primary(device: u32) -> u32 {
+    let thread = thread::current();
+    if thread.context().is_some_and(|c| c.device == device && c.is_alive()) {
+        return 0;
+    }
+    error::code(context::primary(device).map(|context| thread.set_context(Some(context))))
+}
+
+extern "C" fn primary(device: u32, handle: &mut Handle) -> u32 {
+    error::code(context::primary(device).map(|context| *handle = context.handle()))
+}
+
+extern "C" fn reset_primary(device: u32) -> u32 {
+    let reset = context::reset_primary(device);
+    thread::current().set_context(None);
+    error::code(reset)
+}
+
+extern "C" fn context_ids(handle: Handle, uid: &mut u32, device: &mut u32) -> u32 {
+    error::code(Context::of_handle(handle).map(|c| (*uid, *device) = (c.uid, c.device)))
+}
+
+extern "C" fn stream_id(context: Handle, stream: Handle, per_thread: bool, id: &mut u32) -> u32 {
+    let own = if per_thread { Default::PerThread } else { Default::Context };
+    let context = match Context::of_handle(context) {
+        Ok(context) => Some(context),
+        Err(_) => thread::current().context(),
+    };
+    let stream = context.ok_or(error::INVALID_CONTEXT).and_then(|c| Stream::resolve_in(c, stream, own));
+    error::code(stream.map(|s| *id = s.id))
+}

@@ -1,0 +1,110 @@
+//! Kernel launches. Each function stands in full, as its arguments' struct is what profilers read, and
+//! its callbacks carry the kernel's name.
+
+use gpusim_core::api;
+use gpusim_core::arg::{Handle, In, literal};
+use gpusim_core::error::{CuError, INVALID_HANDLE, INVALID_VALUE};
+use gpusim_core::gpu::{self, Order};
+use gpusim_core::kernel::Kernel;
+use gpusim_core::stream::{Default, Stream};
+use std::ffi::{CStr, c_char};
+
+/// Arguments of cuLaunchKernel and cuLaunchCooperativeKernel (which lacks the last).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LaunchKernel {
+    function: Handle,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: Handle,
+    params: *mut Handle,
+    extra: *mut Handle,
+}
+
+const _: () = assert!(std::mem::offset_of!(LaunchKernel, stream) == 40, "as documented");
+
+/// CUlaunchConfig: 56 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared_bytes: u32,
+    stream: Handle,
+    attributes: Handle,
+    attribute_count: u32,
+}
+
+/// Arguments of cuLaunchKernelEx.
+#[repr(C)]
+struct LaunchKernelEx {
+    config: In<Config>,
+    function: Handle,
+    params: *mut Handle,
+    extra: *mut Handle,
+}
+
+fn symbol(function: Handle) -> *const c_char {
+    Kernel::of_handle(function).map_or(std::ptr::null(), |k| k.name.as_ptr())
+}
+
+fn launch(call: &LaunchKernel, own: Default) -> Result<(), CuError> {
+    let kernel = Kernel::of_handle(call.function).ok_or(INVALID_HANDLE)?;
+    let threads: u64 = call.block.iter().map(|&n| u64::from(n)).product();
+    if threads == 0 || threads > 1024 || call.grid.contains(&0) {
+        return Err(INVALID_VALUE);
+    }
+    let stream = Stream::resolve(call.stream, own)?;
+    gpu::submit(stream, Order::kernel(kernel, call.grid, call.block, call.shared_bytes))
+}
+
+fn launch_kernel(id: u32, name: &'static CStr, own: Default, call: LaunchKernel) -> u32 {
+    api::driver(id, name, &call, symbol(call.function), || launch(&call, own))
+}
+
+fn launch_ex(id: u32, name: &'static CStr, own: Default, call: LaunchKernelEx) -> u32 {
+    api::driver(id, name, &call, symbol(call.function), || {
+        let Config { grid, block, shared_bytes, stream, .. } = call.config.get()?;
+        let (function, params, extra) = (call.function, call.params, call.extra);
+        launch(&LaunchKernel { function, grid, block, shared_bytes, stream, params, extra }, own)
+    })
+}
+
+macro_rules! launches {
+    ($($launch:ident, $ex:ident, $cooperative:ident, $own:expr, $ids:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)] // the C API's
+        extern "C" fn $launch(
+            function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+            shared_bytes: u32, stream: Handle, params: *mut Handle, extra: *mut Handle,
+        ) -> u32 {
+            let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+            let call = LaunchKernel { function, grid, block, shared_bytes, stream, params, extra };
+            launch_kernel($ids[0], literal(concat!(stringify!($launch), "\0")), $own, call)
+        }
+
+        #[unsafe(no_mangle)]
+        extern "C" fn $ex(config: In<Config>, function: Handle, params: *mut Handle, extra: *mut Handle) -> u32 {
+            let call = LaunchKernelEx { config, function, params, extra };
+            launch_ex($ids[1], literal(concat!(stringify!($ex), "\0")), $own, call)
+        }
+
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)] // the C API's
+        extern "C" fn $cooperative(
+            function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+            shared_bytes: u32, stream: Handle, params: *mut Handle,
+        ) -> u32 {
+            let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+            let extra = std::ptr::null_mut();
+            let call = LaunchKernel { function, grid, block, shared_bytes, stream, params, extra };
+            launch_kernel($ids[2], literal(concat!(stringify!($cooperative), "\0")), $own, call)
+        }
+    )*};
+}
+
+launches! {
+    cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel, Default::Context, [307, 652, 477];
+    cuLaunchKernel_ptsz, cuLaunchKernelEx_ptsz, cuLaunchCooperativeKernel_ptsz, Default::PerThread, [442, 653, 478];
+}

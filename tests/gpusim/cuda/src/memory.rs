@@ -1,0 +1,216 @@
+//! Allocation, copies and memsets. No byte moves; see the core's `memory`.
+
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::context::Context;
+use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
+use gpusim_core::gpu::{self, Order};
+use gpusim_core::memory::{self, Rectangle};
+use gpusim_core::stream::{Default, Stream};
+use gpusim_core::thread;
+use gpusim_core::work::{Copy, Memory, Place};
+use std::ptr::null_mut;
+
+/// Submits a copy whose direction the addresses tell.
+fn copy(
+    own: Default,
+    stream: Handle,
+    target: u64,
+    source: u64,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
+    let stream = Stream::resolve(stream, own)?;
+    let direction = memory::direction(target, source);
+    let order = match direction {
+        Copy::PtoP => Order::peer(place_of(source)?, place_of(target)?, bytes, asynchronous),
+        Copy::HtoD => Order::memcpy(direction, memory::kind_of(source), bytes, asynchronous),
+        _ => Order::memcpy(direction, memory::kind_of(target), bytes, asynchronous),
+    };
+    if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
+}
+
+/// Submits a copy of a direction that the function's name tells, whatever the addresses are.
+fn directed(
+    own: Default,
+    stream: Handle,
+    direction: Copy,
+    host: u64,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
+    let stream = Stream::resolve(stream, own)?;
+    let order = Order::memcpy(direction, memory::kind_of(host), bytes, asynchronous);
+    if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
+}
+
+/// The device of an address; its context is the one current here if that fits, else unknown.
+fn place_of(address: u64) -> Result<Place, CuError> {
+    let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
+    let context = thread::current().context().filter(|c| c.device == device);
+    Ok(Place { device, context: context.map_or(0, |c| c.uid) })
+}
+
+fn peer(
+    own: Default,
+    stream: Handle,
+    (target, source): (Handle, Handle),
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
+    let place = |context| Context::of_handle(context).map(|c| Place { device: c.device, context: c.uid });
+    let (from, to) = (place(source)?, place(target)?);
+    let order = if from.device == to.device {
+        Order::memcpy(Copy::DtoD, Memory::Device, bytes, asynchronous)
+    } else {
+        Order::peer(from, to, bytes, asynchronous)
+    };
+    gpu::submit(Stream::resolve(stream, own)?, order)
+}
+
+fn set(
+    own: Default,
+    stream: Handle,
+    target: u64,
+    value: u32,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
+    let stream = Stream::resolve(stream, own)?;
+    let order = Order::memset(bytes, value, memory::kind_of(target), asynchronous);
+    if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
+}
+
+fn copy_2d(own: Default, stream: Handle, what: In<Rectangle>, asynchronous: bool) -> Result<(), CuError> {
+    let Rectangle { source, target, width, height } = what.get()?;
+    let bytes = (width * height) as u64;
+    copy(own, stream, target.address(), source.address(), bytes, asynchronous)
+}
+
+fn current_device() -> Result<u32, CuError> {
+    thread::current().context().map(|c| c.device).ok_or(INVALID_CONTEXT)
+}
+
+driver_api! {
+    cuMemAlloc_v2 @ 243 |_own| (pointer: Out<u64>, bytes: usize) {
+        pointer.set(memory::alloc_device(current_device()?, bytes as u64)?)
+    }
+
+    cuMemFree_v2 @ 245 |_own| (pointer: u64) { memory::free_device(pointer) }
+
+    cuMemAllocAsync @ 598 / cuMemAllocAsync_ptsz @ 599 |own| (pointer: Out<u64>, bytes: usize, stream: Handle) {
+        let stream = Stream::resolve(stream, own)?;
+        pointer.set(memory::alloc_device(stream.context.device, bytes as u64)?)
+    }
+
+    cuMemFreeAsync @ 600 / cuMemFreeAsync_ptsz @ 601 |own| (pointer: u64, stream: Handle) {
+        Stream::resolve(stream, own)?;
+        memory::free_device(pointer)
+    }
+
+    cuMemAllocHost_v2 @ 294 |_own| (pointer: Out<u64>, bytes: usize) {
+        pointer.set(memory::alloc_host(bytes as u64, Memory::Pinned)?)
+    }
+
+    cuMemHostAlloc @ 39 |_own| (pointer: Out<u64>, bytes: usize, _flags: u32) {
+        pointer.set(memory::alloc_host(bytes as u64, Memory::Pinned)?)
+    }
+
+    cuMemFreeHost @ 38 |_own| (pointer: u64) { memory::free_host(pointer) }
+
+    cuMemAllocManaged @ 371 |_own| (pointer: Out<u64>, bytes: usize, _flags: u32) {
+        current_device()?;
+        pointer.set(memory::alloc_host(bytes as u64, Memory::Managed)?)
+    }
+
+    cuMemcpy @ 305 / cuMemcpy_ptds @ 408 |own| (target: u64, source: u64, bytes: usize) {
+        copy(own, null_mut(), target, source, bytes as u64, false)
+    }
+
+    cuMemcpyAsync @ 306 / cuMemcpyAsync_ptsz @ 418 |own| (
+        target: u64, source: u64, bytes: usize, stream: Handle,
+    ) { copy(own, stream, target, source, bytes as u64, true) }
+
+    cuMemcpyHtoD_v2 @ 276 / cuMemcpyHtoD_v2_ptds @ 397 |own| (_target: u64, source: u64, bytes: usize) {
+        directed(own, null_mut(), Copy::HtoD, source, bytes as u64, false)
+    }
+
+    cuMemcpyHtoDAsync_v2 @ 277 / cuMemcpyHtoDAsync_v2_ptsz @ 421 |own| (
+        _target: u64, source: u64, bytes: usize, stream: Handle,
+    ) { directed(own, stream, Copy::HtoD, source, bytes as u64, true) }
+
+    cuMemcpyDtoH_v2 @ 278 / cuMemcpyDtoH_v2_ptds @ 398 |own| (target: u64, _source: u64, bytes: usize) {
+        directed(own, null_mut(), Copy::DtoH, target, bytes as u64, false)
+    }
+
+    cuMemcpyDtoHAsync_v2 @ 279 / cuMemcpyDtoHAsync_v2_ptsz @ 422 |own| (
+        target: u64, _source: u64, bytes: usize, stream: Handle,
+    ) { directed(own, stream, Copy::DtoH, target, bytes as u64, true) }
+
+    cuMemcpyDtoD_v2 @ 280 / cuMemcpyDtoD_v2_ptds @ 399 |own| (target: u64, source: u64, bytes: usize) {
+        copy(own, null_mut(), target, source, bytes as u64, false)
+    }
+
+    cuMemcpyDtoDAsync_v2 @ 281 / cuMemcpyDtoDAsync_v2_ptsz @ 423 |own| (
+        target: u64, source: u64, bytes: usize, stream: Handle,
+    ) { copy(own, stream, target, source, bytes as u64, true) }
+
+    cuMemcpyPeer @ 318 / cuMemcpyPeer_ptds @ 409 |own| (
+        _target: u64, target_context: Handle, _source: u64, source_context: Handle, bytes: usize,
+    ) { peer(own, null_mut(), (target_context, source_context), bytes as u64, false) }
+
+    cuMemcpyPeerAsync @ 319 / cuMemcpyPeerAsync_ptsz @ 426 |own| (
+        _target: u64, target_context: Handle, _source: u64, source_context: Handle, bytes: usize, stream: Handle,
+    ) { peer(own, stream, (target_context, source_context), bytes as u64, true) }
+
+    cuMemcpy2D_v2 @ 287 / cuMemcpy2D_v2_ptds @ 405 |own| (what: In<Rectangle>) {
+        copy_2d(own, null_mut(), what, false)
+    }
+
+    cuMemcpy2DAsync_v2 @ 289 / cuMemcpy2DAsync_v2_ptsz @ 424 |own| (what: In<Rectangle>, stream: Handle) {
+        copy_2d(own, stream, what, true)
+    }
+
+    cuMemsetD8_v2 @ 249 / cuMemsetD8_v2_ptds @ 411 |own| (target: u64, value: u8, count: usize) {
+        set(own, null_mut(), target, value.into(), count as u64, false)
+    }
+
+    cuMemsetD16_v2 @ 250 / cuMemsetD16_v2_ptds @ 412 |own| (target: u64, value: u16, count: usize) {
+        set(own, null_mut(), target, value.into(), 2 * count as u64, false)
+    }
+
+    cuMemsetD32_v2 @ 251 / cuMemsetD32_v2_ptds @ 413 |own| (target: u64, value: u32, count: usize) {
+        set(own, null_mut(), target, value, 4 * count as u64, false)
+    }
+
+    cuMemsetD8Async @ 216 / cuMemsetD8Async_ptsz @ 428 |own| (
+        target: u64, value: u8, count: usize, stream: Handle,
+    ) { set(own, stream, target, value.into(), count as u64, true) }
+
+    cuMemsetD16Async @ 218 / cuMemsetD16Async_ptsz @ 429 |own| (
+        target: u64, value: u16, count: usize, stream: Handle,
+    ) { set(own, stream, target, value.into(), 2 * count as u64, true) }
+
+    cuMemsetD32Async @ 220 / cuMemsetD32Async_ptsz @ 430 |own| (
+        target: u64, value: u32, count: usize, stream: Handle,
+    ) { set(own, stream, target, value, 4 * count as u64, true) }
+
+    cuMemsetD2D8_v2 @ 252 / cuMemsetD2D8_v2_ptds @ 414 |own| (
+        target: u64, _pitch: usize, value: u8, width: usize, height: usize,
+    ) { set(own, null_mut(), target, value.into(), (width * height) as u64, false) }
+
+    cuMemsetD2D8Async @ 222 / cuMemsetD2D8Async_ptsz @ 431 |own| (
+        target: u64, _pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
+    ) { set(own, stream, target, value.into(), (width * height) as u64, true) }
+
+    cuPointerGetAttribute @ 310 |_own| (data: Out<u32>, attribute: u32, pointer: u64) {
+        const MEMORY_TYPE: u32 = 2;
+        const DEVICE_ORDINAL: u32 = 9;
+        match (attribute, memory::kind_of(pointer)) {
+            (_, Memory::Pageable) => Err(INVALID_VALUE),
+            (MEMORY_TYPE, Memory::Pinned) => data.set(1),
+            (MEMORY_TYPE, _) => data.set(2),
+            (DEVICE_ORDINAL, _) => data.set(memory::device_of(pointer).unwrap_or(0)),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}

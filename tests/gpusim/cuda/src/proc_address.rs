@@ -1,0 +1,58 @@
+//! cuGetProcAddress: names without versions to functions, by this library's own symbol table.
+
+use gpusim_core::arg::{Out, Text};
+use gpusim_core::error::{self, CuError, INVALID_VALUE, NOT_FOUND};
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::null_mut;
+
+/// Names whose newest form has other arguments than an older one, with the version that brought it.
+const CHANGED: [(&str, &str, i32); 1] = [("cuCtxCreate", "cuCtxCreate_v4", 12050)];
+
+const PER_THREAD_STREAM: u64 = 2;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetProcAddress(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> u32 {
+    error::code(get(name, address, version, flags))
+}
+
+/// `status`: 0 found, 1 no such name.
+#[unsafe(no_mangle)]
+extern "C" fn cuGetProcAddress_v2(
+    name: Text,
+    address: Out<*mut c_void>,
+    version: i32,
+    flags: u64,
+    status: Out<u32>,
+) -> u32 {
+    let result = get(name, address, version, flags);
+    status.set_if_wanted(u32::from(result.is_err()));
+    error::code(result)
+}
+
+fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Result<(), CuError> {
+    let name = name.get().and_then(|n| n.to_str().ok()).ok_or(INVALID_VALUE)?;
+    let found = candidates(name, version, flags).iter().map(|c| symbol(c)).find(|p| !p.is_null());
+    address.set(found.unwrap_or(null_mut()))?;
+    found.map(drop).ok_or(NOT_FOUND)
+}
+
+/// The exported names that this name can mean, best first.
+fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
+    let mut names = Vec::new();
+    let changed = CHANGED.iter().find(|(n, _, since)| *n == name && version >= *since);
+    names.extend(changed.map(|(_, newest, _)| (*newest).to_owned()));
+    names.extend(["_v2", ""].map(|suffix| format!("{name}{suffix}")));
+    let twins = |n: &String| ["_ptsz", "_ptds"].map(|suffix| format!("{n}{suffix}"));
+    if flags & PER_THREAD_STREAM != 0 {
+        names = names.iter().flat_map(twins).chain(names.iter().cloned()).collect();
+    }
+    names.into_iter().filter_map(|n| CString::new(n).ok()).collect()
+}
+
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: the soname is this library's own, which is loaded and stays so.
+    unsafe {
+        let this = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        libc::dlsym(this, name.as_ptr())
+    }
+}

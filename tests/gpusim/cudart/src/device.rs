@@ -1,0 +1,153 @@
+//! Devices, errors, versions.
+
+use crate::link::{self, VERSION};
+use crate::runtime_api::{check, device, last_error, set_device, take_last_error};
+use gpusim_core::arg::{Out, Text};
+use gpusim_core::error::{self, CuError, INVALID_DEVICE};
+use gpusim_core::memory::DEVICE_BYTES;
+use gpusim_core::settings;
+use std::ffi::c_char;
+
+/// The first fields of cudaDeviceProp and where they stand: in the struct of 13.x and, but for the
+/// number of multiprocessors, in that of 12.x.
+type Properties = [u8; 1008];
+
+fn properties(ordinal: u32, multiprocessors_at: usize) -> Result<Properties, CuError> {
+    if ordinal >= settings::get().devices {
+        return Err(INVALID_DEVICE);
+    }
+    let mut p: Properties = [0; 1008];
+    let mut put = |offset: usize, bytes: &[u8]| p[offset..offset + bytes.len()].copy_from_slice(bytes);
+    put(0, format!("Simulated GPU {ordinal}").as_bytes());
+    put(256, b"gpusim-device-0");
+    put(271, &[ordinal as u8]);
+    for (offset, value) in [(288, DEVICE_BYTES), (296, 48 << 10), (312, 0x7fff_ffff), (352, 64 << 10)] {
+        put(offset, &value.to_ne_bytes());
+    }
+    let limits: [(usize, u32); 12] = [
+        (304, 65_536), // registers per block
+        (308, 32),     // warp
+        (320, 1024),   // threads per block
+        (324, 1024),
+        (328, 1024),
+        (332, 64),
+        (336, 0x7fff_ffff), // grid
+        (340, 65_535),
+        (344, 65_535),
+        (360, 9), // compute capability
+        (364, 0),
+        (multiprocessors_at, 132),
+    ];
+    for (offset, value) in limits {
+        put(offset, &value.to_ne_bytes());
+    }
+    Ok(p)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaRuntimeGetVersion(version: Out<u32>) -> u32 {
+    error::code(version.set(VERSION))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDriverGetVersion(version: Out<u32>) -> u32 {
+    match link::loaded() {
+        Some(driver) => (driver.cuDriverGetVersion)(version),
+        None => error::code(version.set(0)),
+    }
+}
+
+/// Initialises the runtime, as the real one's does; answers even if that fails.
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetErrorName(code: u32) -> *const c_char {
+    let _ = link::ready();
+    error::runtime_name(code).map_or(c"unrecognized error code", |(name, _)| name).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetErrorString(code: u32) -> *const c_char {
+    let _ = link::ready();
+    error::runtime_name(code).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
+}
+
+/// The answer is the last error, also when the runtime cannot start.
+macro_rules! error_getter {
+    ($name:ident, $id:literal, $get:expr) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> u32 {
+            const NAME: &std::ffi::CStr = gpusim_core::arg::literal(concat!(stringify!($name), "\0"));
+            let error = $get;
+            crate::runtime_api::runtime($id, NAME, &(), std::ptr::null(), |_| Ok(()));
+            error
+        }
+    };
+}
+
+error_getter!(cudaGetLastError, 10, take_last_error());
+error_getter!(cudaPeekAtLastError, 11, last_error());
+
+runtime_api! {
+    cudaGetDeviceCount @ 3 |driver, _own| (count: Out<u32>) { check((driver.cuDeviceGetCount)(count)) }
+
+    cudaGetDeviceProperties @ 440 |_driver, _own| (out: Out<Properties>, ordinal: u32) {
+        out.set(properties(ordinal, 384)?)
+    }
+
+    cudaGetDeviceProperties_v2 @ 440 |_driver, _own| (out: Out<Properties>, ordinal: u32) {
+        out.set(properties(ordinal, 388)?)
+    }
+
+    cudaDeviceGetAttribute @ 200 |driver, _own| (value: Out<u32>, what: u32, ordinal: u32) {
+        check((driver.cuDeviceGetAttribute)(value, what, ordinal))
+    }
+
+    cudaDeviceCanAccessPeer @ 154 |driver, _own| (can: Out<u32>, ordinal: u32, peer: u32) {
+        check((driver.cuDeviceCanAccessPeer)(can, ordinal, peer))
+    }
+
+    cudaDeviceEnablePeerAccess @ 155 |_driver, _own| (peer: u32, _flags: u32) {
+        if peer < settings::get().devices { Ok(()) } else { Err(INVALID_DEVICE) }
+    }
+
+    cudaSetDevice @ 16 |driver, _own| (ordinal: u32) {
+        if ordinal >= settings::get().devices {
+            return Err(INVALID_DEVICE);
+        }
+        set_device(ordinal);
+        driver.context()
+    }
+
+    cudaInitDevice @ 444 |driver, _own| (ordinal: u32, _device_flags: u32, _flags: u32) {
+        if ordinal >= settings::get().devices {
+            return Err(INVALID_DEVICE);
+        }
+        driver.context()
+    }
+
+    cudaGetDevice @ 17 |_driver, _own| (ordinal: Out<u32>) { ordinal.set(device()) }
+
+    cudaDeviceSynchronize @ 165 |driver, _own| () {
+        driver.context()?;
+        check((driver.cuCtxSynchronize)())
+    }
+
+    cudaDeviceReset @ 164 |driver, _own| () { check((driver.core.reset_primary)(device())) }
+
+    cudaProfilerStart @ 171 |driver, _own| () { check((driver.cuProfilerStart)()) }
+
+    cudaProfilerStop @ 172 |driver, _own| () { check((driver.cuProfilerStop)()) }
+
+    cudaMemGetInfo @ 30 |driver, _own| (free: Out<usize>, total: Out<usize>) {
+        driver.context()?;
+        check((driver.cuMemGetInfo_v2)(free, total))
+    }
+}
+
+/// Where a test program says it stands. Programs declare it weak and find it here, since they link the
+/// runtime and not the driver.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_site(path: Text) {
+    if let Some(driver) = link::loaded() {
+        (driver.core.site)(path.0);
+    }
+}

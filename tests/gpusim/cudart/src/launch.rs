@@ -1,0 +1,140 @@
+//! Kernel launches by host function and by kernel handle. Their callbacks carry the kernel's name.
+
+use crate::link;
+use crate::runtime_api::{check, runtime, stream};
+use crate::stubs;
+use gpusim_core::arg::{Handle, In, literal};
+use gpusim_core::error::{CuError, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION};
+use gpusim_core::settings;
+use gpusim_core::stream::Default;
+use std::ffi::{CStr, c_char};
+
+/// dim3
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dim3 {
+    pub(crate) x: u32,
+    pub(crate) y: u32,
+    pub(crate) z: u32,
+}
+
+/// Arguments of every launch by values; `function` is a host function or a kernel handle.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct LaunchKernel {
+    function: Handle,
+    grid: Dim3,
+    block: Dim3,
+    args: *mut Handle,
+    shared_bytes: usize,
+    stream: Handle,
+}
+
+const _: () = assert!(std::mem::offset_of!(LaunchKernel, stream) == 48, "as documented");
+
+/// cudaLaunchConfig_t
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: usize,
+    stream: Handle,
+    attributes: Handle,
+    attribute_count: u32,
+}
+
+/// Arguments of cudaLaunchKernelExC.
+#[repr(C)]
+struct LaunchKernelEx {
+    config: In<Config>,
+    function: Handle,
+    args: *mut Handle,
+}
+
+#[derive(Clone, Copy)]
+struct Api {
+    id: u32,
+    name: &'static CStr,
+    own: Default,
+    cooperative: bool,
+}
+
+fn launch_kernel(api: Api, call: LaunchKernel) -> CuError {
+    let kernel = stubs::kernel_of(call.function);
+    runtime(api.id, api.name, &call, symbol(kernel), |driver| {
+        driver.context()?;
+        let kernel = kernel.ok_or(INVALID_DEVICE_FUNCTION)?;
+        launch(driver, api, kernel.handle, &call)
+    })
+}
+
+fn launch_ex(api: Api, call: LaunchKernelEx) -> CuError {
+    let kernel = stubs::kernel_of(call.function);
+    runtime(api.id, api.name, &call, symbol(kernel), |driver| {
+        driver.context()?;
+        let kernel = kernel.ok_or(INVALID_DEVICE_FUNCTION)?;
+        let Config { grid, block, shared_bytes, stream, .. } = call.config.get()?;
+        let call =
+            LaunchKernel { function: call.function, grid, block, args: call.args, shared_bytes, stream };
+        launch(driver, api, kernel.handle, &call)
+    })
+}
+
+fn symbol(kernel: Option<stubs::Registered>) -> *const c_char {
+    kernel.map_or(std::ptr::null(), |k| k.name)
+}
+
+fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) -> Result<(), CuError> {
+    let (g, b) = (call.grid, call.block);
+    let threads = u64::from(b.x) * u64::from(b.y) * u64::from(b.z);
+    if threads == 0 || threads > 1024 || g.x == 0 || g.y == 0 || g.z == 0 {
+        return Err(INVALID_CONFIGURATION);
+    }
+    let (stream, bytes) = (stream(call.stream, api.own), call.shared_bytes as u32);
+    check(if api.cooperative {
+        (driver.cuLaunchCooperativeKernel)(kernel, g.x, g.y, g.z, b.x, b.y, b.z, bytes, stream, call.args)
+    } else {
+        let extra = std::ptr::null_mut();
+        (driver.cuLaunchKernel)(kernel, g.x, g.y, g.z, b.x, b.y, b.z, bytes, stream, call.args, extra)
+    })
+}
+
+/// CUPTI before 13.0 reports a launch by kernel handle as cudaLaunchKernel.
+fn by_handle(own_id: u32, older_id: u32) -> u32 {
+    if settings::get().cupti.has_own_stub_launch_id() { own_id } else { older_id }
+}
+
+macro_rules! launches {
+    ($($name:ident @ $id:expr, $own:expr, $cooperative:literal;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(
+            function: Handle, grid: Dim3, block: Dim3, args: *mut Handle, shared_bytes: usize, stream: Handle,
+        ) -> u32 {
+            let name = const { literal(concat!(stringify!($name), "\0")) };
+            let api = Api { id: $id, name, own: $own, cooperative: $cooperative };
+            launch_kernel(api, LaunchKernel { function, grid, block, args, shared_bytes, stream })
+        }
+    )*};
+}
+
+launches! {
+    cudaLaunchKernel @ 211, Default::Context, false;
+    cudaLaunchKernel_ptsz @ 214, Default::PerThread, false;
+    cudaLaunchCooperativeKernel @ 269, Default::Context, true;
+    cudaLaunchCooperativeKernel_ptsz @ 270, Default::PerThread, true;
+    __cudaLaunchKernel @ by_handle(505, 211), Default::Context, false;
+    __cudaLaunchKernel_ptsz @ by_handle(506, 214), Default::PerThread, false;
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaLaunchKernelExC(config: In<Config>, function: Handle, args: *mut Handle) -> u32 {
+    let api = Api { id: 430, name: c"cudaLaunchKernelExC", own: Default::Context, cooperative: false };
+    launch_ex(api, LaunchKernelEx { config, function, args })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaLaunchKernelExC_ptsz(config: In<Config>, function: Handle, args: *mut Handle) -> u32 {
+    let api = Api { id: 431, name: c"cudaLaunchKernelExC_ptsz", own: Default::PerThread, cooperative: false };
+    launch_ex(api, LaunchKernelEx { config, function, args })
+}

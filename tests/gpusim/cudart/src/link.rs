@@ -1,0 +1,155 @@
+//! libcuda, found by soname: the driver functions that the runtime needs and the core's table.
+
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
+use gpusim_core::host_fn::HostFn;
+use gpusim_core::memory::Rectangle;
+use gpusim_core::table::{CoreTable, GPUSIM_UUID};
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+
+macro_rules! driver {
+    ($($name:ident($($ty:ty),*);)*) => {
+        /// The driver, as the runtime sees it.
+        #[allow(non_snake_case)]
+        pub(crate) struct Driver {
+            pub(crate) core: &'static CoreTable,
+            $(pub(crate) $name: extern "C" fn($($ty),*) -> u32,)*
+        }
+
+        impl Driver {
+            /// `None` if the library lacks something.
+            fn find(library: Handle) -> Option<Driver> {
+                let symbol = |name: &CStr| {
+                    // SAFETY: `library` is a handle from dlopen.
+                    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+                    (!address.is_null()).then_some(address)
+                };
+                Some(Driver {
+                    core: core_table(symbol(c"cuGetExportTable")?)?,
+                    $($name: {
+                        let address = symbol(gpusim_core::arg::literal(concat!(stringify!($name), "\0")))?;
+                        // SAFETY: our libcuda exports a function of this name and type.
+                        unsafe { std::mem::transmute::<Handle, extern "C" fn($($ty),*) -> u32>(address) }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+driver! {
+    cuInit(u32);
+    cuDriverGetVersion(Out<u32>);
+    cuDeviceGetCount(Out<u32>);
+    cuDeviceGetAttribute(Out<u32>, u32, u32);
+    cuDeviceCanAccessPeer(Out<u32>, u32, u32);
+    cuCtxSynchronize();
+    cuProfilerStart();
+    cuProfilerStop();
+    cuMemGetInfo_v2(Out<usize>, Out<usize>);
+    cuMemAlloc_v2(Out<u64>, usize);
+    cuMemFree_v2(u64);
+    cuMemAllocAsync(Out<u64>, usize, Handle);
+    cuMemFreeAsync(u64, Handle);
+    cuMemHostAlloc(Out<u64>, usize, u32);
+    cuMemFreeHost(u64);
+    cuMemAllocManaged(Out<u64>, usize, u32);
+    cuMemcpy(u64, u64, usize);
+    cuMemcpy_ptds(u64, u64, usize);
+    cuMemcpyHtoD_v2(u64, u64, usize);
+    cuMemcpyHtoD_v2_ptds(u64, u64, usize);
+    cuMemcpyDtoH_v2(u64, u64, usize);
+    cuMemcpyDtoH_v2_ptds(u64, u64, usize);
+    cuMemcpyDtoD_v2(u64, u64, usize);
+    cuMemcpyDtoD_v2_ptds(u64, u64, usize);
+    cuMemcpyAsync(u64, u64, usize, Handle);
+    cuMemcpyHtoDAsync_v2(u64, u64, usize, Handle);
+    cuMemcpyDtoHAsync_v2(u64, u64, usize, Handle);
+    cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+    cuMemcpy2D_v2(In<Rectangle>);
+    cuMemcpy2D_v2_ptds(In<Rectangle>);
+    cuMemcpy2DAsync_v2(In<Rectangle>, Handle);
+    cuMemcpyPeer(u64, Handle, u64, Handle, usize);
+    cuMemcpyPeerAsync(u64, Handle, u64, Handle, usize, Handle);
+    cuMemsetD8_v2(u64, u8, usize);
+    cuMemsetD8_v2_ptds(u64, u8, usize);
+    cuMemsetD8Async(u64, u8, usize, Handle);
+    cuMemsetD2D8_v2(u64, usize, u8, usize, usize);
+    cuMemsetD2D8_v2_ptds(u64, usize, u8, usize, usize);
+    cuMemsetD2D8Async(u64, usize, u8, usize, usize, Handle);
+    cuStreamCreateWithPriority(Out<Handle>, u32, i32);
+    cuStreamDestroy_v2(Handle);
+    cuStreamSynchronize(Handle);
+    cuStreamQuery(Handle);
+    cuStreamWaitEvent(Handle, Handle, u32);
+    cuStreamIsCapturing(Handle, Out<u32>);
+    cuEventCreate(Out<Handle>, u32);
+    cuEventRecord(Handle, Handle);
+    cuEventQuery(Handle);
+    cuEventSynchronize(Handle);
+    cuEventElapsedTime(Out<f32>, Handle, Handle);
+    cuEventDestroy_v2(Handle);
+    cuLaunchHostFunc(Handle, Option<HostFn>, *mut c_void);
+    cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
+    cuLaunchCooperativeKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle);
+}
+
+fn core_table(get: Handle) -> Option<&'static CoreTable> {
+    // SAFETY: cuGetExportTable has this type in every libcuda.
+    let get = unsafe {
+        std::mem::transmute::<Handle, extern "C" fn(Out<*const CoreTable>, In<[u8; 16]>) -> u32>(get)
+    };
+    let mut table = std::ptr::null();
+    if get(Out(&mut table), In(&GPUSIM_UUID)) != 0 {
+        return None;
+    }
+    // SAFETY: under this id libcuda hands out a static CoreTable, and libcuda stays mapped.
+    unsafe { table.as_ref() }
+}
+
+/// libcuda, loaded but perhaps not initialised; `None` if there is none or it is not the simulated one.
+pub(crate) fn loaded() -> Option<&'static Driver> {
+    static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    let load = || {
+        // SAFETY: loading runs libcuda's constructors, of which it has none.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if library.is_null() { None } else { Driver::find(library) }
+    };
+    DRIVER.get_or_init(load).as_ref()
+}
+
+/// The runtime's own version.
+pub(crate) const VERSION: u32 = 13000;
+
+static READY: OnceLock<Result<&'static Driver, CuError>> = OnceLock::new();
+
+/// libcuda after cuInit, which the first call runs through pthread_once, as the real runtime does.
+pub(crate) fn ready() -> Result<&'static Driver, CuError> {
+    if let Some(ready) = READY.get() {
+        return *ready;
+    }
+    unsafe extern "C" {
+        fn pthread_once(control: *mut c_int, run: extern "C" fn()) -> c_int;
+    }
+    static mut CONTROL: c_int = 0;
+    // SAFETY: 0 is PTHREAD_ONCE_INIT, and only pthread_once touches CONTROL.
+    unsafe { pthread_once(&raw mut CONTROL, start) };
+    // Unset only for a call from within `start`, that is, from the injected library.
+    READY.get().copied().unwrap_or_else(|| loaded().ok_or(INSUFFICIENT_DRIVER))
+}
+
+extern "C" fn start() {
+    let started = loaded().ok_or(INSUFFICIENT_DRIVER).and_then(|driver| {
+        let mut version = 0;
+        (driver.cuDriverGetVersion)(Out(&mut version));
+        if version < VERSION {
+            return Err(INSUFFICIENT_DRIVER);
+        }
+        match (driver.cuInit)(0) {
+            0 => Ok(driver),
+            error => Err(error),
+        }
+    });
+    let _ = READY.set(started);
+}

@@ -1,0 +1,198 @@
+//! Allocation, copies and memsets: each is the driver's function of the same purpose.
+
+use crate::link::Driver;
+use crate::runtime_api::{check, stream};
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::error::{CuError, INVALID_VALUE};
+use gpusim_core::memory::{End, Rectangle};
+use gpusim_core::stream::Default;
+
+/// cudaMemcpyKind
+const HOST_TO_DEVICE: u32 = 1;
+const DEVICE_TO_HOST: u32 = 2;
+const DEVICE_TO_DEVICE: u32 = 3;
+const LAST_KIND: u32 = 4;
+
+fn copy(
+    driver: &Driver,
+    own: Default,
+    (target, source): (u64, u64),
+    bytes: usize,
+    kind: u32,
+) -> Result<(), CuError> {
+    driver.context()?;
+    let function = match (kind, own) {
+        (HOST_TO_DEVICE, Default::Context) => driver.cuMemcpyHtoD_v2,
+        (HOST_TO_DEVICE, Default::PerThread) => driver.cuMemcpyHtoD_v2_ptds,
+        (DEVICE_TO_HOST, Default::Context) => driver.cuMemcpyDtoH_v2,
+        (DEVICE_TO_HOST, Default::PerThread) => driver.cuMemcpyDtoH_v2_ptds,
+        (DEVICE_TO_DEVICE, Default::Context) => driver.cuMemcpyDtoD_v2,
+        (DEVICE_TO_DEVICE, Default::PerThread) => driver.cuMemcpyDtoD_v2_ptds,
+        (..=LAST_KIND, Default::Context) => driver.cuMemcpy,
+        (..=LAST_KIND, Default::PerThread) => driver.cuMemcpy_ptds,
+        _ => return Err(INVALID_VALUE),
+    };
+    check(function(target, source, bytes))
+}
+
+fn copy_async(
+    driver: &Driver,
+    stream: Handle,
+    (target, source): (u64, u64),
+    bytes: usize,
+    kind: u32,
+) -> Result<(), CuError> {
+    driver.context()?;
+    let function = match kind {
+        HOST_TO_DEVICE => driver.cuMemcpyHtoDAsync_v2,
+        DEVICE_TO_HOST => driver.cuMemcpyDtoHAsync_v2,
+        DEVICE_TO_DEVICE => driver.cuMemcpyDtoDAsync_v2,
+        ..=LAST_KIND => driver.cuMemcpyAsync,
+        _ => return Err(INVALID_VALUE),
+    };
+    check(function(target, source, bytes, stream))
+}
+
+fn primary(driver: &Driver, device: u32) -> Result<Handle, CuError> {
+    let mut context = std::ptr::null_mut();
+    check((driver.core.primary)(device, &mut context)).map(|()| context)
+}
+
+runtime_api! {
+    cudaMalloc @ 20 |driver, _own| (pointer: Out<u64>, bytes: usize) {
+        driver.context()?;
+        check((driver.cuMemAlloc_v2)(pointer, bytes))
+    }
+
+    cudaMallocPitch @ 21 |driver, _own| (pointer: Out<u64>, pitch: Out<usize>, width: usize, height: usize) {
+        driver.context()?;
+        let row = width.next_multiple_of(512);
+        pitch.set(row)?;
+        check((driver.cuMemAlloc_v2)(pointer, row * height))
+    }
+
+    cudaFree @ 22 |driver, _own| (pointer: u64) {
+        driver.context()?;
+        check((driver.cuMemFree_v2)(pointer))
+    }
+
+    cudaMallocAsync @ 373 / cudaMallocAsync_ptsz @ 374 |driver, own| (
+        pointer: Out<u64>, bytes: usize, handle: Handle,
+    ) {
+        driver.context()?;
+        check((driver.cuMemAllocAsync)(pointer, bytes, stream(handle, own)))
+    }
+
+    cudaFreeAsync @ 375 / cudaFreeAsync_ptsz @ 376 |driver, own| (pointer: u64, handle: Handle) {
+        driver.context()?;
+        check((driver.cuMemFreeAsync)(pointer, stream(handle, own)))
+    }
+
+    cudaMallocHost @ 25 |driver, _own| (pointer: Out<u64>, bytes: usize) {
+        driver.context()?;
+        check((driver.cuMemHostAlloc)(pointer, bytes, 0))
+    }
+
+    cudaHostAlloc @ 27 |driver, _own| (pointer: Out<u64>, bytes: usize, flags: u32) {
+        driver.context()?;
+        check((driver.cuMemHostAlloc)(pointer, bytes, flags))
+    }
+
+    cudaFreeHost @ 26 |driver, _own| (pointer: u64) {
+        driver.context()?;
+        check((driver.cuMemFreeHost)(pointer))
+    }
+
+    cudaHostRegister @ 152 |driver, _own| (_pointer: u64, _bytes: usize, _flags: u32) { driver.context() }
+
+    cudaHostUnregister @ 153 |driver, _own| (_pointer: u64) { driver.context() }
+
+    cudaMallocManaged @ 206 |driver, _own| (pointer: Out<u64>, bytes: usize, flags: u32) {
+        driver.context()?;
+        check((driver.cuMemAllocManaged)(pointer, bytes, flags))
+    }
+
+    cudaMemcpy @ 31 / cudaMemcpy_ptds @ 215 |driver, own| (target: u64, source: u64, bytes: usize, kind: u32) {
+        copy(driver, own, (target, source), bytes, kind)
+    }
+
+    cudaMemcpyAsync @ 41 / cudaMemcpyAsync_ptsz @ 225 |driver, own| (
+        target: u64, source: u64, bytes: usize, kind: u32, handle: Handle,
+    ) { copy_async(driver, stream(handle, own), (target, source), bytes, kind) }
+
+    cudaMemcpyToSymbol @ 39 / cudaMemcpyToSymbol_ptds @ 223 |driver, own| (
+        symbol: u64, source: u64, bytes: usize, _offset: usize, _kind: u32,
+    ) { copy(driver, own, (symbol, source), bytes, HOST_TO_DEVICE) }
+
+    cudaMemcpyFromSymbol @ 40 / cudaMemcpyFromSymbol_ptds @ 224 |driver, own| (
+        target: u64, symbol: u64, bytes: usize, _offset: usize, _kind: u32,
+    ) { copy(driver, own, (target, symbol), bytes, DEVICE_TO_HOST) }
+
+    cudaMemcpyToSymbolAsync @ 47 / cudaMemcpyToSymbolAsync_ptsz @ 231 |driver, own| (
+        symbol: u64, source: u64, bytes: usize, _offset: usize, _kind: u32, handle: Handle,
+    ) { copy_async(driver, stream(handle, own), (symbol, source), bytes, HOST_TO_DEVICE) }
+
+    cudaMemcpy2D @ 32 / cudaMemcpy2D_ptds @ 216 |driver, own| (
+        target: u64, target_pitch: usize, source: u64, source_pitch: usize, width: usize, height: usize, _kind: u32,
+    ) {
+        driver.context()?;
+        let (source, target) = (End::unified(source, source_pitch), End::unified(target, target_pitch));
+        let what = Rectangle { source, target, width, height };
+        let ptds = own == Default::PerThread;
+        check(if ptds { driver.cuMemcpy2D_v2_ptds } else { driver.cuMemcpy2D_v2 }(In(&what)))
+    }
+
+    cudaMemcpy2DAsync @ 44 / cudaMemcpy2DAsync_ptsz @ 228 |driver, own| (
+        target: u64, target_pitch: usize, source: u64, source_pitch: usize, width: usize, height: usize, _kind: u32,
+        handle: Handle,
+    ) {
+        driver.context()?;
+        let (source, target) = (End::unified(source, source_pitch), End::unified(target, target_pitch));
+        check((driver.cuMemcpy2DAsync_v2)(In(&Rectangle { source, target, width, height }), stream(handle, own)))
+    }
+
+    cudaMemcpyPeer @ 160 |driver, _own| (
+        target: u64, target_device: u32, source: u64, source_device: u32, bytes: usize,
+    ) {
+        driver.context()?;
+        let (to, from) = (primary(driver, target_device)?, primary(driver, source_device)?);
+        check((driver.cuMemcpyPeer)(target, to, source, from, bytes))
+    }
+
+    cudaMemcpyPeerAsync @ 161 |driver, _own| (
+        target: u64, target_device: u32, source: u64, source_device: u32, bytes: usize, handle: Handle,
+    ) {
+        driver.context()?;
+        let (to, from) = (primary(driver, target_device)?, primary(driver, source_device)?);
+        check((driver.cuMemcpyPeerAsync)(target, to, source, from, bytes, handle))
+    }
+
+    cudaMemset @ 49 / cudaMemset_ptds @ 233 |driver, own| (target: u64, value: i32, bytes: usize) {
+        driver.context()?;
+        let ptds = own == Default::PerThread;
+        check(if ptds { driver.cuMemsetD8_v2_ptds } else { driver.cuMemsetD8_v2 }(target, value as u8, bytes))
+    }
+
+    cudaMemsetAsync @ 51 / cudaMemsetAsync_ptsz @ 235 |driver, own| (
+        target: u64, value: i32, bytes: usize, handle: Handle,
+    ) {
+        driver.context()?;
+        check((driver.cuMemsetD8Async)(target, value as u8, bytes, stream(handle, own)))
+    }
+
+    cudaMemset2D @ 50 / cudaMemset2D_ptds @ 234 |driver, own| (
+        target: u64, pitch: usize, value: i32, width: usize, height: usize,
+    ) {
+        driver.context()?;
+        let ptds = own == Default::PerThread;
+        let set = if ptds { driver.cuMemsetD2D8_v2_ptds } else { driver.cuMemsetD2D8_v2 };
+        check(set(target, pitch, value as u8, width, height))
+    }
+
+    cudaMemset2DAsync @ 52 / cudaMemset2DAsync_ptsz @ 236 |driver, own| (
+        target: u64, pitch: usize, value: i32, width: usize, height: usize, handle: Handle,
+    ) {
+        driver.context()?;
+        check((driver.cuMemsetD2D8Async)(target, pitch, value as u8, width, height, stream(handle, own)))
+    }
+}

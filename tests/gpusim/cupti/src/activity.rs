@@ -1,0 +1,277 @@
+//! The activity API but for the walk: kinds, buffers, flushing, attributes, clocks.
+
+use crate::buffers::{self, Completed, Requested};
+use crate::callbacks::HOOKS;
+use crate::lanes::{self, CLOCK_OFFSET, KINDS, THREAD_IDS_ARE_SYSTEM};
+use crate::link::{self, version};
+use crate::result::{Code, INVALID_KIND, INVALID_PARAMETER, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
+use crate::result::{QUEUE_EMPTY, answer, parameter};
+use crate::{sim_lock, worker};
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::thread::Client;
+use gpusim_core::{clock, settings};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Kinds of events and metrics, which no version from 13.0 on knows.
+const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
+const LAST_KIND: u32 = 59;
+
+fn set_kind(kind: u32, on: bool) -> Result<(), Code> {
+    let core = link::ready()?;
+    let _lock = sim_lock::hold("cuptiActivityEnable");
+    if kind == 0 || kind > LAST_KIND || (version().has_own_stub_launch_id() && GONE.contains(&kind)) {
+        return Err(INVALID_KIND);
+    }
+    if let Some(code) = settings::get().faults.enable_result(kind).filter(|_| on) {
+        return Err(code);
+    }
+    if on {
+        (core.attach)(&HOOKS);
+        worker::start();
+        KINDS.fetch_or(1 << kind, Relaxed);
+    } else {
+        KINDS.fetch_and(!(1 << kind), Relaxed);
+    }
+    core.switches.kinds.store(KINDS.load(Relaxed), Relaxed);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnable(kind: u32) -> Code {
+    answer(set_kind(kind, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
+    answer(set_kind(kind, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityRegisterCallbacks(
+    requested: Option<Requested>,
+    completed: Option<Completed>,
+) -> Code {
+    let register = || {
+        link::loaded()?;
+        let _lock = sim_lock::hold("cuptiActivityRegisterCallbacks");
+        buffers::register(requested, completed)
+    };
+    answer(register())
+}
+
+const FORCED: u32 = 1;
+
+fn flush_all(flag: u32) -> Result<(), Code> {
+    let core = link::ready()?;
+    let client = (core.client)();
+    if !matches!(client, Client::None | Client::ApiCallback) {
+        gpusim_core::abort!(
+            "cuptiActivityFlushAll inside the client's {client:?}: the real one deadlocks here"
+        );
+    }
+    if !core.switches.api_seen.load(Relaxed) {
+        eprintln!(
+            "gpusim: cuptiActivityFlushAll before any CUDA call: it hangs for ever, as the real one was seen to"
+        );
+        loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+    }
+    drop(sim_lock::hold("cuptiActivityFlushAll"));
+    worker::flush(flag & FORCED != 0);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityFlushAll(flag: u32) -> Code {
+    answer(flush_all(flag))
+}
+
+/// Full and complete buffers are delivered at once anyway.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
+    answer(link::ready().map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetNumDroppedRecords(_context: Handle, _stream: u32, dropped: Out<usize>) -> Code {
+    let take = || {
+        link::ready()?;
+        let _lock = sim_lock::hold("cuptiActivityGetNumDroppedRecords");
+        parameter(dropped.set(buffers::take_dropped() as usize))
+    };
+    answer(take())
+}
+
+/// The attributes whose value is a byte; the others' is a size_t.
+const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
+const PER_THREAD: u32 = 9;
+const LAST_ATTRIBUTE: u32 = 9;
+
+/// What clients set, by attribute; only [`PER_THREAD`] has an effect.
+static SIZES: [AtomicUsize; 10] = [
+    AtomicUsize::new(3 << 20),
+    AtomicUsize::new(8 << 20),
+    AtomicUsize::new(250),
+    AtomicUsize::new(64 << 10),
+    AtomicUsize::new(250),
+    AtomicUsize::new(0),
+    AtomicUsize::new(3),
+    AtomicUsize::new(3),
+    AtomicUsize::new(1),
+    AtomicUsize::new(0),
+];
+
+/// The attribute's number of bytes, which the client's must not be below.
+fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
+    link::ready()?;
+    let unknown = attribute > LAST_ATTRIBUTE || (attribute == PER_THREAD && !version().has_thread_buffers());
+    let given = size.get().map_err(|_| INVALID_PARAMETER)?;
+    let needed = if BYTE_ATTRIBUTES.contains(&attribute) { 1 } else { size_of::<usize>() };
+    match unknown {
+        true => Err(INVALID_PARAMETER),
+        false if given < needed => Err(PARAMETER_SIZE_NOT_SUFFICIENT),
+        false => Ok(needed),
+    }
+}
+
+fn set_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), Code> {
+    let bytes = attribute_size(attribute, size)?;
+    let read = if bytes == 1 {
+        In(value.cast::<u8>()).get().map(usize::from)
+    } else {
+        In(value.cast::<usize>()).get()
+    };
+    let value = read.map_err(|_| INVALID_PARAMETER)?;
+    if attribute == PER_THREAD {
+        lanes::per_thread().store(value != 0, Relaxed);
+    }
+    SIZES[attribute as usize].store(value, Relaxed);
+    Ok(())
+}
+
+fn get_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), Code> {
+    let bytes = attribute_size(attribute, size)?;
+    parameter(size.set(bytes))?;
+    let stored = match attribute {
+        PER_THREAD => usize::from(lanes::per_thread().load(Relaxed)),
+        _ => SIZES[attribute as usize].load(Relaxed),
+    };
+    parameter(if bytes == 1 {
+        Out(value.cast::<u8>()).set(stored as u8)
+    } else {
+        Out(value.cast()).set(stored)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivitySetAttribute(attribute: u32, size: Out<usize>, value: Handle) -> Code {
+    answer(set_attribute(attribute, size, value))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetAttribute(attribute: u32, size: Out<usize>, value: Handle) -> Code {
+    answer(get_attribute(attribute, size, value))
+}
+
+type Timestamp = extern "C" fn() -> u64;
+
+/// 0, or the client's clock.
+static CLOCK: AtomicUsize = AtomicUsize::new(0);
+
+/// Records made from now on are on the client's clock; those that wait keep the one they were made with.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityRegisterTimestampCallback(client_clock: Option<Timestamp>) -> Code {
+    let register = || {
+        link::ready()?;
+        let client_clock = client_clock.ok_or(INVALID_PARAMETER)?;
+        CLOCK.store(client_clock as usize, Relaxed);
+        CLOCK_OFFSET.store(client_clock().wrapping_sub(clock::now()) as i64, Relaxed);
+        Ok(())
+    };
+    answer(register())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetTimestamp(time: Out<u64>) -> Code {
+    let tell = || {
+        link::loaded()?;
+        let now = match CLOCK.load(Relaxed) {
+            0 => clock::now(),
+            // SAFETY: only the registration above stores here, a Timestamp's address.
+            address => (unsafe { std::mem::transmute::<usize, Timestamp>(address) })(),
+        };
+        parameter(time.set(now))
+    };
+    answer(tell())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetVersion(number: Out<u32>) -> Code {
+    answer(link::loaded().and_then(|()| parameter(number.set(version().api_version()))))
+}
+
+const SYSTEM: u32 = 1;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiSetThreadIdType(what: u32) -> Code {
+    answer(link::ready().map(|_| THREAD_IDS_ARE_SYSTEM.store(what == SYSTEM, Relaxed)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetThreadIdType(what: Out<u32>) -> Code {
+    let system = u32::from(THREAD_IDS_ARE_SYSTEM.load(Relaxed));
+    answer(link::ready().and_then(|_| parameter(what.set(system))))
+}
+
+thread_local! {
+    /// External ids by kind. They are kept for the client, no record is made of them.
+    static EXTERNAL: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) -> Code {
+    answer(link::ready().map(|_| EXTERNAL.with_borrow_mut(|ids| ids.push((kind, id)))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) -> Code {
+    let pop = || {
+        link::ready()?;
+        EXTERNAL.with_borrow_mut(|ids| {
+            let top = ids.iter().rposition(|(k, _)| *k == kind).ok_or(QUEUE_EMPTY)?;
+            last.set_if_wanted(ids.remove(top).1);
+            Ok(())
+        })
+    };
+    answer(pop())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableLatencyTimestamps(_on: u8) -> Code {
+    answer(link::ready().map(drop))
+}
+
+/// Accepted; API records are made of all calls or of none here.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableRuntimeApi(_id: u32, _on: u8) -> Code {
+    answer(link::ready().map(drop))
+}
+
+/// Accepted; API records are made of all calls or of none here.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
+    answer(link::ready().map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableHWTrace(_on: u8) -> Code {
+    answer(link::ready().and(Err(NOT_SUPPORTED)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableDeviceGraph(_on: u8) -> Code {
+    answer(link::ready().and(Err(NOT_SUPPORTED)))
+}

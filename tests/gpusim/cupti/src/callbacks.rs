@@ -1,0 +1,104 @@
+//! What the core tells this library, and how the client hears of it.
+
+use crate::link::core;
+use crate::{frames, lanes, subscriber, worker};
+use gpusim_core::api::Call;
+use gpusim_core::table::Hooks;
+use gpusim_core::thread::Client;
+use std::ffi::{c_char, c_void};
+
+/// What the core calls.
+pub(crate) static HOOKS: Hooks = Hooks {
+    api,
+    resource,
+    synchronize,
+    record: lanes::record,
+    api_record: lanes::record_api,
+    stop: worker::stop,
+};
+
+const RESOURCE: u32 = 3;
+const SYNCHRONIZE: u32 = 4;
+const STATE: u32 = 6;
+const FATAL_ERROR: u32 = 1;
+
+/// CUpti_CallbackData
+#[repr(C)]
+struct CallbackData {
+    site: u32,
+    name: *const c_char,
+    params: *const c_void,
+    result: *const u32,
+    symbol: *const c_char,
+    context: *mut c_void,
+    context_uid: u32,
+    correlation_data: *mut u64,
+    correlation: u32,
+}
+
+const _: () = assert!(size_of::<CallbackData>() == 72, "unchanged from 11.8 to 13.5");
+
+/// CUpti_ResourceData
+#[repr(C)]
+struct ResourceData {
+    context: *mut c_void,
+    stream: *mut c_void,
+    descriptor: *mut c_void,
+}
+
+/// CUpti_SynchronizeData
+#[repr(C)]
+struct SynchronizeData {
+    context: *mut c_void,
+    stream: *mut c_void,
+}
+
+/// CUpti_StateData
+#[repr(C)]
+struct StateData {
+    result: u32,
+    message: *const c_char,
+}
+
+#[inline(never)]
+extern "C" fn api(call: &mut Call, site: u32, result: *const u32, context: *mut c_void, context_uid: u32) {
+    let data = CallbackData {
+        site,
+        name: call.name,
+        params: call.params,
+        result,
+        symbol: call.symbol,
+        context,
+        context_uid,
+        correlation_data: &raw mut call.data,
+        correlation: call.correlation,
+    };
+    tell(Client::ApiCallback, call.domain, call.cbid, &data);
+}
+
+extern "C" fn resource(id: u32, context: *mut c_void, stream: *mut c_void, descriptor: *mut c_void) {
+    if core().is_some_and(|c| c.switches.is_on(RESOURCE, id)) {
+        tell(Client::ResourceCallback, RESOURCE, id, &ResourceData { context, stream, descriptor });
+    }
+}
+
+extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
+    if core().is_some_and(|c| c.switches.is_on(SYNCHRONIZE, id)) {
+        tell(Client::SynchronizeCallback, SYNCHRONIZE, id, &SynchronizeData { context, stream });
+    }
+}
+
+/// The callback before CUPTI breaks down.
+pub(crate) fn fatal_error() {
+    if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
+        let message = c"simulated fatal error".as_ptr();
+        tell(Client::StateCallback, STATE, FATAL_ERROR, &StateData { result: 999, message });
+    }
+}
+
+fn tell<T>(client: Client, domain: u32, id: u32, data: &T) {
+    let (Some(core), Some((callback, user))) = (core(), subscriber::current()) else { return };
+    let before = (core.swap_client)(client);
+    frames::call(callback, user, domain, id, std::ptr::from_ref(data).cast());
+    (core.swap_client)(before);
+}

@@ -1,0 +1,163 @@
+//! How one file plays several versions: when the library is loaded, and before anybody can look a
+//! symbol up, what the version lacks is marked undefined in this library's own dynamic symbol table,
+//! and its soname is set to the version's. So `dlsym` answers NULL and `dlopen` finds the library under
+//! the right names, as with the real ones, and a copy or link of the file is all a test needs.
+
+use crate::link::version;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = disguise;
+
+extern "C" fn disguise() {
+    let this = find_self();
+    for name in version().lacks() {
+        this.hide(name);
+    }
+    this.rename(version().soname());
+}
+
+/// Elf64_Sym
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+/// Elf64_Dyn
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// The first fields of glibc's link_map, which are public.
+#[repr(C)]
+struct LinkMap {
+    base: u64,
+    path: *const c_char,
+    dynamic: *mut Dynamic,
+}
+
+struct Library {
+    handle: *mut c_void,
+    dynamic: *mut Dynamic,
+}
+
+const DT_STRTAB: i64 = 5;
+const DT_STRSZ: i64 = 10;
+const DT_SONAME: i64 = 14;
+
+fn find_self() -> Library {
+    let mut info: libc::Dl_info = {
+        // SAFETY: Dl_info is made of pointers, for which zero is valid.
+        unsafe { std::mem::zeroed() }
+    };
+    let mut map: *mut c_void = std::ptr::null_mut();
+    const RTLD_DL_LINKMAP: c_int = 2;
+    // SAFETY: the address lies in this library; `map` receives its link_map.
+    let found = unsafe { dladdr1(disguise as *const c_void, &mut info, &mut map, RTLD_DL_LINKMAP) };
+    if found == 0 || map.is_null() {
+        gpusim_core::abort!("libcupti does not find itself");
+    }
+    // SAFETY: the loader's link_map begins with these fields and lives as long as this library.
+    let dynamic = unsafe { (*map.cast::<LinkMap>()).dynamic };
+    // SAFETY: the path is this library's own, which is loaded: only its handle is fetched.
+    let handle = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    Library { handle, dynamic }
+}
+
+unsafe extern "C" {
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut libc::Dl_info,
+        extra: *mut *mut c_void,
+        flags: c_int,
+    ) -> c_int;
+}
+
+impl Library {
+    /// Makes dlsym blind for a function.
+    fn hide(&self, name: &str) {
+        let c_name = CString::new(name).expect("no NUL in a name");
+        // SAFETY: `handle` is this library's.
+        let address = unsafe { libc::dlsym(self.handle, c_name.as_ptr()) };
+        let symbol = symbol_at(address, &c_name);
+        if symbol.is_null() {
+            gpusim_core::abort!("libcupti has no {name} to hide");
+        }
+        writable(symbol.cast(), || {
+            // SAFETY: the symbol table's entry, made writable; the loader skips entries of value 0.
+            unsafe { (*symbol).value = 0 }
+        });
+    }
+
+    /// Sets the soname to one that stands in the string table as a version node, see `versions.map`.
+    fn rename(&self, soname: &str) {
+        let strings = self.value(DT_STRTAB) as *const u8;
+        let length = self.value(DT_STRSZ) as usize;
+        // SAFETY: the dynamic section tells where the string table lies and how long it is.
+        let strings = unsafe { std::slice::from_raw_parts(strings, length) };
+        let wanted = [b"\0", soname.as_bytes(), b"\0"].concat();
+        let offset = strings.windows(wanted.len()).position(|w| w == wanted);
+        let (Some(offset), Some(entry)) = (offset, self.entry(DT_SONAME)) else {
+            gpusim_core::abort!("libcupti has no string {soname}");
+        };
+        writable(entry.cast(), || {
+            // SAFETY: the dynamic section's entry, made writable; the loader reads it at each dlopen.
+            unsafe { (*entry).value = offset as u64 + 1 }
+        });
+    }
+
+    fn value(&self, tag: i64) -> u64 {
+        // SAFETY: `entry` points into the dynamic section.
+        self.entry(tag).map_or(0, |entry| unsafe { (*entry).value })
+    }
+
+    fn entry(&self, tag: i64) -> Option<*mut Dynamic> {
+        let mut entry = self.dynamic;
+        loop {
+            // SAFETY: the dynamic section ends with an entry of tag 0.
+            match unsafe { (*entry).tag } {
+                0 => return None,
+                t if t == tag => return Some(entry),
+                _ => entry = entry.wrapping_add(1),
+            }
+        }
+    }
+}
+
+/// The symbol table's entry of the function at `address`, if that is its name.
+fn symbol_at(address: *mut c_void, name: &CStr) -> *mut Symbol {
+    const RTLD_DL_SYMENT: c_int = 1;
+    let mut info: libc::Dl_info = {
+        // SAFETY: Dl_info is made of pointers, for which zero is valid.
+        unsafe { std::mem::zeroed() }
+    };
+    let mut symbol: *mut c_void = std::ptr::null_mut();
+    // SAFETY: `symbol` receives a pointer into the symbol table.
+    let found = unsafe { dladdr1(address, &mut info, &mut symbol, RTLD_DL_SYMENT) };
+    // SAFETY: on success dli_sname is NULL or the symbol's name.
+    let is_it = found != 0 && !info.dli_sname.is_null() && unsafe { CStr::from_ptr(info.dli_sname) } == name;
+    if is_it { symbol.cast() } else { std::ptr::null_mut() }
+}
+
+/// Runs `change` while the page of `address` can be written.
+fn writable(address: *mut c_void, change: impl FnOnce()) {
+    const PAGE: usize = 4096;
+    let start = address as usize & !(PAGE - 1);
+    let end = (address as usize + size_of::<Symbol>()).next_multiple_of(PAGE);
+    let protect = |mode| {
+        // SAFETY: the pages hold this entry, which is data of this library's.
+        unsafe { libc::mprotect(start as *mut c_void, end - start, mode) }
+    };
+    if protect(libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        gpusim_core::abort!("libcupti cannot change its own tables");
+    }
+    change();
+}

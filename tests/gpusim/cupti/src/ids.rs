@@ -1,0 +1,56 @@
+//! From CUDA's handles to the small integers of the records.
+
+use crate::link;
+use crate::result::{
+    Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, NOT_SUPPORTED, answer, parameter,
+};
+use gpusim_core::arg::{Handle, Out};
+
+fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
+    let core = link::ready()?;
+    let (mut uid, mut device) = (0, 0);
+    if (core.context_ids)(context, &mut uid, &mut device) == 0 {
+        Ok((uid, device))
+    } else {
+        Err(INVALID_CONTEXT)
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetContextId(context: Handle, id: Out<u32>) -> Code {
+    answer(context_ids(context).and_then(|(uid, _)| parameter(id.set(uid))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetDeviceId(context: Handle, id: Out<u32>) -> Code {
+    answer(context_ids(context).and_then(|(_, device)| parameter(id.set(device))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetStreamIdEx(context: Handle, stream: Handle, per_thread: u8, id: Out<u32>) -> Code {
+    let find = || {
+        let core = link::ready()?;
+        let mut found = 0;
+        match (core.stream_id)(context, stream, per_thread != 0, &mut found) {
+            0 => parameter(id.set(found)),
+            _ => Err(INVALID_STREAM),
+        }
+    };
+    answer(find())
+}
+
+/// Graphs are not simulated: nobody can hold a valid handle of one.
+macro_rules! graph_ids {
+    ($($name:ident, $ty:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(graph: Handle, _id: Out<$ty>) -> Code {
+            answer(link::ready().and(Err(if graph.is_null() { INVALID_PARAMETER } else { NOT_SUPPORTED })))
+        }
+    )*};
+}
+
+graph_ids! {
+    cuptiGetGraphId, u32;
+    cuptiGetGraphNodeId, u64;
+    cuptiGetGraphExecId, u32;
+}

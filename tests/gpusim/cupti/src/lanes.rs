@@ -1,0 +1,243 @@
+//! Lanes: where API calls leave their records. A thread has a lane of its own, or all share the first,
+//! as attribute 9 says. A lane holds the buffer being filled, full ones, and the records that the GPU
+//! has not completed. It is bounded: a thread that is far ahead waits, as it does for a real GPU.
+
+use crate::buffers::{self, Buffer, Progress};
+use crate::link::{BROKEN, version};
+use crate::worker;
+use gpusim_core::layout::{self, ApiCall, START};
+use gpusim_core::settings;
+use gpusim_core::version::kind;
+use gpusim_core::work::{Fate, Work};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Incomplete records of a lane before its thread has to wait.
+const MOST_PENDING: usize = 16 << 10;
+/// New records before the worker is woken, with the virtual clock.
+const BATCH: usize = 512;
+
+/// A record whose work is not known to be complete.
+pub(crate) struct Pending {
+    /// When the work is complete.
+    pub(crate) due: u64,
+    times: (u64, u64),
+    slot: *mut u8,
+    is_kernel: bool,
+    progress: &'static Progress,
+    lane: &'static Lane,
+}
+
+// SAFETY: the slot lies in a buffer that nobody else touches until the worker hands it back.
+unsafe impl Send for Pending {}
+
+/// One thread's records.
+#[derive(Default)]
+pub(crate) struct Lane {
+    pub(crate) content: Mutex<Content>,
+    pending: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(crate) struct Content {
+    pub(crate) current: Option<Buffer>,
+    pub(crate) full: Vec<Buffer>,
+    pub(crate) inbox: Vec<Pending>,
+}
+
+/// All lanes; the first is the shared one.
+pub(crate) static LANES: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
+/// Lanes of threads that have ended.
+static SPARE: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
+
+/// Attribute 9; `None`: the version's default.
+static PER_THREAD: OnceLock<AtomicBool> = OnceLock::new();
+
+/// What must be added to CLOCK_REALTIME to get the clock of the client's timestamp callback.
+pub(crate) static CLOCK_OFFSET: AtomicI64 = AtomicI64::new(0);
+
+/// Bits of the kinds that the client enabled; the core's own switch is silent after a breakdown.
+pub(crate) static KINDS: AtomicU64 = AtomicU64::new(0);
+
+/// Attribute 9.
+pub(crate) fn per_thread() -> &'static AtomicBool {
+    PER_THREAD.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    static MINE: Cell<*const Lane> = const { Cell::new(null()) };
+}
+
+fn mine() -> &'static Lane {
+    if !per_thread().load(Relaxed) {
+        static SHARED: OnceLock<&'static Lane> = OnceLock::new();
+        return SHARED.get_or_init(new_lane);
+    }
+    let lane = MINE.get();
+    if !lane.is_null() {
+        // SAFETY: lanes are leaked.
+        return unsafe { &*lane };
+    }
+    let spare = lock(&SPARE).pop();
+    let lane = spare.unwrap_or_else(new_lane);
+    MINE.set(lane);
+    // SAFETY: the key is valid and the value is what `give_up` expects.
+    unsafe { libc::pthread_setspecific(exit_key(), std::ptr::from_ref(lane).cast()) };
+    lane
+}
+
+fn new_lane() -> &'static Lane {
+    let lane: &'static Lane = Box::leak(Box::default());
+    lock(&LANES).push(lane);
+    lane
+}
+
+fn exit_key() -> libc::pthread_key_t {
+    static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
+    *KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` outlives the call and `give_up` takes what is set under the key.
+        if unsafe { libc::pthread_key_create(&mut key, Some(give_up)) } != 0 {
+            gpusim_core::abort!("no pthread key left");
+        }
+        key
+    })
+}
+
+/// A thread ends: its lane, with a half-filled buffer perhaps, goes on with another thread.
+unsafe extern "C" fn give_up(lane: *mut c_void) {
+    MINE.set(null());
+    // SAFETY: `mine` set a leaked lane under the key.
+    lock(&SPARE).push(unsafe { &*lane.cast::<Lane>() });
+}
+
+/// Makes the record of a piece of work.
+pub(crate) extern "C" fn record(work: &Work) -> Fate {
+    let Some(record_kind) = layout::record_kind(work.kind, KINDS.load(Relaxed)) else {
+        return Fate::Untraced;
+    };
+    if BROKEN.load(Relaxed) || worker::has_stopped() {
+        return Fate::Untraced;
+    }
+    if settings::get().faults.turns_fatal() {
+        worker::break_down();
+        return Fate::Untraced;
+    }
+    let lane = mine();
+    lane.wait_for_room();
+    let mut content = lock(&lane.content);
+    let Some(buffer) = content.room_for(record_size(record_kind)) else {
+        buffers::count_dropped();
+        return Fate::Dropped;
+    };
+    if keeps_works() {
+        buffer.works.push(*work);
+    }
+    content.append(lane, record_kind, work);
+    if let Some((extra_kind, extra)) = layout::extra_record(record_kind, work)
+        && content.room_for(record_size(extra_kind)).is_some()
+    {
+        content.append(lane, extra_kind, &extra);
+    }
+    let (waiting, full) = (content.inbox.len(), !content.full.is_empty());
+    drop(content);
+    if settings::get().early {
+        worker::deliver_at_once();
+    } else if full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2) {
+        worker::wake();
+    }
+    Fate::Pending
+}
+
+/// Makes the record of an API call, complete from the start.
+pub(crate) extern "C" fn record_api(call: &ApiCall) {
+    if BROKEN.load(Relaxed) || worker::has_stopped() {
+        return;
+    }
+    let lane = mine();
+    let mut content = lock(&lane.content);
+    let Some(buffer) = content.room_for(record_size(kind::DRIVER)) else { return buffers::count_dropped() };
+    // SAFETY: pthread_self has no precondition.
+    let pthread = unsafe { libc::pthread_self() } as u32;
+    let thread_id = if THREAD_IDS_ARE_SYSTEM.load(Relaxed) { call.tid } else { pthread };
+    layout::write_api(call, thread_id, buffer.append(record_size(kind::DRIVER)));
+    buffer.progress().complete_one();
+}
+
+/// cuptiSetThreadIdType
+pub(crate) static THREAD_IDS_ARE_SYSTEM: AtomicBool = AtomicBool::new(false);
+
+fn record_size(record_kind: u32) -> usize {
+    version()
+        .record_size(record_kind)
+        .unwrap_or_else(|| gpusim_core::abort!("no size for kind {record_kind}"))
+}
+
+/// Whether the truth file wants to know of every record.
+fn keeps_works() -> bool {
+    let settings = settings::get();
+    settings.truth.is_some() || settings.truth_summary.is_some()
+}
+
+impl Lane {
+    fn wait_for_room(&self) {
+        while self.pending.load(Relaxed) >= MOST_PENDING && !worker::has_stopped() {
+            worker::wake();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl Content {
+    /// The buffer for the next record, new if need be; `None` if the client has none.
+    fn room_for(&mut self, bytes: usize) -> Option<&mut Buffer> {
+        if self.current.as_ref().is_some_and(|b| !b.has_room(bytes)) {
+            self.full.extend(self.current.take());
+        }
+        if self.current.is_none() {
+            self.current = Buffer::request(bytes);
+        }
+        self.current.as_mut()
+    }
+
+    /// Appends a record without times to the current buffer, which has room.
+    fn append(&mut self, lane: &'static Lane, record_kind: u32, work: &Work) {
+        let Some(buffer) = &mut self.current else { return };
+        let progress = buffer.progress();
+        let bytes = buffer.append(record_size(record_kind));
+        layout::write(record_kind, work, layout::recorded_name(work), bytes);
+        let slot = bytes.as_mut_ptr();
+        let (start, end) = layout::recorded_times(work);
+        let offset = if end == 0 { 0 } else { CLOCK_OFFSET.load(Relaxed) };
+        let times = (start.wrapping_add_signed(offset), end.wrapping_add_signed(offset));
+        let is_kernel = matches!(record_kind, kind::KERNEL | kind::CONCURRENT_KERNEL);
+        self.inbox.push(Pending { due: work.end, times, slot, is_kernel, progress, lane });
+        lane.pending.fetch_add(1, Relaxed);
+    }
+}
+
+impl Pending {
+    /// The work is done: its times go into the record.
+    pub(crate) fn complete(self) {
+        let fields = [(START, self.times.0), (START + 8, self.times.1), (layout::COMPLETED, self.times.1)];
+        for (offset, time) in fields.into_iter().take(if self.is_kernel { 3 } else { 2 }) {
+            // SAFETY: the slot is a record of at least 40 bytes, in a buffer that is still ours.
+            unsafe { self.slot.add(offset).cast::<u64>().write_unaligned(time) };
+        }
+        self.progress.complete_one();
+        self.forget();
+    }
+
+    /// The record was handed out incomplete, or will never be.
+    pub(crate) fn forget(self) {
+        self.lane.pending.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,85 @@
+//! libcuda, found by soname, and whether CUPTI can work with it.
+
+use crate::result::Code;
+use gpusim_core::arg::{In, Out};
+use gpusim_core::settings;
+use gpusim_core::table::{CoreTable, GPUSIM_UUID, Phase};
+use gpusim_core::version::CuptiVersion;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The version that this library plays.
+pub(crate) fn version() -> CuptiVersion {
+    settings::get().cupti
+}
+
+/// What every call returns that needs an initialised CUPTI and has none.
+pub(crate) fn not_initialized() -> Code {
+    version().not_initialized()
+}
+
+/// Set when CUPTI has told of a fatal error: it counts as finalized from then on.
+pub(crate) static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Set when cuptiSubscribe has failed: the documentation forbids every later call, and the real library
+/// has been seen to crash on one.
+pub(crate) static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// libcuda's core, if there is a libcuda.
+pub(crate) fn core() -> Option<&'static CoreTable> {
+    static CORE: OnceLock<Option<&'static CoreTable>> = OnceLock::new();
+    *CORE.get_or_init(load)
+}
+
+fn load() -> Option<&'static CoreTable> {
+    // SAFETY: loading runs libcuda's constructors, of which it has none.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: `library` is a handle from dlopen.
+    let get = unsafe { libc::dlsym(library, c"cuGetExportTable".as_ptr()) };
+    if get.is_null() {
+        return None;
+    }
+    // SAFETY: cuGetExportTable has this type in every libcuda.
+    let get = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(Out<*const CoreTable>, In<[u8; 16]>) -> u32>(get)
+    };
+    let mut table = std::ptr::null();
+    if get(Out(&mut table), In(&GPUSIM_UUID)) != 0 {
+        return None;
+    }
+    // SAFETY: under this id libcuda hands out a static CoreTable, and libcuda stays mapped.
+    unsafe { table.as_ref() }
+}
+
+/// The core, with the driver initialised (without an injection) and everything in working order.
+pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
+    if REFUSED.load(Relaxed) && settings::get().strict {
+        gpusim_core::abort!("a CUPTI call after cuptiSubscribe failed: the real library may crash here");
+    }
+    initialized()
+}
+
+/// The same for cuptiSubscribe itself, which may be tried again.
+pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
+    let core = core().ok_or_else(not_initialized)?;
+    let usable = match (core.phase)() {
+        Phase::Child => {
+            gpusim_core::abort!("a CUPTI call in a forked child: the driver's state is the parent's")
+        }
+        Phase::Ended => false,
+        Phase::Fresh | Phase::Ready => {
+            !BROKEN.load(Relaxed) && settings::get().driver >= version().oldest_driver()
+        }
+    };
+    if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
+}
+
+/// For the calls that need no device: an error only if this version wants a driver for them.
+pub(crate) fn loaded() -> Result<(), Code> {
+    let works = version().works_without_driver() || core().is_some();
+    if works { Ok(()) } else { Err(not_initialized()) }
+}

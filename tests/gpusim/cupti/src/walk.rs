@@ -1,0 +1,43 @@
+//! Walking a delivered buffer: the one function that knows where the next record begins.
+
+use crate::link::{self, version};
+use crate::result::{Code, INVALID_PARAMETER, MAX_LIMIT_REACHED, answer, parameter};
+use gpusim_core::arg::Out;
+
+fn next(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Result<(), Code> {
+    link::loaded()?;
+    let current = record.get().map_err(|_| INVALID_PARAMETER)?;
+    if buffer.is_null() {
+        return Err(INVALID_PARAMETER);
+    }
+    let offset = if current.is_null() { 0 } else { current as usize - buffer as usize + size_at(current)? };
+    if offset >= valid {
+        return Err(MAX_LIMIT_REACHED);
+    }
+    let next = buffer.wrapping_add(offset);
+    size_at(next)?;
+    parameter(record.set(next))
+}
+
+fn size_at(record: *const u8) -> Result<usize, Code> {
+    // SAFETY: the contract of the function: a record of a buffer that CUPTI delivered.
+    let kind = unsafe { record.cast::<u32>().read_unaligned() };
+    version().record_size(kind).ok_or_else(|| version().unknown_kind())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetNextRecord(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Code {
+    let result = next(buffer, valid, record);
+    // The end of a buffer is no error to remember.
+    if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
+}
+
+/// `version` of the record's struct is not looked at: there is one per library version here.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetStructSize(kind: u32, _version: u32, size: Out<usize>) -> Code {
+    let found = || {
+        link::loaded()?;
+        parameter(size.set(version().record_size(kind).ok_or_else(|| version().unknown_kind())?))
+    };
+    answer(found())
+}

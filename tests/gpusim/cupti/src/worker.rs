@@ -1,0 +1,338 @@
+//! The thread "cupti-worker": it completes records in the order of the GPU's time and hands buffers to
+//! the client. With the virtual clock all submitted work counts as done as soon as it is looked at.
+
+use crate::buffers::Buffer;
+use crate::lanes::{Content, KINDS, LANES, Pending, lock};
+use crate::link::{BROKEN, core};
+use crate::{callbacks, subscriber};
+use gpusim_core::work::Fate;
+use gpusim_core::{clock, layout, settings};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What others want of the worker, each answered when done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Request {
+    /// cuptiActivityFlushAll; forced: incomplete records too.
+    Flush { forced: bool },
+    /// Complete all work now, then flush: GPUSIM_EARLY.
+    DeliverAtOnce,
+    /// The STATE callback, then the end of everything.
+    BreakDown,
+    /// cuptiFinalize: forget all buffers.
+    Detach,
+    /// The driver ends.
+    Stop,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    requests: VecDeque<Request>,
+    woken: bool,
+    asked: u64,
+    answered: u64,
+}
+
+static MAILBOX: Mutex<Mailbox> =
+    Mutex::new(Mailbox { requests: VecDeque::new(), woken: false, asked: 0, answered: 0 });
+static ASKED: Condvar = Condvar::new();
+static ANSWERED: Condvar = Condvar::new();
+
+static RUNNING: AtomicBool = AtomicBool::new(false);
+static STOPPED: AtomicBool = AtomicBool::new(false);
+static TID: AtomicU32 = AtomicU32::new(0);
+/// How often the client's bufferCompleted has returned: the watchdog looks at it.
+static DELIVERIES: AtomicU64 = AtomicU64::new(0);
+
+/// Starts the thread, once.
+pub(crate) fn start() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        RUNNING.store(true, Relaxed);
+        let thread = std::thread::Builder::new().name("cupti-worker".into());
+        if let Err(e) = thread.spawn(|| Worker::default().run()) {
+            gpusim_core::abort!("no thread for cupti-worker: {e}");
+        }
+    });
+}
+
+/// Whether nothing is recorded or delivered any more.
+pub(crate) fn has_stopped() -> bool {
+    STOPPED.load(Relaxed)
+}
+
+/// Lets the worker look at the lanes.
+pub(crate) fn wake() {
+    lock(&MAILBOX).woken = true;
+    ASKED.notify_one();
+}
+
+/// Delivers what may be delivered, and waits until the client has it.
+pub(crate) fn flush(forced: bool) {
+    ask(Request::Flush { forced });
+}
+
+/// Delivers everything as if it were done, and waits until the client has it.
+pub(crate) fn deliver_at_once() {
+    ask(Request::DeliverAtOnce);
+}
+
+/// Tells the client of a fatal error and stops working.
+pub(crate) fn break_down() {
+    ask(Request::BreakDown);
+}
+
+/// Forgets all buffers.
+pub(crate) fn detach() {
+    forget_kinds();
+    ask(Request::Detach);
+}
+
+/// The driver ends: after this, no callback comes any more.
+pub(crate) extern "C" fn stop() {
+    subscriber::forget();
+    forget_kinds();
+    ask(Request::Stop);
+    STOPPED.store(true, Relaxed);
+}
+
+/// No work is recorded any more.
+fn forget_kinds() {
+    KINDS.store(0, Relaxed);
+    if let Some(core) = core() {
+        core.switches.kinds.store(0, Relaxed);
+    }
+}
+
+/// Waits for the answer; aborts when a buffer callback does not return.
+fn ask(request: Request) {
+    // SAFETY: gettid has no precondition.
+    let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
+    if !RUNNING.load(Relaxed) || has_stopped() || on_worker {
+        return;
+    }
+    let limit = Duration::from_millis(settings::get().watchdog_ms);
+    let mut mailbox = lock(&MAILBOX);
+    mailbox.requests.push_back(request);
+    mailbox.asked += 1;
+    let ticket = mailbox.asked;
+    ASKED.notify_one();
+    let mut seen = (DELIVERIES.load(Relaxed), Instant::now());
+    while mailbox.answered < ticket {
+        mailbox = ANSWERED.wait_timeout(mailbox, limit).unwrap_or_else(PoisonError::into_inner).0;
+        let deliveries = DELIVERIES.load(Relaxed);
+        if deliveries != seen.0 {
+            seen = (deliveries, Instant::now());
+        } else if mailbox.answered < ticket && seen.1.elapsed() >= limit {
+            gpusim_core::abort!(
+                "deadlock: a flush waits for bufferCompleted, which has not returned for {limit:?}"
+            );
+        }
+    }
+}
+
+#[derive(Default)]
+struct Worker {
+    /// Incomplete records, latest first.
+    pending: Vec<Pending>,
+    /// Full buffers that still hold incomplete records.
+    full: Vec<Buffer>,
+    /// Buffers held back for a random order.
+    held: Vec<Buffer>,
+    /// State of the random numbers; 0: keep all orders.
+    random: u64,
+    /// Up to when the GPU's work is done.
+    now: u64,
+}
+
+impl Worker {
+    fn run(mut self) {
+        // SAFETY: gettid has no precondition.
+        TID.store(unsafe { libc::gettid() } as u32, Relaxed);
+        self.random = settings::get().shuffle.map_or(0, |seed| seed.wrapping_mul(2) | 1);
+        loop {
+            let request = self.wait();
+            self.collect();
+            self.complete(request == Some(Request::DeliverAtOnce));
+            self.deliver_full();
+            match request {
+                Some(Request::Flush { forced }) => self.flush(forced),
+                Some(Request::DeliverAtOnce) => self.flush(false),
+                Some(Request::BreakDown) => self.break_down(),
+                Some(Request::Detach) => self.forget_all(),
+                Some(Request::Stop) => self.forget_all(),
+                None => continue,
+            }
+            lock(&MAILBOX).answered += 1;
+            ANSWERED.notify_all();
+            if request == Some(Request::Stop) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do: the next request, or none but records to look at.
+    fn wait(&self) -> Option<Request> {
+        const POLL: Duration = Duration::from_millis(1);
+        let mut mailbox = lock(&MAILBOX);
+        loop {
+            if let Some(request) = mailbox.requests.pop_front() {
+                return Some(request);
+            }
+            if std::mem::take(&mut mailbox.woken) {
+                return None;
+            }
+            if self.pending.is_empty() {
+                mailbox = ASKED.wait(mailbox).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let (guard, timeout) =
+                    ASKED.wait_timeout(mailbox, POLL).unwrap_or_else(PoisonError::into_inner);
+                mailbox = guard;
+                mailbox.woken |= timeout.timed_out();
+            }
+        }
+    }
+
+    /// Takes new records and full buffers from all lanes.
+    fn collect(&mut self) {
+        let lanes = lock(&LANES).clone();
+        for lane in lanes {
+            let mut content = lock(&lane.content);
+            self.pending.append(&mut content.inbox);
+            self.full.append(&mut content.full);
+        }
+        self.pending.sort_unstable_by_key(|p| Reverse(p.due));
+    }
+
+    /// Completes what is done by now, in the order of its end.
+    fn complete(&mut self, all: bool) {
+        self.now = if all || !settings::get().real_clock { u64::MAX } else { clock::now() };
+        while let Some(pending) = self.pending.pop_if(|p| p.due <= self.now) {
+            pending.complete();
+        }
+    }
+
+    fn deliver_full(&mut self) {
+        for buffer in self.full.extract_if(.., |b| b.is_complete()).collect::<Vec<_>>() {
+            self.deliver(buffer);
+        }
+    }
+
+    fn flush(&mut self, forced: bool) {
+        if forced {
+            self.pending.drain(..).for_each(Pending::forget);
+        }
+        let lanes = lock(&LANES).clone();
+        for lane in lanes {
+            self.take_lane(&mut lock(&lane.content), forced);
+        }
+        for buffer in std::mem::take(&mut self.full) {
+            if forced || buffer.is_complete() { self.deliver(buffer) } else { self.full.push(buffer) }
+        }
+        while !self.held.is_empty() {
+            self.deliver_one_held();
+        }
+        if settings::get().empty_buffers
+            && let Some(buffer) = Buffer::request(1)
+        {
+            self.hand_back(buffer);
+        }
+    }
+
+    /// Takes all buffers that a flush may hand out, and what came in since [`Worker::complete`].
+    fn take_lane(&mut self, content: &mut Content, forced: bool) {
+        for pending in content.inbox.drain(..) {
+            match (pending.due <= self.now, forced) {
+                (true, _) => pending.complete(),
+                (false, true) => pending.forget(),
+                (false, false) => self.pending.push(pending),
+            }
+        }
+        self.full.append(&mut content.full);
+        self.full.extend(content.current.take_if(|b| forced || (b.is_complete() && !b.is_empty())));
+    }
+
+    /// Hands a buffer to the client, or keeps it a while when orders are to be random.
+    fn deliver(&mut self, mut buffer: Buffer) {
+        const MOST_HELD: usize = 4;
+        if self.random == 0 {
+            return self.hand_back(buffer);
+        }
+        self.shuffle_records(&mut buffer);
+        self.held.push(buffer);
+        if self.held.len() >= MOST_HELD {
+            self.deliver_one_held();
+        }
+    }
+
+    fn deliver_one_held(&mut self) {
+        let index = self.random_below(self.held.len());
+        let buffer = self.held.swap_remove(index);
+        self.hand_back(buffer);
+    }
+
+    fn hand_back(&mut self, mut buffer: Buffer) {
+        let works = std::mem::take(&mut buffer.works);
+        if let Some(core) = core() {
+            // One by one only where a forced flush hands out what is not done.
+            let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
+            for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
+                (core.settle)(run.as_ptr(), run.len(), done(run[0].end));
+            }
+        }
+        buffer.hand_back();
+        DELIVERIES.fetch_add(1, Relaxed);
+    }
+
+    fn shuffle_records(&mut self, buffer: &mut Buffer) {
+        let version = settings::get().cupti;
+        let bytes = buffer.bytes();
+        let mut records = Vec::new();
+        let mut rest: &[u8] = bytes;
+        while let Some(kind) = rest.first_chunk::<4>() {
+            let Some(size) = layout::size_at(version, *kind) else { return };
+            let (record, after) = rest.split_at(size);
+            records.push(record.to_vec());
+            rest = after;
+        }
+        for i in (1..records.len()).rev() {
+            records.swap(i, self.random_below(i + 1));
+        }
+        bytes.copy_from_slice(&records.concat());
+    }
+
+    /// xorshift64
+    fn random_below(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % n as u64) as usize
+    }
+
+    fn break_down(&mut self) {
+        BROKEN.store(true, Relaxed);
+        callbacks::fatal_error();
+        subscriber::forget();
+        forget_kinds();
+        self.forget_all();
+    }
+
+    /// Drops every buffer; what was in them stays pending in the truth.
+    fn forget_all(&mut self) {
+        self.collect();
+        self.pending.drain(..).for_each(Pending::forget);
+        let mut buffers: Vec<Buffer> = self.full.drain(..).chain(self.held.drain(..)).collect();
+        for lane in lock(&LANES).iter() {
+            buffers.extend(lock(&lane.content).current.take());
+        }
+        for buffer in buffers {
+            if let Some(core) = core() {
+                (core.settle)(buffer.works.as_ptr(), buffer.works.len(), Fate::Pending);
+            }
+            buffer.abandon();
+        }
+    }
+}
