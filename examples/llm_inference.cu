@@ -130,11 +130,6 @@ __global__ void accumulate_kernel(float *x, const float *y, int count)
         x[i] += y[i];
 }
 
-#define LAUNCH(kernel, blocks, threads, stream, ...) \
-    do { \
-        CUDA_CALL_SITE(); \
-        kernel<<<blocks, threads, 0, stream>>>(__VA_ARGS__); \
-        check(cudaGetLastError(), #kernel); \
-    } while (0)
+#define LAUNCH(kernel, blocks, threads, stream) kernel<<<blocks, threads, 0, stream>>>
 
 #include "llm/program.h"

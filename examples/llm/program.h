@@ -1,12 +1,12 @@
 /* The inference examples from the command line down to the kernel launches: a decode loop as servers run
  * it, with a cache of keys and values, one stream that computes and one that copies.
  *
- * llm_inference.cu and llm_inference.c include it after saying what a launch is: the kernels, and
- *     LAUNCH(kernel, blocks, threads, stream, arguments...)
- * So both are the same program, and both must give the same stacks. It is written in what C99 and C++
- * have in common. One stack, and the names of its functions, are the point of the example:
+ * llm_inference.cu and llm_inference.c include it after the kernels and what a launch is,
+ *     LAUNCH(kernel, blocks, threads, stream)(arguments)
+ * so both are the same program, and both must give the same stacks. It is written in what C99 and C++
+ * have in common. The functions stand so that a flame graph of them reads well:
  *
- *     main -> generate -> decode -> forward -> attention_block -> matmul -> LAUNCH(matmul_kernel)
+ *     main;serve;generate;decode;forward;layer;attention_block;matmul
  */
 #ifndef LLM_PROGRAM_H
 #define LLM_PROGRAM_H
@@ -33,6 +33,13 @@ static void check(cudaError_t error, const char *call)
 }
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
+
+#define RUN(kernel, blocks, threads, stream, ...) \
+    do { \
+        CUDA_CALL_SITE(); \
+        LAUNCH(kernel, blocks, threads, stream)(__VA_ARGS__); \
+        check(cudaGetLastError(), #kernel); \
+    } while (0)
 
 /* ---- The command line. ---- */
 
@@ -203,7 +210,7 @@ static unsigned blocks(int threads)
 OWN_FRAME static void rmsnorm(struct session *session, float *out, const float *x, const float *weight)
 {
     ENTER();
-    LAUNCH(rmsnorm_kernel, 1, 256, session->compute, out, x, weight, DIM);
+    RUN(rmsnorm_kernel, 1, 256, session->compute, out, x, weight, DIM);
     LEAVE();
 }
 
@@ -212,36 +219,36 @@ OWN_FRAME static void matmul(struct session *session, float *out, const float *x
                              int inputs, int outputs)
 {
     ENTER();
-    LAUNCH(matmul_kernel, blocks(outputs * 32), 256, session->compute, out, x, matrix, inputs, outputs);
+    RUN(matmul_kernel, blocks(outputs * 32), 256, session->compute, out, x, matrix, inputs, outputs);
     LEAVE();
 }
 
 OWN_FRAME static void rope(struct session *session)
 {
     ENTER();
-    LAUNCH(rope_kernel, blocks(DIM / 2), 256, session->compute, session->query, session->key,
-           session->position);
+    RUN(rope_kernel, blocks(DIM / 2), 256, session->compute, session->query, session->key,
+        session->position);
     LEAVE();
 }
 
 OWN_FRAME static void softmax(struct session *session, float *rows, int count, int length, int stride)
 {
     ENTER();
-    LAUNCH(softmax_kernel, (unsigned)count, 256, session->compute, rows, length, stride);
+    RUN(softmax_kernel, (unsigned)count, 256, session->compute, rows, length, stride);
     LEAVE();
 }
 
 OWN_FRAME static void swiglu(struct session *session)
 {
     ENTER();
-    LAUNCH(swiglu_kernel, blocks(HIDDEN), 256, session->compute, session->gate, session->up, HIDDEN);
+    RUN(swiglu_kernel, blocks(HIDDEN), 256, session->compute, session->gate, session->up, HIDDEN);
     LEAVE();
 }
 
 OWN_FRAME static void accumulate(struct session *session, float *x, const float *y)
 {
     ENTER();
-    LAUNCH(accumulate_kernel, blocks(DIM), 256, session->compute, x, y, DIM);
+    RUN(accumulate_kernel, blocks(DIM), 256, session->compute, x, y, DIM);
     LEAVE();
 }
 
@@ -263,11 +270,10 @@ OWN_FRAME static void attention(struct session *session, int layer)
     const int length = session->position < CONTEXT ? session->position + 1 : CONTEXT;
     const float *keys = session->keys + (size_t)layer * CONTEXT * DIM;
     const float *values = session->values + (size_t)layer * CONTEXT * DIM;
-    LAUNCH(attention_scores_kernel, HEADS, 256, session->compute, session->scores, session->query, keys,
-           length);
+    RUN(attention_scores_kernel, HEADS, 256, session->compute, session->scores, session->query, keys, length);
     softmax(session, session->scores, HEADS, length, CONTEXT);
-    LAUNCH(attention_values_kernel, HEADS, HEAD_DIM, session->compute, session->mixed, session->scores,
-           values, length);
+    RUN(attention_values_kernel, HEADS, HEAD_DIM, session->compute, session->mixed, session->scores, values,
+        length);
     LEAVE();
 }
 
