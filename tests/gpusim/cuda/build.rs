@@ -1,11 +1,12 @@
-//! Gives the library the real one's soname and version node, and keeps it mapped for ever.
+//! Gives the library the real one's soname and version node and keeps it mapped for ever. Calls within
+//! it stay within it: libcuda and libcudart both export `gpusim_site`.
 
 use std::io::Write;
 
 fn main() -> std::io::Result<()> {
     let map = format!("--version-script={}/versions.map", env!("CARGO_MANIFEST_DIR"));
     let mut cargo = std::io::stdout();
-    for arg in ["-soname,libcuda.so.1", "-z,nodelete", &map] {
+    for arg in ["-soname,libcuda.so.1", "-z,nodelete", "-Bsymbolic", &map] {
         writeln!(cargo, "cargo:rustc-cdylib-link-arg=-Wl,{arg}")?;
     }
     writeln!(cargo, "cargo:rerun-if-changed=versions.map")

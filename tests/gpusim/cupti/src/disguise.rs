@@ -4,7 +4,7 @@
 //! the right names, as with the real ones, and a copy or link of the file is all a test needs.
 
 use crate::link::version;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -45,13 +45,14 @@ struct LinkMap {
 }
 
 struct Library {
-    handle: *mut c_void,
     dynamic: *mut Dynamic,
 }
 
 const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
 const DT_STRSZ: i64 = 10;
 const DT_SONAME: i64 = 14;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
 fn find_self() -> Library {
     let mut info: libc::Dl_info = {
@@ -67,9 +68,7 @@ fn find_self() -> Library {
     }
     // SAFETY: the loader's link_map begins with these fields and lives as long as this library.
     let dynamic = unsafe { (*map.cast::<LinkMap>()).dynamic };
-    // SAFETY: the path is this library's own, which is loaded: only its handle is fetched.
-    let handle = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    Library { handle, dynamic }
+    Library { dynamic }
 }
 
 unsafe extern "C" {
@@ -82,19 +81,39 @@ unsafe extern "C" {
 }
 
 impl Library {
-    /// Makes dlsym blind for a function.
+    /// Makes dlsym blind for a function. The table is searched by name: functions that do the same may
+    /// share an address.
     fn hide(&self, name: &str) {
-        let c_name = CString::new(name).expect("no NUL in a name");
-        // SAFETY: `handle` is this library's.
-        let address = unsafe { libc::dlsym(self.handle, c_name.as_ptr()) };
-        let symbol = symbol_at(address, &c_name);
-        if symbol.is_null() {
-            gpusim_core::abort!("libcupti has no {name} to hide");
-        }
+        let symbol = self.symbols().find(|&symbol| {
+            // SAFETY: `symbols` gives entries of the symbol table.
+            self.string(unsafe { (*symbol).name }).to_bytes() == name.as_bytes()
+        });
+        let Some(symbol) = symbol else { gpusim_core::abort!("libcupti has no {name} to hide") };
         writable(symbol.cast(), || {
             // SAFETY: the symbol table's entry, made writable; the loader skips entries of value 0.
             unsafe { (*symbol).value = 0 }
         });
+    }
+
+    /// The exported symbols. Their number stands in the hash table only: 4 words, the bloom filter, the
+    /// buckets, then one word a symbol; the last of a bucket's chain has its lowest bit set.
+    fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
+        let table = self.value(DT_GNU_HASH) as *const u32;
+        // SAFETY: the dynamic section tells where the hash table lies, and its own fields how long it is.
+        let word = move |i: usize| unsafe { *table.add(i) } as usize;
+        let (buckets, first, bloom) = (word(0), word(1), word(2));
+        let start = 4 + 2 * bloom;
+        let mut last = (start..start + buckets).map(word).max().unwrap_or(first);
+        while last >= first && word(start + buckets + last - first) & 1 == 0 {
+            last += 1;
+        }
+        let symbols = self.value(DT_SYMTAB) as *mut Symbol;
+        (first..=last).map(move |i| symbols.wrapping_add(i))
+    }
+
+    fn string(&self, offset: u32) -> &CStr {
+        // SAFETY: offsets in this library's tables point at C strings in its string table.
+        unsafe { CStr::from_ptr((self.value(DT_STRTAB) as *const c_char).add(offset as usize)) }
     }
 
     /// Sets the soname to one that stands in the string table as a version node, see `versions.map`.
@@ -114,6 +133,7 @@ impl Library {
         });
     }
 
+    /// An entry's number; addresses have been relocated by glibc.
     fn value(&self, tag: i64) -> u64 {
         // SAFETY: `entry` points into the dynamic section.
         self.entry(tag).map_or(0, |entry| unsafe { (*entry).value })
@@ -130,21 +150,6 @@ impl Library {
             }
         }
     }
-}
-
-/// The symbol table's entry of the function at `address`, if that is its name.
-fn symbol_at(address: *mut c_void, name: &CStr) -> *mut Symbol {
-    const RTLD_DL_SYMENT: c_int = 1;
-    let mut info: libc::Dl_info = {
-        // SAFETY: Dl_info is made of pointers, for which zero is valid.
-        unsafe { std::mem::zeroed() }
-    };
-    let mut symbol: *mut c_void = std::ptr::null_mut();
-    // SAFETY: `symbol` receives a pointer into the symbol table.
-    let found = unsafe { dladdr1(address, &mut info, &mut symbol, RTLD_DL_SYMENT) };
-    // SAFETY: on success dli_sname is NULL or the symbol's name.
-    let is_it = found != 0 && !info.dli_sname.is_null() && unsafe { CStr::from_ptr(info.dli_sname) } == name;
-    if is_it { symbol.cast() } else { std::ptr::null_mut() }
 }
 
 /// Runs `change` while the page of `address` can be written.

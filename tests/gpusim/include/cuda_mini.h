@@ -1,0 +1,158 @@
+/* The few CUDA functions that test programs and examples call, so that they build without a CUDA
+ * toolkit and run on the simulated stack. The declarations are our own; types that CUDA keeps opaque
+ * are `void *` here. Programs that nvcc compiles do not need this file.
+ *
+ *     #include "cuda_mini.h"
+ *     KERNEL(gemm, "_Z4gemmPfi", (float *a, int n), &a, &n)     // as if: __global__ void gemm(float *, int)
+ *     int main(void) { LAUNCH(gemm, 64, 256, 0)(a, n); return cudaDeviceSynchronize(); }
+ *
+ *     gcc program.c -I tests/gpusim/include -L DIR -lcudart     // DIR: tests/gpusim/run --stage
+ */
+#ifndef CUDA_MINI_H
+#define CUDA_MINI_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int cudaError_t;
+typedef void *cudaStream_t;
+typedef void *cudaEvent_t;
+typedef struct dim3 {
+    unsigned x, y, z;
+} dim3;
+
+enum { cudaSuccess = 0, cudaErrorNotReady = 600 };
+enum { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum { cudaStreamNonBlocking = 1 };
+#define cudaStreamLegacy ((cudaStream_t)1)
+#define cudaStreamPerThread ((cudaStream_t)2)
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaDeviceReset(void);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaPeekAtLastError(void);
+const char *cudaGetErrorName(cudaError_t error);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaDriverGetVersion(int *version);
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes);
+cudaError_t cudaFree(void *pointer);
+cudaError_t cudaMallocHost(void **pointer, size_t bytes);
+cudaError_t cudaFreeHost(void *pointer);
+cudaError_t cudaMallocManaged(void **pointer, size_t bytes, unsigned flags);
+cudaError_t cudaMallocAsync(void **pointer, size_t bytes, cudaStream_t stream);
+cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync_ptsz(void *to, const void *from, size_t bytes, int kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         int kind);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, int kind, cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t stream);
+cudaError_t cudaMemset(void *to, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                             cudaStream_t stream);
+cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                                  cudaStream_t stream);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void *), void *data);
+cudaError_t cudaProfilerStart(void);
+cudaError_t cudaProfilerStop(void);
+
+/* What nvcc's host code calls. */
+void **__cudaRegisterFatBinary(void *binary);
+void __cudaRegisterFatBinaryEnd(void **handle);
+void __cudaRegisterFunction(void **handle, const char *host_function, char *device_function, const char *name,
+                            int thread_limit, void *thread, void *block, void *block_size, void *grid_size,
+                            int *warp_size);
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream);
+cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
+
+/* The driver API, for programs that link -lcuda. */
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef void *CUcontext, *CUmodule, *CUfunction, *CUstream;
+
+CUresult cuInit(unsigned flags);
+CUresult cuDriverGetVersion(int *version);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDeviceGet(CUdevice *device, int ordinal);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuCtxSynchronize(void);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr pointer);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params,
+                        void **extra);
+
+/* Where the program says it stands, frames from the root with semicolons: the simulation's truth file
+ * keeps it beside every piece of GPU work. Absent, and so NULL, on a real stack. */
+__attribute__((weak)) void gpusim_site(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+
+#define SITE(path) (gpusim_site ? gpusim_site(path) : (void)0)
+
+/* KERNEL(name, "mangled", (parameters), &each, &parameter): a host stub as nvcc makes one, registered
+ * before main. For a kernel without parameters: KERNEL(name, "mangled", (void), NULL). */
+#define KERNEL(name, mangled, parameters, ...)                                                          \
+    __attribute__((noinline)) static void name parameters {                                             \
+        void *args_[] = {__VA_ARGS__};                                                                  \
+        dim3 grid_, block_;                                                                             \
+        size_t shared_;                                                                                 \
+        cudaStream_t stream_;                                                                           \
+        if (__cudaPopCallConfiguration(&grid_, &block_, &shared_, &stream_) == cudaSuccess)             \
+            cudaLaunchKernel((const void *)name, grid_, block_, args_, shared_, stream_);               \
+    }                                                                                                   \
+    __attribute__((constructor)) static void name##_register_(void) {                                   \
+        static int binary_;                                                                             \
+        static char mangled_[] = mangled;                                                               \
+        void **handle_ = __cudaRegisterFatBinary(&binary_);                                             \
+        __cudaRegisterFunction(handle_, (const char *)name, mangled_, mangled, -1, 0, 0, 0, 0, 0);      \
+        __cudaRegisterFatBinaryEnd(handle_);                                                            \
+    }
+
+/* LAUNCH(name, blocks, threads, stream)(arguments): what `name<<<blocks, threads, 0, stream>>>` is. */
+#define LAUNCH(name, blocks, threads, stream)                                                           \
+    if (__cudaPushCallConfiguration(DIM_(blocks), DIM_(threads), 0, stream) == 0) name
+#ifdef __cplusplus
+#define DIM_(n) dim3{(unsigned)(n), 1, 1}
+#else
+#define DIM_(n) ((dim3){(n), 1, 1})
+#endif
+
+#endif

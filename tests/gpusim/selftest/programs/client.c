@@ -1,0 +1,217 @@
+/* A small CUPTI client, loaded by the simulated driver through CUDA_INJECTION64_PATH. It writes what it
+ * sees to $CLIENT_LOG, a line each, and does what the other CLIENT_* variables say:
+ *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
+ *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
+ *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
+ *   CLIENT_IN=...         what to do inside callbacks, see act_inside
+ *   CLIENT_RETURN=0       what InitializeInjection returns
+ *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps from 1000
+ * The declarations are our own. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef int (*function)();
+static void *cupti;
+static void *subscriber;
+static FILE *log_file;
+static int callbacks_seen, buffers_out;
+static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static function cupti_function(const char *name) { return (function)dlsym(cupti, name); }
+#define CUPTI(name) (cupti_function("cupti" #name))
+
+static const char *option(const char *name, const char *otherwise) {
+    const char *value = getenv(name);
+    return value && *value ? value : otherwise;
+}
+
+static void say(const char *format, ...) {
+    char line[16384];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line - 1, format, args);
+    va_end(args);
+    if (n > (int)sizeof line - 2) n = sizeof line - 2;
+    line[n] = '\n';
+    if (log_file) fwrite(line, 1, n + 1, log_file);
+}
+
+static uint32_t u32(const char *record, int offset) { uint32_t v; memcpy(&v, record + offset, 4); return v; }
+static uint64_t u64(const char *record, int offset) { uint64_t v; memcpy(&v, record + offset, 8); return v; }
+
+static uint64_t own_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void act_inside(const char *where) {
+    const char *action = option("CLIENT_IN", "");
+    if (strncmp(action, where, strlen(where)) || action[strlen(where)] != ':') return;
+    action += strlen(where) + 1;
+    void *runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);
+    if (!strcmp(action, "flush")) CUPTI(ActivityFlushAll)(0);
+    if (!strcmp(action, "cuda")) ((function)dlsym(runtime, "cudaGetLastError"))();
+    if (!strcmp(action, "sync")) ((function)dlsym(runtime, "cudaDeviceSynchronize"))();
+    if (!strcmp(action, "lock")) pthread_mutex_lock(&own_lock);
+    if (!strcmp(action, "exit")) exit(3);
+    if (!strcmp(action, "sleep")) sleep(30);
+}
+
+static void requested(uint8_t **buffer, size_t *size, size_t *records) {
+    size_t bytes = atol(option("CLIENT_BUFFER", "65536"));
+    act_inside("requested");
+    *size = bytes;
+    *records = atol(option("CLIENT_RECORDS", "0"));
+    *buffer = bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+    if (bytes % 2) *buffer += 1;
+    __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
+}
+
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
+    (void)context, (void)stream;
+    char thread[32];
+    pthread_getname_np(pthread_self(), thread, sizeof thread);
+    say("buffer size=%zu valid=%zu thread=%s tid=%ld", size, valid, thread, (long)syscall(SYS_gettid));
+    act_inside("completed");
+    char *record = NULL, *before = NULL;
+    while (CUPTI(ActivityGetNextRecord)(buffer, valid, &record) == 0) {
+        uint32_t kind = u32(record, 0);
+        if (before) say("stride %ld", (long)(record - before));
+        if (kind == 10 || kind == 3) {
+            const char *name;
+            memcpy(&name, record + 104, sizeof name);
+            say("record kind=%u corr=%u start=%llu end=%llu device=%u context=%u stream=%u grid=%u,%u,%u name=%s", kind,
+                u32(record, 92), u64(record, 16), u64(record, 24), u32(record, 40), u32(record, 44), u32(record, 48),
+                u32(record, 52), u32(record, 56), u32(record, 60), name ? name : "NULL");
+        } else if (kind == 1 || kind == 2 || kind == 22) {
+            say("record kind=%u corr=%u start=%llu end=%llu device=%u context=%u stream=%u bytes=%llu copy=%u from=%u to=%u "
+                "peers=%u:%u",
+                kind, u32(record, kind == 22 ? 60 : 44), u64(record, 16), u64(record, 24), u32(record, 32), u32(record, 36),
+                u32(record, 40), u64(record, 8), (uint8_t)record[4], (uint8_t)record[5], (uint8_t)record[6],
+                kind == 22 ? u32(record, 44) : 0, kind == 22 ? u32(record, 52) : 0);
+        } else if (kind == 4 || kind == 5) {
+            say("record kind=%u corr=%u start=%llu end=%llu cbid=%u thread=%u result=%u", kind, u32(record, 32), u64(record, 8),
+                u64(record, 16), u32(record, 4), u32(record, 28), u32(record, 36));
+        } else {
+            say("record kind=%u corr=0 start=0 end=0", kind);
+        }
+        before = record;
+    }
+    __atomic_sub_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
+    free((void *)((uintptr_t)buffer & ~1ul));
+}
+
+struct data {
+    uint32_t site;
+    const char *name;
+    const void *params;
+    const uint32_t *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_uid;
+    uint64_t *slot;
+    uint32_t corr;
+};
+
+static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) {
+    const struct data *d = raw;
+    (void)user;
+    callbacks_seen = 1;
+    if (domain == 6) {
+        say("state id=%u result=%u", id, *(const uint32_t *)raw);
+    } else if (domain > 2) {
+        say("resource domain=%u id=%u", domain, id);
+        act_inside("resource");
+    } else {
+        say("callback domain=%u id=%u site=%s corr=%u name=%s symbol=%s slot=%llu tid=%ld result=%d", domain, id,
+            d->site ? "exit" : "enter", d->corr, d->name, d->symbol ? d->symbol : "NULL", *d->slot,
+            (long)syscall(SYS_gettid), d->result ? (int)*d->result : -1);
+        if (!d->site) *d->slot = 1000 + d->corr;
+        act_inside(d->site ? "exit" : "enter");
+        if (d->site && !strcmp(option("CLIENT_FLUSH", ""), "now")) say("FlushAll %d", CUPTI(ActivityFlushAll)(0));
+    }
+}
+
+static void dropped(void) {
+    size_t n = 99;
+    int result = CUPTI(ActivityGetNumDroppedRecords)(NULL, 0, &n);
+    say("dropped n=%zu result=%d", n, result);
+}
+
+static void at_exit(void) {
+    const char *flush = option("CLIENT_FLUSH", "1");
+    if (strcmp(flush, "none") && (callbacks_seen || !strcmp(flush, "always")))
+        say("FlushAll %d", CUPTI(ActivityFlushAll)(strcmp(flush, "0") != 0));
+    dropped();
+    dropped();
+    say("out n=%d", buffers_out);
+    fflush(log_file);
+}
+
+/* Holds its own lock and then calls CUPTI, while `bufferRequested` does it the other way round. */
+static void *opposite_order(void *unused) {
+    pthread_mutex_lock(&own_lock);
+    usleep(300000);
+    dropped();
+    return unused;
+}
+
+/* For programs: what a client that polls does. */
+void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag)); }
+
+int InitializeInjection(void) {
+    if (!log_file) log_file = fopen(option("CLIENT_LOG", "/dev/null"), "a");
+    say("injected tid=%ld pid=%d", (long)syscall(SYS_gettid), getpid());
+    cupti = dlopen(option("CLIENT_CUPTI", "libcupti.so.13"), RTLD_NOW);
+    if (!cupti) return say("no cupti: %s", dlerror()), 1;
+    uint32_t version = 0;
+    int result = CUPTI(GetVersion)(&version);
+    say("version n=%u result=%d", version, result);
+    for (const char **name = (const char *[]){"Subscribe", "Subscribe_v2", "GetErrorMessage", "ActivityGetStructSize", 0}; *name; name++) {
+        char full[64];
+        snprintf(full, sizeof full, "cupti%s", *name);
+        say("symbol %s %s", full, cupti_function(full) ? "present" : "missing");
+    }
+    void *again = dlopen(option("CLIENT_SONAME", "libcupti.so.13"), RTLD_NOW | RTLD_NOLOAD);
+    say("soname %s", again == cupti ? "same" : again ? "other" : "unknown");
+    result = CUPTI(Subscribe)(&subscriber, callback, NULL);
+    say("Subscribe %d", result);
+    if (result) return fflush(log_file), 1;
+    if (*option("CLIENT_THREADS", "")) {
+        uint8_t on = atoi(option("CLIENT_THREADS", ""));
+        size_t size = 1;
+        say("SetAttribute %d", CUPTI(ActivitySetAttribute)(9, &size, &on));
+    }
+    if (*option("CLIENT_CLOCK", "")) say("clock %d", CUPTI(ActivityRegisterTimestampCallback)(own_clock));
+    say("RegisterCallbacks %d", CUPTI(ActivityRegisterCallbacks)(requested, completed));
+    for (const char *p = option("CLIENT_KINDS", ""); *p; p += strspn(p, ","))
+        say("ActivityEnable %d", CUPTI(ActivityEnable)((uint32_t)strtoul(p, (char **)&p, 10)));
+    for (const char *p = option("CLIENT_CALLBACKS", ""); *p; p += strspn(p, ",")) {
+        uint32_t domain = strtoul(p, (char **)&p, 10), id = strtoul(p + 1, (char **)&p, 10);
+        int result = id ? CUPTI(EnableCallback)(1, subscriber, domain, id) : CUPTI(EnableDomain)(1, subscriber, domain);
+        if (result) say("EnableCallback %d", result);
+    }
+    atexit(at_exit);
+    if (!strncmp(option("CLIENT_IN", ""), "requested:lock", 14)) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, opposite_order, NULL);
+        usleep(100000);
+    }
+    return atoi(option("CLIENT_RETURN", "1"));
+}
+
+__attribute__((destructor)) static void unload(void) {
+    say("destructor");
+    if (log_file) fclose(log_file);
+    log_file = NULL;
+}
