@@ -1,0 +1,70 @@
+/* Lets an example say where it stands, so that tests can hold a profiler's stacks against it.
+ *
+ * The simulated CUDA stack of tests/gpusim exports gpusim_site() and writes what it is told beside
+ * each piece of GPU work. On a real CUDA stack the symbol does not exist and all of this does nothing:
+ * gpuflame needs none of it, and you can leave it out of a program of your own.
+ *
+ *     OWN_FRAME static void forward(void)
+ *     {
+ *         ENTER();
+ *         CUDA_CALL_SITE();      right before a CUDA call: "main;decode;forward"
+ *         cudaLaunchKernel(...);
+ *         LEAVE();               also keeps the call above from becoming a jump, which has no frame
+ *     }
+ */
+#ifndef CALL_SITE_H
+#define CALL_SITE_H
+
+#include <stddef.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C"
+#endif
+    void
+    gpusim_site(const char *path) __attribute__((weak));
+
+/* A function that keeps its frame and its name: not inlined, no `forward.constprop.0`. */
+#ifdef __clang__
+#define OWN_FRAME __attribute__((noinline))
+#else
+#define OWN_FRAME __attribute__((noinline, noclone))
+#endif
+
+#define ENTER() const size_t call_site_caller = call_site_enter(__func__)
+#define LEAVE() call_site_leave(call_site_caller)
+#define CUDA_CALL_SITE() call_site_tell()
+
+/* The calling thread's path, root first, and its length. */
+static __thread char call_site_path[512];
+static __thread size_t call_site_length;
+
+/* Returns the caller's length, for LEAVE. */
+static inline size_t call_site_enter(const char *function)
+{
+    const size_t caller = call_site_length;
+    const size_t length = strlen(function);
+    if (gpusim_site && caller + length + 2 <= sizeof call_site_path) {
+        if (caller > 0)
+            call_site_path[call_site_length++] = ';';
+        memcpy(call_site_path + call_site_length, function, length + 1);
+        call_site_length += length;
+    }
+    return caller;
+}
+
+static inline void call_site_leave(size_t caller)
+{
+    call_site_length = caller;
+    call_site_path[caller] = '\0';
+    /* Not to be moved before the call that came last in the function. */
+    __asm__ volatile("" ::: "memory");
+}
+
+static inline void call_site_tell(void)
+{
+    if (gpusim_site)
+        gpusim_site(call_site_path);
+}
+
+#endif

@@ -1,0 +1,120 @@
+//! Everything in one command: `cargo run --release --example demo` profiles a small decode loop and
+//! shows what came of it.
+//!
+//! It does what a user does by hand: start a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. The
+//! program is this one again, started with another argument: `probe` looks for a GPU, `workload` launches
+//! kernels. Without a GPU the workload runs on the simulated CUDA stack that the tests use, where kernels
+//! take a made-up time and compute nothing; stacks, files and ledger are as on a real one.
+#![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
+
+mod call_site;
+mod driver;
+mod report;
+mod stage;
+mod workload;
+
+use stage::Stack;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// An error is the line that the user gets: what, where, what next.
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    call_site::frame!(main);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => demonstrate(),
+        ["probe"] => driver::probe(),
+        ["workload"] => workload::run(),
+        _ => Err("it takes no arguments: cargo run --release --example demo".to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("demo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Records on the real stack where there is one, else, or if nothing came of it, on the simulated one.
+fn demonstrate() -> Result<()> {
+    let library = stage::find_library("libgpuflame.so")?;
+    match probe()? {
+        Ok(gpu) => {
+            println!("demo: recording a decode loop on {gpu}");
+            if let Some(prefix) = record(&library, Stack::Real)? {
+                return show(&prefix);
+            }
+            println!("demo: nothing was recorded there; the lines above say why");
+        }
+        Err(reason) => println!("demo: no GPU to record on: {reason}"),
+    }
+    println!("demo: recording a decode loop on the simulated CUDA stack, whose times are made up");
+    let nothing = || "gpuflame wrote no table; the lines above say why".to_owned();
+    show(&record(&library, Stack::Simulated)?.ok_or_else(nothing)?)
+}
+
+/// The GPU's name, or why there is none. In a process of its own: one that has initialised CUDA cannot be
+/// profiled from the start any more, nor forked.
+fn probe() -> Result<std::result::Result<String, String>> {
+    let output = myself("probe")?
+        .env_remove("CUDA_INJECTION64_PATH")
+        .output()
+        .map_err(|e| format!("cannot start itself to look for a GPU: {e}"))?;
+    if output.status.success() {
+        return Ok(Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()));
+    }
+    let reason = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("demo: ").to_owned();
+    Ok(Err(if reason.is_empty() { format!("looking for one ended with {}", output.status) } else { reason }))
+}
+
+/// Runs the workload with the library injected; returns the prefix of the outputs, if there are any.
+fn record(library: &Path, stack: Stack) -> Result<Option<String>> {
+    let mut command = myself("workload")?;
+    command.env("CUDA_INJECTION64_PATH", library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
+    // What a shell may have set for another program would leave this one without its three files.
+    for name in ["GPUFLAME_FORMATS", "GPUFLAME_ENABLED", "GPUFLAME_UNIT"] {
+        command.env_remove(name);
+    }
+    if stack == Stack::Simulated {
+        stage::simulate(&mut command)?;
+    }
+    let before = tables()?;
+    let mut child = command.spawn().map_err(|e| format!("cannot start itself as the workload: {e}"))?;
+    let status = child.wait().map_err(|e| format!("cannot wait for the workload: {e}"))?;
+    if !status.success() {
+        return Err(format!("the workload ended with {status}; its own line above says why"));
+    }
+    let its_own = format!("gpuflame-demo.{}.", child.id());
+    let new = tables()?.into_iter().find(|name| name.starts_with(&its_own) && !before.contains(name));
+    Ok(new.map(|name| name.trim_end_matches(".csv").to_owned()))
+}
+
+/// The tables in the current folder. One of an earlier process with the same id may be among them; then
+/// gpuflame takes another name for its own.
+fn tables() -> Result<BTreeSet<String>> {
+    let folder = std::fs::read_dir(".").map_err(|e| format!("cannot read the current folder: {e}"))?;
+    let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    Ok(names.filter(|name| name.starts_with("gpuflame-demo.") && name.ends_with(".csv")).collect())
+}
+
+fn myself(role: &str) -> Result<Command> {
+    let mut command = Command::new(stage::executable()?);
+    command.arg(role);
+    Ok(command)
+}
+
+fn show(prefix: &str) -> Result<()> {
+    report::top_five(Path::new(&format!("{prefix}.csv")))?;
+    println!();
+    for (what, suffix) in [("flame graph", "svg"), ("folded stacks", "folded"), ("table", "csv")] {
+        let path = std::path::absolute(format!("{prefix}.{suffix}"));
+        println!("{what:<14} {}", path.map_err(|e| format!("{prefix}.{suffix}: {e}"))?.display());
+    }
+    println!();
+    println!("Open the flame graph in a browser: click a frame to zoom, Ctrl-F to search.");
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! The program that is profiled: a decode loop, whose functions are what the flame graph should show.
+//! It computes next to nothing of interest, but on a real GPU it does compute.
+//!
+//! Two streams: one computes; the other brings embeddings in and takes results out.
+
+use crate::Result;
+use crate::call_site::frame;
+use crate::driver::Argument::{Buffer as Address, Count};
+use crate::driver::{Buffer, Event, Gpu, Kernel, Stream};
+use std::ffi::CStr;
+
+const WIDTH: usize = 1024;
+const LAYERS: usize = 4;
+const VOCABULARY: usize = 256;
+const PROMPT: [usize; 4] = [11, 42, 7, 201];
+const TOKENS: usize = 48;
+const CONTEXT: usize = PROMPT.len() + TOKENS;
+
+const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+/// The command line's `workload`.
+#[inline(never)]
+pub(crate) fn run() -> Result<()> {
+    frame!(run);
+    let ptx = CStr::from_bytes_with_nul(KERNELS.as_bytes()).map_err(|e| format!("kernels.ptx: {e}"))?;
+    let mut session = load(Gpu::open(ptx)?)?;
+    generate(&mut session)?;
+    session.gpu.finish()
+}
+
+/// Matrices of WIDTH by WIDTH.
+struct Layer {
+    query: Buffer,
+    attention_out: Buffer,
+    up: Buffer,
+    down: Buffer,
+    /// CONTEXT rows of WIDTH, one for each position so far.
+    cache: Buffer,
+}
+
+/// The model and one sequence being decoded.
+struct Session {
+    gpu: Gpu,
+    matmul: Kernel,
+    attention: Kernel,
+    silu: Kernel,
+    accumulate: Kernel,
+    compute: Stream,
+    copy: Stream,
+    event: Event,
+    layers: Vec<Layer>,
+    /// VOCABULARY rows of WIDTH.
+    embeddings: Buffer,
+    /// The residual stream, and what the blocks need beside it: WIDTH each.
+    x: Buffer,
+    query: Buffer,
+    mixed: Buffer,
+    out: Buffer,
+    position: usize,
+}
+
+#[inline(never)]
+fn load(gpu: Gpu) -> Result<Session> {
+    frame!(load);
+    let mut random = Random(1);
+    let mut layers = Vec::new();
+    for _ in 0..LAYERS {
+        layers.push(load_layer(&gpu, &mut random)?);
+    }
+    Ok(Session {
+        matmul: gpu.kernel(c"matmul_kernel")?,
+        attention: gpu.kernel(c"attention_kernel")?,
+        silu: gpu.kernel(c"silu_kernel")?,
+        accumulate: gpu.kernel(c"accumulate_kernel")?,
+        compute: gpu.stream()?,
+        copy: gpu.stream()?,
+        event: gpu.event()?,
+        layers,
+        embeddings: upload(&gpu, VOCABULARY, &mut random)?,
+        x: gpu.buffer(WIDTH)?,
+        query: gpu.buffer(WIDTH)?,
+        mixed: gpu.buffer(WIDTH)?,
+        out: gpu.buffer(WIDTH)?,
+        position: 0,
+        gpu,
+    })
+}
+
+#[inline(never)]
+fn load_layer(gpu: &Gpu, random: &mut Random) -> Result<Layer> {
+    frame!(load_layer);
+    Ok(Layer {
+        query: upload(gpu, WIDTH, random)?,
+        attention_out: upload(gpu, WIDTH, random)?,
+        up: upload(gpu, WIDTH, random)?,
+        down: upload(gpu, WIDTH, random)?,
+        cache: gpu.buffer(CONTEXT * WIDTH)?,
+    })
+}
+
+/// A matrix of random numbers, small enough that products with it do not grow.
+#[inline(never)]
+fn upload(gpu: &Gpu, rows: usize, random: &mut Random) -> Result<Buffer> {
+    frame!(upload);
+    let numbers: Vec<f32> = (0..rows * WIDTH).map(|_| random.next() / (WIDTH as f32).sqrt()).collect();
+    let buffer = gpu.buffer(numbers.len())?;
+    gpu.write(&buffer, &numbers)?;
+    Ok(buffer)
+}
+
+#[inline(never)]
+fn generate(session: &mut Session) -> Result<()> {
+    frame!(generate);
+    reset(session)?;
+    prefill(session)?;
+    for _ in 0..TOKENS {
+        let token = sample(session)?;
+        decode(session, token)?;
+    }
+    Ok(())
+}
+
+/// A new sequence: nothing is cached yet.
+#[inline(never)]
+fn reset(session: &mut Session) -> Result<()> {
+    frame!(reset);
+    session.position = 0;
+    for layer in &session.layers {
+        session.gpu.clear(&layer.cache, session.compute)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn prefill(session: &mut Session) -> Result<()> {
+    frame!(prefill);
+    for token in PROMPT {
+        forward(session, token)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn decode(session: &mut Session, token: usize) -> Result<()> {
+    frame!(decode);
+    forward(session, token)
+}
+
+#[inline(never)]
+fn forward(session: &mut Session, token: usize) -> Result<()> {
+    frame!(forward);
+    embed(session, token)?;
+    for layer in &session.layers {
+        attention(session, layer)?;
+        mlp(session, layer)?;
+    }
+    session.position += 1;
+    Ok(())
+}
+
+/// On the copy stream, when `x` is free, and before anything computes with it.
+#[inline(never)]
+fn embed(session: &Session, token: usize) -> Result<()> {
+    frame!(embed);
+    let row = session.embeddings.part(token * WIDTH, WIDTH);
+    session.gpu.order(session.compute, session.event, session.copy)?;
+    session.gpu.copy(&session.x, &row, session.copy)?;
+    session.gpu.order(session.copy, session.event, session.compute)
+}
+
+#[inline(never)]
+fn attention(session: &Session, layer: &Layer) -> Result<()> {
+    frame!(attention);
+    matmul(session, &session.query, &session.x, &layer.query)?;
+    append_to_cache(session, layer)?;
+    attend(session, layer)?;
+    matmul(session, &session.out, &session.mixed, &layer.attention_out)?;
+    accumulate(session)
+}
+
+#[inline(never)]
+fn mlp(session: &Session, layer: &Layer) -> Result<()> {
+    frame!(mlp);
+    matmul(session, &session.mixed, &session.x, &layer.up)?;
+    silu(session)?;
+    matmul(session, &session.out, &session.mixed, &layer.down)?;
+    accumulate(session)
+}
+
+#[inline(never)]
+fn append_to_cache(session: &Session, layer: &Layer) -> Result<()> {
+    frame!(append_to_cache);
+    let row = layer.cache.part(session.position * WIDTH, WIDTH);
+    session.gpu.copy(&row, &session.x, session.compute)
+}
+
+#[inline(never)]
+fn matmul(session: &Session, out: &Buffer, x: &Buffer, matrix: &Buffer) -> Result<()> {
+    frame!(matmul);
+    let arguments = [Address(out), Address(x), Address(matrix), Count(WIDTH as u32)];
+    // SAFETY: as kernels.ptx declares them: two vectors and a square matrix.
+    unsafe { session.gpu.launch(session.matmul, WIDTH as u32, session.compute, &arguments) }
+}
+
+/// Takes longer with every token: the cache grows. (Not on the simulated stack.)
+#[inline(never)]
+fn attend(session: &Session, layer: &Layer) -> Result<()> {
+    frame!(attend);
+    let length = session.position as u32 + 1;
+    let arguments = [
+        Address(&session.mixed),
+        Address(&session.query),
+        Address(&layer.cache),
+        Count(length),
+        Count(WIDTH as u32),
+    ];
+    // SAFETY: as kernels.ptx declares them: two vectors and `length` rows, of which there are CONTEXT.
+    unsafe { session.gpu.launch(session.attention, WIDTH as u32, session.compute, &arguments) }
+}
+
+#[inline(never)]
+fn silu(session: &Session) -> Result<()> {
+    frame!(silu);
+    let arguments = [Address(&session.mixed), Count(WIDTH as u32)];
+    // SAFETY: as kernels.ptx declares them: a vector.
+    unsafe { session.gpu.launch(session.silu, WIDTH as u32, session.compute, &arguments) }
+}
+
+#[inline(never)]
+fn accumulate(session: &Session) -> Result<()> {
+    frame!(accumulate);
+    let arguments = [Address(&session.x), Address(&session.out), Count(WIDTH as u32)];
+    // SAFETY: as kernels.ptx declares them: two vectors.
+    unsafe { session.gpu.launch(session.accumulate, WIDTH as u32, session.compute, &arguments) }
+}
+
+/// The next token: where the result is largest.
+#[inline(never)]
+fn sample(session: &Session) -> Result<usize> {
+    frame!(sample);
+    let mut logits = [0.0; VOCABULARY];
+    session.gpu.order(session.compute, session.event, session.copy)?;
+    session.gpu.read(&mut logits, &session.x, session.copy)?;
+    let largest = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    Ok(largest.map_or(0, |(token, _)| token))
+}
+
+/// xorshift64* (Vigna 2016): the same numbers on every run.
+struct Random(u64);
+
+impl Random {
+    /// In -1 to 1.
+    fn next(&mut self) -> f32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let bits = self.0.wrapping_mul(2_685_821_657_736_338_717) >> 40;
+        bits as f32 / (1 << 23) as f32 - 1.0
+    }
+}
