@@ -171,6 +171,7 @@ void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag));
 
 int InitializeInjection(void) {
     if (!log_file) log_file = fopen(option("CLIENT_LOG", "/dev/null"), "a");
+    if (log_file) setvbuf(log_file, NULL, _IOLBF, 1 << 14);
     say("injected tid=%ld pid=%d", (long)syscall(SYS_gettid), getpid());
     cupti = dlopen(option("CLIENT_CUPTI", "libcupti.so.13"), RTLD_NOW);
     if (!cupti) return say("no cupti: %s", dlerror()), 1;
@@ -186,7 +187,7 @@ int InitializeInjection(void) {
     say("soname %s", again == cupti ? "same" : again ? "other" : "unknown");
     result = CUPTI(Subscribe)(&subscriber, callback, NULL);
     say("Subscribe %d", result);
-    if (result) return fflush(log_file), 1;
+    if (result) return fflush(log_file), atoi(option("CLIENT_RETURN", "1"));
     if (*option("CLIENT_THREADS", "")) {
         uint8_t on = atoi(option("CLIENT_THREADS", ""));
         size_t size = 1;
