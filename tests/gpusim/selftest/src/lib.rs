@@ -243,7 +243,7 @@ pub fn program(name: &str) -> PathBuf {
         let mut gcc = Command::new("gcc");
         gcc.args(["-O1", "-g", "-Wall", "-o"]).arg(&path).arg(&source).arg("-I").arg(here.join("../include"));
         if name.ends_with(".so") {
-            gcc.args(["-shared", "-fPIC"]);
+            gcc.args(["-shared", "-fPIC", "-fno-omit-frame-pointer"]);
         } else {
             gcc.arg("-L").arg(folder()).args(["-lcudart", "-lcuda"]);
         }

@@ -101,9 +101,40 @@ fn an_exit_is_told_even_if_the_program_ends_inside_a_callback() {
 }
 
 #[test]
-fn frames_with_and_without_frame_pointers_both_call_the_client() {
+fn a_callbacks_stack_runs_through_all_three_libraries_to_main() {
     for frames in ["fp", "nofp"] {
-        let outcome = Run::new("basic", &[]).client("", LAUNCHES).env("GPUSIM_FRAMES", frames).outcome();
-        assert_eq!(callbacks(&outcome.expect_success()).len(), 8);
+        let run =
+            Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", frames);
+        let outcome = run.outcome().expect_success();
+        let stack = outcome.lines("stack")[1];
+        let mut files: Vec<&str> = stack.str("by_eh_frame").split('>').collect();
+        let in_cupti = files.iter().filter(|f| f.starts_with("libcupti")).count();
+        assert!(in_cupti >= 4, "{frames}: {}", stack.text);
+        files.dedup();
+        let expected =
+            ["client.so", "libcupti.so.13", "libcuda.so.1", "libcudart.so.13", "basic", "libc.so.6", "basic"];
+        assert_eq!(files, expected, "{frames}");
     }
+}
+
+#[test]
+fn frame_pointers_lead_through_cupti_or_end_there() {
+    let frames = |way| {
+        let run =
+            Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
+        run.outcome().expect_success().lines("stack")[1].number("by_pointers")
+    };
+    // Two frames of the client's own, then at most the pointer that the next frame has destroyed.
+    assert!(frames("nofp") <= 2);
+    assert!(frames("fp") >= 5);
+}
+
+#[test]
+fn the_injections_stack_runs_through_pthread_once() {
+    let outcome = Run::new("basic", &[]).client("", "").env("CLIENT_STACK", "1").outcome().expect_success();
+    let files =
+        outcome.lines("stack")[0].str("by_eh_frame").replace(">libcuda.so.1>libcuda.so.1", ">libcuda.so.1");
+    let at = |name: &str| files.find(name).unwrap_or_else(|| panic!("no {name} in {files}"));
+    assert!(at("libcuda.so.1") < at("libcudart.so.13") && at("libcudart.so.13") < at("libc.so.6"));
+    assert!(files.ends_with("basic"));
 }

@@ -105,6 +105,12 @@ fn another_subscriber_is_told_by_39() {
 }
 
 #[test]
+fn a_call_after_a_failed_subscribe_is_the_clients_end() {
+    let run = init("init").env("GPUSIM_OTHER_SUBSCRIBER", "1").env("CLIENT_INSIST", "1");
+    run.outcome().expect_abort("a CUPTI call after cuptiSubscribe failed");
+}
+
+#[test]
 fn parent_and_child_are_each_injected_when_forked_before_cu_init() {
     let outcome = init("fork-before").outcome().expect_success();
     assert_eq!(outcome.stdout, "cuInit 0\nchild count 0\nstatus 0\ncuInit 0\n");
