@@ -8,7 +8,7 @@
 //!                               +--> Failed (said once; the application runs on)
 //! ```
 //!
-//! [`collector`] is the thread that gathers rows, [`pipeline`] what it feeds, [`write`] and [`ledger`]
+//! `collector` is the thread that gathers rows, `pipeline` what it feeds, `write` and `ledger`
 //! what comes out.
 
 mod collector;
