@@ -5,8 +5,20 @@
 
 #![deny(unsafe_code)]
 
+pub mod aggregate;
+pub mod capture;
 pub mod control;
+#[allow(unsafe_code)]
+pub mod cupti;
 pub mod error;
+pub mod export;
+pub mod join;
+pub mod profile;
 pub mod record;
+pub mod session;
+pub mod stats;
+pub mod symbolize;
+#[allow(unsafe_code)]
+pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,1 +1,29 @@
-//! Raw bindings to NVIDIA CUPTI, loaded at run time.
+//! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
+//!
+//! Written by hand: the numbers, names and byte offsets of the interface, and nothing else. There is
+//! no policy here (which library to load, which callbacks to enable), no build-time dependency on the
+//! CUDA toolkit, and no text of NVIDIA's headers.
+//!
+//! Two rules make one binary fit every CUPTI of that range:
+//!
+//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not know, and an
+//!   unknown discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
+//! - **Records are prefixes.** CUPTI only ever appends to its records. The structs in [`record`] hold
+//!   what all versions share; a later field is asked for by its offset, and given only if the record
+//!   is long enough to have it. See [`record::Record`].
+//!
+//! Functions are found by `dlsym` into the [`Library`] struct, one `Option` each: an older CUPTI lacks
+//! some, and a test may fill in functions of its own.
+
+pub mod callback;
+mod ids;
+mod library;
+pub mod record;
+
+pub use ids::{
+    ActivityAttribute, ActivityKind, CallbackId, ChannelType, Domain, FlushFlag, Site, Status, Subscriber,
+};
+pub use library::{
+    BufferCompletedFn, BufferCompletedV2Fn, BufferRequestedFn, BufferRequestedV2Fn, CallbackFn, Library,
+    TimestampFn,
+};

@@ -3,15 +3,27 @@
 //! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
+mod decode;
+mod encode;
 mod frame;
+mod hash;
 mod ids;
+mod missing;
 mod rows;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
+pub use decode::Reader;
+pub use encode::Writer;
 pub use frame::{Frame, FrameKind};
+pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
     Nanos, StreamId, ThreadId,
 };
+pub use missing::Missing;
 pub use rows::{
     Activity, ContextFlags, CopyDetail, CopyKind, Detail, KernelDetail, Launch, Loss, MemoryKind, Module,
     Row, SetDetail, WindowEdge, Work,

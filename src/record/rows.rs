@@ -281,6 +281,17 @@ impl ContextFlags {
     pub fn has(self, flag: u32) -> bool {
         self.0 & flag == flag
     }
+
+    /// What flame graphs show in the place of the frames that are missing below the root.
+    pub fn label(self) -> Option<&'static str> {
+        if self.has(Self::TRUNCATED) {
+            Some("[stack truncated]")
+        } else if self.has(Self::CUT) {
+            Some("[stack cut short]")
+        } else {
+            None
+        }
+    }
 }
 
 /// A mapped file with code in it, over a stretch of epochs.
@@ -320,7 +331,7 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind we never asked for).
     ActivitiesUnreadable = 3,
-    /// Launches made inside gpuflame's own callback: recorded without a stack.
+    /// Launches made inside gpuflame's own callback (by a signal handler): counted, not recorded.
     StacksNested = 4,
     /// Stacks for which no memory was left.
     StacksDropped = 5,

@@ -1,0 +1,155 @@
+//! What a callback is handed. The layouts are the same from CUPTI 11.8 to 13.5.
+//!
+//! All pointers are CUPTI's or CUDA's, valid during the callback only unless said otherwise.
+
+use crate::{Site, Status};
+use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
+
+/// Domains DRIVER_API and RUNTIME_API (`CUpti_CallbackData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CallbackData {
+    /// Before or after the call.
+    pub site: Site,
+    /// The call's name.
+    pub function_name: *const c_char,
+    /// The call's arguments, as one struct per call.
+    pub function_params: *const c_void,
+    /// The 32-bit result (`CUresult` or `cudaError_t`); valid after the call only.
+    pub function_return_value: *const c_void,
+    /// The kernel's mangled name; for launches only, else null.
+    pub symbol_name: *const c_char,
+    /// The current context (`CUcontext`); may be null before the first one is made.
+    pub context: *mut c_void,
+    /// CUPTI's number of that context.
+    pub context_uid: u32,
+    /// A word that the callbacks before and after one call share; zero before.
+    pub correlation_data: *mut u64,
+    /// The number that the call's activity records will carry.
+    pub correlation_id: u32,
+}
+
+/// Domain RESOURCE (`CUpti_ResourceData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ResourceData {
+    /// The context (`CUcontext`).
+    pub context: *mut c_void,
+    /// The stream, for events about streams.
+    pub stream: *mut c_void,
+    /// More about the event: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
+    pub descriptor: *const c_void,
+}
+
+/// About a graph event (`CUpti_GraphData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct GraphData {
+    /// The graph.
+    pub graph: *mut c_void,
+    /// The graph it was copied from.
+    pub original_graph: *mut c_void,
+    /// The node.
+    pub node: *mut c_void,
+    /// The node it was copied from.
+    pub original_node: *mut c_void,
+    /// What the node does (`CUgraphNodeType`).
+    pub node_type: u32,
+    /// The node at the other end of a dependency.
+    pub dependency: *mut c_void,
+    /// The executable graph.
+    pub graph_exec: *mut c_void,
+}
+
+/// About a cubin (`CUpti_ModuleResourceData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ModuleResourceData {
+    /// CUPTI's number of the module.
+    pub module_id: u32,
+    /// Its size, bytes.
+    pub cubin_size: usize,
+    /// Its bytes.
+    pub cubin: *const c_char,
+}
+
+/// Domain SYNCHRONIZE (`CUpti_SynchronizeData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SynchronizeData {
+    /// The context.
+    pub context: *mut c_void,
+    /// The stream; null when a context was waited for.
+    pub stream: *mut c_void,
+}
+
+/// Domain STATE, 12.2 on (`CUpti_StateData`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct StateData {
+    /// What went wrong.
+    pub result: Status,
+    /// The same in words; may be null.
+    pub message: *const c_char,
+}
+
+/// In and out for `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2; 13.0 and 13.1 know the
+/// first 32 bytes, which `struct_size` tells them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SubscriberParams {
+    /// How many bytes of this struct the caller filled.
+    pub struct_size: usize,
+    /// The caller's name, for the next tool's message.
+    pub subscriber_name: *const c_char,
+    /// Where to write the name of the tool that is there already.
+    pub old_subscriber_name: *mut c_char,
+    /// Room for that name, bytes.
+    pub old_subscriber_size: usize,
+    /// Whether others may subscribe too (13.2 on).
+    pub allow_multiple_subscribers: u8,
+    /// Zero.
+    pub padding: [u8; 7],
+}
+
+/// What `CUpti_BufferCallbackCompleteInfo` begins with: handed to the v2 buffer callback.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BufferCompleteInfo {
+    /// How many bytes CUPTI filled.
+    pub struct_size: usize,
+    /// The thread whose buffer it is.
+    pub thread_id: u64,
+}
+
+const _: () = {
+    assert!(size_of::<CallbackData>() == 72);
+    assert!(offset_of!(CallbackData, function_name) == 8);
+    assert!(offset_of!(CallbackData, function_params) == 16);
+    assert!(offset_of!(CallbackData, function_return_value) == 24);
+    assert!(offset_of!(CallbackData, symbol_name) == 32);
+    assert!(offset_of!(CallbackData, context) == 40);
+    assert!(offset_of!(CallbackData, context_uid) == 48);
+    assert!(offset_of!(CallbackData, correlation_data) == 56);
+    assert!(offset_of!(CallbackData, correlation_id) == 64);
+
+    assert!(size_of::<ResourceData>() == 24);
+    assert!(offset_of!(ResourceData, descriptor) == 16);
+
+    assert!(size_of::<GraphData>() == 56);
+    assert!(offset_of!(GraphData, node) == 16);
+    assert!(offset_of!(GraphData, original_node) == 24);
+    assert!(offset_of!(GraphData, node_type) == 32);
+    assert!(offset_of!(GraphData, graph_exec) == 48);
+
+    assert!(size_of::<ModuleResourceData>() == 24);
+    assert!(offset_of!(ModuleResourceData, cubin) == 16);
+    assert!(size_of::<SynchronizeData>() == 16);
+    assert!(offset_of!(StateData, message) == 8);
+
+    assert!(size_of::<SubscriberParams>() == 40);
+    assert!(offset_of!(SubscriberParams, old_subscriber_name) == 16);
+    assert!(offset_of!(SubscriberParams, allow_multiple_subscribers) == 32);
+    assert!(offset_of!(BufferCompleteInfo, thread_id) == 8);
+};

@@ -1,0 +1,257 @@
+//! The numbers of the interface: results, domains, callback ids, activity kinds, attributes.
+//!
+//! Newtypes around `u32`, so that a number from a newer CUPTI is a value and not undefined behaviour.
+
+use std::ffi::c_void;
+use std::fmt;
+
+/// What a CUPTI function returned (`CUptiResult`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Status(pub u32);
+
+macro_rules! statuses {
+    ($($name:ident = $number:literal, $doc:literal;)*) => {
+        impl Status {
+            $(#[doc = $doc] pub const $name: Self = Self($number);)*
+
+            /// The name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number these bindings do not name.
+            pub fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = 0, "It worked.";
+    INVALID_PARAMETER = 1, "An argument is wrong; also the end of a walk over callback names.";
+    INVALID_DEVICE = 2, "No such device.";
+    INVALID_CONTEXT = 3, "No such context.";
+    INVALID_OPERATION = 7, "Not allowed in the present state.";
+    OUT_OF_MEMORY = 8, "No memory.";
+    HARDWARE = 9, "The hardware failed.";
+    PARAMETER_SIZE_NOT_SUFFICIENT = 10, "The given size is too small.";
+    API_NOT_IMPLEMENTED = 11, "This library does not implement the call.";
+    MAX_LIMIT_REACHED = 12, "The end of a walk over records.";
+    NOT_READY = 13, "Not ready yet.";
+    NOT_COMPATIBLE = 14, "Excluded by something else in use, such as the other family of activity calls.";
+    NOT_INITIALIZED = 15, "CUPTI could not start: no device, or a driver that does not fit (up to 12.9).";
+    QUEUE_EMPTY = 18, "Nothing was pushed.";
+    INVALID_STREAM = 20, "No such stream.";
+    INVALID_KIND = 21, "This library does not know, or no longer collects, that kind of record.";
+    DISABLED = 23, "Switched off by the driver or another tool.";
+    INVALID_MODULE = 24, "No such module.";
+    HARDWARE_BUSY = 26, "Another tool holds the hardware.";
+    NOT_SUPPORTED = 27, "Not supported on this system or device.";
+    VIRTUALIZED_DEVICE_NOT_SUPPORTED = 33, "Not supported on this virtual GPU.";
+    CUDA_COMPILER_NOT_COMPATIBLE = 34, "The program was compiled for another CUDA.";
+    INSUFFICIENT_PRIVILEGES = 35, "The user may not do that.";
+    LEGACY_PROFILER_NOT_SUPPORTED = 38, "The old profiling interface is not supported on this device.";
+    MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED = 39, "Another tool in this process is the one subscriber.";
+    VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES = 40, "The virtual GPU's owner does not allow it.";
+    CONFIDENTIAL_COMPUTING_NOT_SUPPORTED = 41, "Not supported in confidential computing.";
+    CMP_DEVICE_NOT_SUPPORTED = 42, "Not supported on mining processors.";
+    MIG_DEVICE_NOT_SUPPORTED = 43, "Not supported on MIG instances.";
+    SLI_DEVICE_NOT_SUPPORTED = 44, "Not supported on SLI devices.";
+    WSL_DEVICE_NOT_SUPPORTED = 45, "Not supported under WSL.";
+    UNKNOWN = 999, "Anything else; from 13.0 on also what NOT_INITIALIZED was before.";
+}
+
+impl Status {
+    /// Whether it worked.
+    pub fn is_success(self) -> bool {
+        self == Self::SUCCESS
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name} ({})", self.0),
+            None => write!(f, "error {}", self.0),
+        }
+    }
+}
+
+/// What family of events a callback belongs to (`CUpti_CallbackDomain`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Domain(pub u32);
+
+impl Domain {
+    /// Calls of the driver API (`cu…`).
+    pub const DRIVER_API: Self = Self(1);
+    /// Calls of the runtime API (`cuda…`).
+    pub const RUNTIME_API: Self = Self(2);
+    /// Contexts, streams, modules and graphs come and go.
+    pub const RESOURCE: Self = Self(3);
+    /// Streams and contexts were waited for.
+    pub const SYNCHRONIZE: Self = Self(4);
+    /// NVTX calls.
+    pub const NVTX: Self = Self(5);
+    /// CUPTI's own errors and warnings (12.2 on).
+    pub const STATE: Self = Self(6);
+}
+
+/// Which event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by walking
+/// `cuptiGetCallbackName`; those of the two other domains stand here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct CallbackId(pub u32);
+
+impl CallbackId {
+    /// Resource: a context was made.
+    pub const CONTEXT_CREATED: Self = Self(1);
+    /// Resource: a context is about to go.
+    pub const CONTEXT_DESTROY_STARTING: Self = Self(2);
+    /// Resource: a stream was made.
+    pub const STREAM_CREATED: Self = Self(3);
+    /// Resource: a stream is about to go.
+    pub const STREAM_DESTROY_STARTING: Self = Self(4);
+    /// Resource: `cuInit` has done its work.
+    pub const CU_INIT_FINISHED: Self = Self(5);
+    /// Resource: a cubin was loaded.
+    pub const MODULE_LOADED: Self = Self(6);
+    /// Resource: a cubin is about to go.
+    pub const MODULE_UNLOAD_STARTING: Self = Self(7);
+    /// Resource: a graph was made.
+    pub const GRAPH_CREATED: Self = Self(9);
+    /// Resource: a graph is about to go.
+    pub const GRAPH_DESTROY_STARTING: Self = Self(10);
+    /// Resource: a graph was copied.
+    pub const GRAPH_CLONED: Self = Self(11);
+    /// Resource: a graph node was made, also by stream capture.
+    pub const GRAPH_NODE_CREATED: Self = Self(13);
+    /// Resource: a graph node is about to go.
+    pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
+    /// Resource: a graph was made executable.
+    pub const GRAPH_EXEC_CREATED: Self = Self(18);
+    /// Resource: an executable graph is about to go.
+    pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
+    /// Resource: a graph node was copied, as instantiation does.
+    pub const GRAPH_NODE_CLONED: Self = Self(20);
+    /// State: CUPTI met an error it cannot go on after, and has already finalised itself.
+    pub const FATAL_ERROR: Self = Self(1);
+    /// State: an error.
+    pub const ERROR: Self = Self(2);
+    /// State: a warning.
+    pub const WARNING: Self = Self(3);
+}
+
+/// Before or after the API call (`CUpti_ApiCallbackSite`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Site(pub u32);
+
+impl Site {
+    /// Before.
+    pub const ENTER: Self = Self(0);
+    /// After.
+    pub const EXIT: Self = Self(1);
+}
+
+/// What an activity record is about (`CUpti_ActivityKind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct ActivityKind(pub u32);
+
+impl ActivityKind {
+    /// Copies, but for those between two devices.
+    pub const MEMCPY: Self = Self(1);
+    /// Fills.
+    pub const MEMSET: Self = Self(2);
+    /// Kernels, made to run one after the other.
+    pub const KERNEL: Self = Self(3);
+    /// Driver API calls.
+    pub const DRIVER: Self = Self(4);
+    /// Runtime API calls.
+    pub const RUNTIME: Self = Self(5);
+    /// Devices.
+    pub const DEVICE: Self = Self(8);
+    /// Contexts.
+    pub const CONTEXT: Self = Self(9);
+    /// Kernels, left to run together.
+    pub const CONCURRENT_KERNEL: Self = Self(10);
+    /// CUPTI's and the driver's own costs.
+    pub const OVERHEAD: Self = Self(17);
+    /// Copies between two devices.
+    pub const MEMCPY2: Self = Self(22);
+    /// CUDA events.
+    pub const CUDA_EVENT: Self = Self(36);
+    /// Streams.
+    pub const STREAM: Self = Self(37);
+    /// Waiting calls.
+    pub const SYNCHRONIZATION: Self = Self(38);
+    /// Which external correlation id was on the stack at an API call.
+    pub const EXTERNAL_CORRELATION: Self = Self(39);
+    /// Launches inside the driver, outside any public API.
+    pub const INTERNAL_LAUNCH_API: Self = Self(48);
+    /// Whole graph launches; switches the records of their nodes off.
+    pub const GRAPH_TRACE: Self = Self(51);
+}
+
+/// A setting of the activity interface (`CUpti_ActivityAttribute`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct ActivityAttribute(pub u32);
+
+impl ActivityAttribute {
+    /// `usize`: bytes of a device buffer.
+    pub const DEVICE_BUFFER_SIZE: Self = Self(0);
+    /// `usize`: how many device buffers at most.
+    pub const DEVICE_BUFFER_POOL_LIMIT: Self = Self(2);
+    /// `u8`: the buffers handed to CUPTI are zero already.
+    pub const ZEROED_OUT_ACTIVITY_BUFFER: Self = Self(5);
+    /// `usize`: how many device buffers are made with a context.
+    pub const DEVICE_BUFFER_PRE_ALLOCATE_VALUE: Self = Self(6);
+    /// `u8`: device buffers lie in pinned host memory.
+    pub const MEM_ALLOCATION_TYPE_HOST_PINNED: Self = Self(8);
+    /// `u8`: each thread fills a buffer of its own (12.3 on).
+    pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
+}
+
+/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct FlushFlag(pub u32);
+
+impl FlushFlag {
+    /// Hold back every buffer with an unfinished record in it.
+    pub const NONE: Self = Self(0);
+    /// Give up all buffers. What still runs is delivered without an end, and not again.
+    pub const FORCED: Self = Self(1);
+}
+
+/// What a hardware channel is for (`CUpti_ChannelType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct ChannelType(pub u32);
+
+impl ChannelType {
+    /// The channel id beside it means nothing.
+    pub const INVALID: Self = Self(0);
+    /// Kernels.
+    pub const COMPUTE: Self = Self(1);
+    /// Copies.
+    pub const ASYNC_MEMCPY: Self = Self(2);
+}
+
+/// A subscription (`CUpti_SubscriberHandle`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Subscriber(pub *mut c_void);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_without_a_name_still_shows_its_number() {
+        assert_eq!(Status::NOT_INITIALIZED.to_string(), "NOT_INITIALIZED (15)");
+        assert_eq!(Status(4711).to_string(), "error 4711");
+    }
+}

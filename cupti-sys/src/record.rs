@@ -1,0 +1,409 @@
+//! Activity records: the prefix that CUPTI 11.8 to 13.5 agree on, and later fields by offset.
+//!
+//! CUPTI only appends to its records, so a prefix that held once holds for ever, and the distance to
+//! the next record (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows)
+//! says which later fields are there. Bytes named `_…` are fields nobody has asked for yet.
+
+use crate::ActivityKind;
+use std::ffi::c_char;
+use std::mem::offset_of;
+
+/// One record: as many bytes as the library steps over.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a>(&'a [u8]);
+
+impl<'a> Record<'a> {
+    /// The record that fills `bytes`, from its first byte to the next record's.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// What the record is about; `None` if it is too short to say.
+    pub fn kind(self) -> Option<ActivityKind> {
+        self.field(0).map(ActivityKind)
+    }
+
+    /// The first bytes as a `T`; `None` if there are fewer.
+    pub fn prefix<T: Plain>(self) -> Option<T> {
+        self.field(0)
+    }
+
+    /// The `T` at byte `offset`; `None` if the record ends before or within it.
+    pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
+        let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
+        // SAFETY: `bytes` has the size of a `T`, any bytes make a `T` (`Plain`), and unaligned is allowed.
+        Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+    }
+}
+
+/// What may be read from arbitrary bytes.
+///
+/// # Safety
+/// Every bit pattern is a value of the type.
+pub unsafe trait Plain: Copy {}
+
+// SAFETY: any bits make an integer.
+unsafe impl Plain for u8 {}
+// SAFETY: any bits make an integer.
+unsafe impl Plain for u16 {}
+// SAFETY: any bits make an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: any bits make an integer.
+unsafe impl Plain for u64 {}
+
+macro_rules! records {
+    ($($(#[$doc:meta])* struct $record:ident { $($(#[$field_doc:meta])* $vis:vis $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug)]
+            #[repr(C)]
+            pub struct $record { $($(#[$field_doc])* $vis $field: $type,)* }
+
+            // SAFETY: made of integers and raw pointers only, for which any bits do.
+            unsafe impl Plain for $record {}
+        )*
+    };
+}
+
+records! {
+    /// Kinds KERNEL and CONCURRENT_KERNEL: `CUpti_ActivityKernel8` to `13`, up to the graph id.
+    struct Kernel {
+        /// KERNEL or CONCURRENT_KERNEL.
+        pub kind: ActivityKind,
+        _cache: [u8; 2],
+        /// Registers a thread.
+        pub registers_per_thread: u16,
+        _partitioned_cache: [u32; 2],
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds; 0 where not collected, or still running when a flush was forced.
+        pub end: u64,
+        /// Ended with all its children, nanoseconds.
+        pub completed: u64,
+        /// GPU.
+        pub device_id: u32,
+        /// Context on it.
+        pub context_id: u32,
+        /// Stream in that.
+        pub stream_id: u32,
+        /// Blocks in x, y, z.
+        pub grid: [i32; 3],
+        /// Threads a block in x, y, z.
+        pub block: [i32; 3],
+        /// Shared memory fixed when compiled, bytes a block.
+        pub static_shared_memory: i32,
+        /// Shared memory asked for at launch, bytes a block.
+        pub dynamic_shared_memory: i32,
+        /// Local memory, bytes a thread.
+        pub local_memory_per_thread: u32,
+        _local_memory_total: u32,
+        /// The number of the API call that launched it.
+        pub correlation_id: u32,
+        /// The number of the grid.
+        pub grid_id: i64,
+        /// Mangled name; shared, CUPTI's for as long as it is loaded.
+        pub name: *const c_char,
+        _reserved: u64,
+        /// Queued, nanoseconds; 0 unless latency timestamps are on.
+        pub queued: u64,
+        /// Submitted, nanoseconds; 0 unless latency timestamps are on.
+        pub submitted: u64,
+        /// Regular, cooperative, or a device's own.
+        pub launch_type: u8,
+        _carveout: [u8; 7],
+        /// The graph node it is a run of; 0 = none.
+        pub graph_node_id: u64,
+        _shared_memory_limit: u32,
+        /// The executable graph it is a part of; 0 = none.
+        pub graph_id: u32,
+    }
+
+    /// Kind MEMCPY: `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
+    struct Memcpy {
+        /// MEMCPY.
+        pub kind: ActivityKind,
+        /// Direction.
+        pub copy_kind: u8,
+        /// Kind of memory read.
+        pub src_kind: u8,
+        /// Kind of memory written.
+        pub dst_kind: u8,
+        /// Bit 0: the call did not wait.
+        pub flags: u8,
+        /// Size.
+        pub bytes: u64,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// GPU.
+        pub device_id: u32,
+        /// Context on it.
+        pub context_id: u32,
+        /// Stream in that.
+        pub stream_id: u32,
+        /// The number of the API call that asked for it.
+        pub correlation_id: u32,
+        _runtime_correlation: u32,
+        _pad: u32,
+        _reserved: u64,
+        /// The graph node it is a run of; 0 = none.
+        pub graph_node_id: u64,
+        /// The executable graph it is a part of; 0 = none.
+        pub graph_id: u32,
+    }
+
+    /// Kind MEMCPY2: `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
+    struct MemcpyPeer {
+        /// MEMCPY2.
+        pub kind: ActivityKind,
+        /// Direction.
+        pub copy_kind: u8,
+        /// Kind of memory read.
+        pub src_kind: u8,
+        /// Kind of memory written.
+        pub dst_kind: u8,
+        /// Bit 0: the call did not wait.
+        pub flags: u8,
+        /// Size.
+        pub bytes: u64,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// The GPU that did it.
+        pub device_id: u32,
+        /// Context on it.
+        pub context_id: u32,
+        /// Stream in that.
+        pub stream_id: u32,
+        /// The GPU read.
+        pub src_device_id: u32,
+        /// Context on it.
+        pub src_context_id: u32,
+        /// The GPU written.
+        pub dst_device_id: u32,
+        /// Context on it.
+        pub dst_context_id: u32,
+        /// The number of the API call that asked for it.
+        pub correlation_id: u32,
+        _reserved: u64,
+        /// The graph node it is a run of; 0 = none.
+        pub graph_node_id: u64,
+        /// The executable graph it is a part of; 0 = none.
+        pub graph_id: u32,
+    }
+
+    /// Kind MEMSET: `CUpti_ActivityMemset4` and `5`, up to the graph id.
+    struct Memset {
+        /// MEMSET.
+        pub kind: ActivityKind,
+        /// The value written.
+        pub value: u32,
+        /// Size.
+        pub bytes: u64,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// GPU.
+        pub device_id: u32,
+        /// Context on it.
+        pub context_id: u32,
+        /// Stream in that.
+        pub stream_id: u32,
+        /// The number of the API call that asked for it.
+        pub correlation_id: u32,
+        /// Bit 0: the call did not wait.
+        pub flags: u16,
+        /// Kind of memory written.
+        pub memory_kind: u16,
+        _pad: u32,
+        _reserved: u64,
+        /// The graph node it is a run of; 0 = none.
+        pub graph_node_id: u64,
+        /// The executable graph it is a part of; 0 = none.
+        pub graph_id: u32,
+    }
+
+    /// Kind SYNCHRONIZATION: `CUpti_ActivitySynchronization`.
+    struct Synchronization {
+        /// SYNCHRONIZATION.
+        pub kind: ActivityKind,
+        /// What was waited for, and how.
+        pub sync_type: u32,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// The number of the API call.
+        pub correlation_id: u32,
+        /// Context.
+        pub context_id: u32,
+        /// Stream; all ones for none.
+        pub stream_id: u32,
+        /// Event; all ones for none.
+        pub cuda_event_id: u32,
+    }
+
+    /// Kind CUDA_EVENT: `CUpti_ActivityCudaEvent`.
+    struct CudaEvent {
+        /// CUDA_EVENT.
+        pub kind: ActivityKind,
+        /// The number of the API call.
+        pub correlation_id: u32,
+        /// Context.
+        pub context_id: u32,
+        /// Stream.
+        pub stream_id: u32,
+        /// Event.
+        pub event_id: u32,
+        _pad: u32,
+    }
+
+    /// Kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
+    struct GraphTrace {
+        /// GRAPH_TRACE.
+        pub kind: ActivityKind,
+        /// The number of the API call that launched it.
+        pub correlation_id: u32,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// GPU it began on.
+        pub device_id: u32,
+        /// The executable graph.
+        pub graph_id: u32,
+        /// Context.
+        pub context_id: u32,
+        /// Stream.
+        pub stream_id: u32,
+        _reserved: u64,
+    }
+
+    /// Kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: `CUpti_ActivityAPI`.
+    struct ApiCall {
+        /// DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
+        pub kind: ActivityKind,
+        /// Which call.
+        pub cbid: u32,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds.
+        pub end: u64,
+        /// Process.
+        pub process_id: u32,
+        /// Thread; the low half of a pthread handle unless asked otherwise.
+        pub thread_id: u32,
+        /// The number of the call.
+        pub correlation_id: u32,
+        /// What it returned.
+        pub return_value: u32,
+    }
+
+    /// Kind EXTERNAL_CORRELATION: `CUpti_ActivityExternalCorrelation`.
+    struct ExternalCorrelation {
+        /// EXTERNAL_CORRELATION.
+        pub kind: ActivityKind,
+        /// Whose id it is.
+        pub external_kind: u32,
+        /// The id that was pushed.
+        pub external_id: u64,
+        /// The number of the API call made meanwhile.
+        pub correlation_id: u32,
+        _reserved: u32,
+    }
+}
+
+/// Where fields stand that some records have and some do not. Ask with [`Record::field`].
+pub mod offset {
+    /// The hardware channel, `u32`, followed by its [`crate::ChannelType`], `u32`.
+    pub mod channel {
+        /// In a [`super::super::Kernel`].
+        pub const KERNEL: usize = 168;
+        /// In a [`super::super::Memcpy`].
+        pub const MEMCPY: usize = 76;
+        /// In a [`super::super::MemcpyPeer`].
+        pub const MEMCPY_PEER: usize = 84;
+        /// In a [`super::super::Memset`].
+        pub const MEMSET: usize = 76;
+    }
+
+    /// The graph a graph was instantiated from, `u32` (13.4 on); the node's, `u64`, is 8 further.
+    pub mod source_graph {
+        /// In a [`super::super::Kernel`].
+        pub const KERNEL: usize = 232;
+        /// In a [`super::super::Memcpy`].
+        pub const MEMCPY: usize = 96;
+        /// In a [`super::super::Memset`].
+        pub const MEMSET: usize = 88;
+    }
+
+    /// Blocks a cluster in x, y, z, `u32` each, in a [`super::Kernel`].
+    pub const KERNEL_CLUSTER: usize = 176;
+    /// Whether a kernel was launched by the device, `u8` (13.0 on), in a [`super::Kernel`].
+    pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
+    /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
+    pub const KERNEL_PRIORITY: usize = 216;
+    /// How many copies a batch made, `u64` (12.8 on), in a [`super::Memcpy`].
+    pub const MEMCPY_COPY_COUNT: usize = 88;
+}
+
+macro_rules! layout {
+    ($record:ident: $size:literal bytes; $($field:ident at $offset:literal),* $(,)?) => {
+        const _: () = {
+            assert!(size_of::<$record>() == $size);
+            $(assert!(offset_of!($record, $field) == $offset);)*
+        };
+    };
+}
+
+layout!(Kernel: 160 bytes; kind at 0, registers_per_thread at 6, start at 16, end at 24, completed at 32,
+    device_id at 40, context_id at 44, stream_id at 48, grid at 52, block at 64, static_shared_memory at 76,
+    dynamic_shared_memory at 80, local_memory_per_thread at 84, correlation_id at 92, grid_id at 96,
+    name at 104, queued at 120, submitted at 128, launch_type at 136, graph_node_id at 144, graph_id at 156);
+layout!(Memcpy: 80 bytes; kind at 0, copy_kind at 4, src_kind at 5, dst_kind at 6, flags at 7, bytes at 8,
+    start at 16, end at 24, device_id at 32, context_id at 36, stream_id at 40, correlation_id at 44,
+    graph_node_id at 64, graph_id at 72);
+layout!(MemcpyPeer: 88 bytes; kind at 0, copy_kind at 4, src_kind at 5, dst_kind at 6, flags at 7, bytes at 8,
+    start at 16, end at 24, device_id at 32, context_id at 36, stream_id at 40, src_device_id at 44,
+    src_context_id at 48, dst_device_id at 52, dst_context_id at 56, correlation_id at 60,
+    graph_node_id at 72, graph_id at 80);
+layout!(Memset: 80 bytes; kind at 0, value at 4, bytes at 8, start at 16, end at 24, device_id at 32,
+    context_id at 36, stream_id at 40, correlation_id at 44, flags at 48, memory_kind at 50,
+    graph_node_id at 64, graph_id at 72);
+layout!(Synchronization: 40 bytes; kind at 0, sync_type at 4, start at 8, end at 16, correlation_id at 24,
+    context_id at 28, stream_id at 32, cuda_event_id at 36);
+layout!(CudaEvent: 24 bytes; kind at 0, correlation_id at 4, context_id at 8, stream_id at 12, event_id at 16);
+layout!(GraphTrace: 48 bytes; kind at 0, correlation_id at 4, start at 8, end at 16, device_id at 24,
+    graph_id at 28, context_id at 32, stream_id at 36);
+layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_id at 24, thread_id at 28,
+    correlation_id at 32, return_value at 36);
+layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
+
+// A prefix must not reach past the smallest record of any version, or nothing of that version is read:
+// CUPTI 11.8 has kernels of 200 bytes and copies of 88, which begin with what is claimed here.
+const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_the_record_is_too_short_for_is_none() {
+        let bytes = [0_u8; 12];
+        assert_eq!(Record::new(&bytes).field::<u32>(8), Some(0));
+        assert_eq!(Record::new(&bytes).field::<u32>(9), None);
+        assert_eq!(Record::new(&bytes).field::<u32>(usize::MAX), None);
+        assert!(Record::new(&bytes).prefix::<Memcpy>().is_none());
+    }
+
+    #[test]
+    fn a_record_is_read_from_any_address() {
+        let mut bytes = [0_u8; 25];
+        bytes[1 + 16] = 7;
+        let record = Record::new(&bytes[1..]).prefix::<ExternalCorrelation>().unwrap();
+        assert_eq!(record.correlation_id, 7);
+    }
+}

@@ -1,0 +1,208 @@
+//! Adds up joined rows: cells of (context, work, device), statistics of each work on each device, and how
+//! long each device was busy.
+//!
+//! It grows with the number of distinct things, never with the number of launches, and knows ids only:
+//! what they mean stands in the [`Profile`] that it fills.
+
+mod busy;
+
+#[cfg(test)]
+mod tests;
+
+use crate::join::{Launched, Origin, Sink};
+use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
+use crate::record::{Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, map_bytes};
+use crate::stats::Histogram;
+use busy::Busy;
+
+/// The sums so far. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Aggregate {
+    series: Vec<Series>,
+    series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
+    cells: IdMap<Cell, Weight>,
+    devices: Vec<Device>,
+}
+
+/// A cell's key, kept small since there may be a hundred thousand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Cell {
+    /// A context, or one of the two codes of [`place_code`].
+    place: u32,
+    /// A position in `Aggregate::series`.
+    series: u32,
+}
+
+const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
+
+/// What a cell says beside its place.
+#[derive(Debug)]
+struct Series {
+    leaf: Leaf,
+    device: Option<DeviceId>,
+    /// The device's position in `Aggregate::devices`.
+    place: Option<usize>,
+    weight: Weight,
+    min: u64,
+    max: u64,
+    durations: Histogram,
+}
+
+#[derive(Debug)]
+struct Device {
+    id: DeviceId,
+    count: u64,
+    nanos: u64,
+    busy: Busy,
+}
+
+impl Sink for Aggregate {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        let place = match origin.context() {
+            Ok(context) => Place::Context(context),
+            Err(missing) => Place::Missing(missing),
+        };
+        let nanos = activity.duration();
+        let leaf = match nanos {
+            Some(_) => Leaf::Work(activity.work()),
+            None => Leaf::Untimed(activity.work()),
+        };
+        let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
+        let series = self.add(place, leaf, Some(activity.device), weight);
+        if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
+            self.devices[device].add(activity, nanos);
+        }
+    }
+
+    fn pending(&mut self, _id: CorrelationId, launched: Launched) {
+        let place = match launched.context {
+            ContextId::NONE => Place::Missing(Missing::NoStack),
+            context => Place::Context(context),
+        };
+        self.add(place, Leaf::Pending, None, Weight { count: 1, nanos: 0, bytes: 0 });
+    }
+}
+
+impl Aggregate {
+    /// Puts the sums so far into `profile`, in the place of those that were there.
+    pub fn fill(&self, profile: &mut Profile) {
+        profile.set_samples(self.samples(), self.works(), self.devices());
+    }
+
+    /// How many distinct (context, work, device) there are.
+    pub fn cells(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// What each device did.
+    pub fn devices(&self) -> Vec<DeviceUse> {
+        self.devices.iter().map(Device::usage).collect()
+    }
+
+    /// The durations of each work on each device, in no particular order.
+    pub fn works(&self) -> Vec<WorkStats> {
+        self.series.iter().filter_map(Series::stats).collect()
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        map_bytes(&self.cells)
+            + map_bytes(&self.series_index)
+            + self.series.capacity() * size_of::<Series>()
+            + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
+            + self.devices.iter().map(|d| d.busy.heap_bytes()).sum::<usize>()
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let sample = |(cell, &weight): (&Cell, &Weight)| {
+            let series = &self.series[cell.series as usize];
+            Sample { place: place_of(cell.place), leaf: series.leaf, device: series.device, weight }
+        };
+        self.cells.iter().map(sample).collect()
+    }
+
+    fn add(&mut self, place: Place, leaf: Leaf, device: Option<DeviceId>, weight: Weight) -> usize {
+        let series = self.series(leaf, device);
+        self.series[series as usize].add(weight);
+        let cell = self.cells.entry(Cell { place: place_code(place), series }).or_default();
+        add(cell, weight);
+        series as usize
+    }
+
+    fn series(&mut self, leaf: Leaf, device: Option<DeviceId>) -> u32 {
+        *self.series_index.entry((leaf, device)).or_insert_with(|| {
+            let place = device.map(|id| position(&mut self.devices, id));
+            self.series.push(Series::new(leaf, device, place));
+            (self.series.len() - 1) as u32
+        })
+    }
+}
+
+/// Where `id` stands among the devices, for good. Asked once for each series.
+fn position(devices: &mut Vec<Device>, id: DeviceId) -> usize {
+    devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
+        devices.push(Device { id, count: 0, nanos: 0, busy: Busy::default() });
+        devices.len() - 1
+    })
+}
+
+impl Series {
+    fn new(leaf: Leaf, device: Option<DeviceId>, place: Option<usize>) -> Self {
+        let weight = Weight::default();
+        Self { leaf, device, place, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+    }
+
+    fn add(&mut self, weight: Weight) {
+        add(&mut self.weight, weight);
+        if let Leaf::Work(_) = self.leaf {
+            self.min = self.min.min(weight.nanos);
+            self.max = self.max.max(weight.nanos);
+            self.durations.record(weight.nanos);
+        }
+    }
+
+    fn stats(&self) -> Option<WorkStats> {
+        let (Leaf::Work(work), Some(device)) = (self.leaf, self.device) else { return None };
+        // The middle of a bucket may lie outside of what was seen.
+        let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
+        Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
+    }
+}
+
+impl Device {
+    fn add(&mut self, activity: &Activity, nanos: u64) {
+        self.count += 1;
+        self.nanos = self.nanos.saturating_add(nanos);
+        self.busy.add(activity.start.0, activity.end.0);
+    }
+
+    fn usage(&self) -> DeviceUse {
+        let (first, last) = self.busy.extent();
+        let (busy, late) = self.busy.total();
+        DeviceUse { device: self.id, count: self.count, nanos: self.nanos, busy, late, first, last }
+    }
+}
+
+/// Sums of hostile durations stop at the top instead of wrapping.
+fn add(sum: &mut Weight, weight: Weight) {
+    sum.count += weight.count;
+    sum.nanos = sum.nanos.saturating_add(weight.nanos);
+    sum.bytes = sum.bytes.saturating_add(weight.bytes);
+}
+
+/// The two ids of [`ContextId`] that are no contexts stand for the two ways to have none.
+fn place_code(place: Place) -> u32 {
+    match place {
+        Place::Context(context) => context.0,
+        Place::Missing(Missing::LaunchedBefore) => ContextId::OUTSIDE.0,
+        Place::Missing(_) => ContextId::NONE.0,
+    }
+}
+
+fn place_of(code: u32) -> Place {
+    match ContextId(code) {
+        ContextId::OUTSIDE => Place::Missing(Missing::LaunchedBefore),
+        ContextId::NONE => Place::Missing(Missing::NoStack),
+        context => Place::Context(context),
+    }
+}

@@ -1,0 +1,234 @@
+//! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
+//!
+//! It promises: no lock, no allocation and no system call in steady state (a thread's first launch and
+//! a stack never seen before may map memory), nothing returned, nothing thrown. What cannot be kept is
+//! counted.
+//!
+//! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
+//! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
+//! behind the GPU's work. Synchronous ones are recorded when they begin, as their work is over by the
+//! time they return, and its record may be too.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::control::window::{self, State};
+use crate::cupti::{Buffer, Call, CallKind, Filled, Tracer};
+use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
+use crate::unwind::Skip;
+
+use super::buffers;
+use super::events::{self, Event};
+use super::intern::Interned;
+use super::thread::{Entered, Own, Thread, add, as_words, context_words, launch_words};
+
+/// The tracer that records.
+#[derive(Debug)]
+pub struct Capture;
+
+/// What the slot that both ends of a call share says: this call is the launch.
+const OUTERMOST: u64 = 1;
+/// This call is part of the launch around it.
+const NESTED: u64 = 2;
+
+/// Most ids of their own that the calls nested in one launch can have and be remembered.
+const MOST_ALIASES: usize = 16;
+
+/// One call in this many is timed.
+const TIMED: u64 = 64;
+
+/// The outermost call that a thread is in.
+pub(super) struct Pending {
+    launch: Launch,
+    /// Where the stack stood: a later call that stands no deeper is not nested in this one.
+    depth: usize,
+    recorded: bool,
+    aliases: [CorrelationId; MOST_ALIASES],
+    alias_count: usize,
+    /// Nanoseconds that its beginning took us; `None` = this call is not timed.
+    spent: Option<u64>,
+}
+
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
+
+impl Tracer for Capture {
+    #[inline]
+    fn enter(call: &Call<'_>) {
+        let state = window::state();
+        if state == State::Dead {
+            return;
+        }
+        if call.kind.ends_context() {
+            return events::announce(Event::ContextEnds);
+        }
+        let Some(mut entered) = Entered::new() else { return };
+        let (own, thread) = entered.parts();
+        let depth = stack_depth();
+        if own.pending.as_ref().is_some_and(|outer| depth < outer.depth) {
+            call.slot.set(NESTED);
+            meet_nested(own, thread, call.correlation);
+        } else {
+            // A pending call that this one is not nested in never returned: its thread jumped out of it.
+            call.slot.set(OUTERMOST);
+            begin(own, thread, call, state, depth);
+        }
+    }
+
+    #[inline]
+    fn exit(call: &Call<'_>) {
+        if call.slot.get() != OUTERMOST || window::state() == State::Dead {
+            return;
+        }
+        let Some(mut entered) = Entered::new() else { return };
+        let (own, thread) = entered.parts();
+        if let Some(pending) = own.pending.take().filter(|it| it.launch.correlation == call.correlation) {
+            end(own, thread, call, pending);
+        }
+    }
+
+    fn request_buffer() -> Option<Buffer> {
+        buffers::request()
+    }
+
+    fn buffer_completed(filled: Filled) {
+        if buffers::completed(filled) {
+            events::announce(Event::BuffersWait);
+        }
+    }
+
+    fn records_discarded(count: u64) {
+        buffers::discard(count);
+    }
+
+    fn context_created() {
+        events::announce(Event::ContextCreated);
+    }
+
+    fn fatal(reason: &str) {
+        events::announce(Event::Fatal(reason));
+    }
+
+    fn panicked() {
+        window::kill();
+        events::announce(Event::Panicked);
+    }
+}
+
+/// The launch begins: note when; if it is synchronous, record it now.
+fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: usize) {
+    let time = now();
+    own.calls += 1;
+    let launch = Launch {
+        time,
+        duration: 0,
+        correlation: call.correlation,
+        within: call.correlation,
+        context: if state == State::Open { ContextId::NONE } else { ContextId::OUTSIDE },
+    };
+    let mut pending = Pending {
+        launch,
+        depth,
+        recorded: false,
+        aliases: [CorrelationId(0); MOST_ALIASES],
+        alias_count: 0,
+        spent: None,
+    };
+    if is_synchronous(call.kind) {
+        record(own, thread, call, &mut pending);
+    }
+    if own.calls.is_multiple_of(TIMED) {
+        pending.spent = Some(now().since(time));
+    }
+    own.pending = Some(pending);
+}
+
+/// A call inside the launch: if it has an id of its own, the launch is known by that one too.
+fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
+    let Some(outer) = &mut own.pending else { return };
+    if outer.launch.correlation == correlation {
+        return;
+    }
+    if outer.recorded {
+        let alias = Launch { correlation, ..outer.launch };
+        push(own, thread, &alias);
+    } else if outer.alias_count < MOST_ALIASES {
+        outer.aliases[outer.alias_count] = correlation;
+        outer.alias_count += 1;
+    } else {
+        thread.tally.lose(Loss::LaunchesDropped);
+    }
+}
+
+/// The launch returned: record it, unless it failed or was recorded when it began.
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
+    let time = now();
+    if call.return_value != 0 {
+        thread.tally.lose(Loss::LaunchesFailed);
+    } else if !pending.recorded {
+        pending.launch.duration = u32::try_from(time.since(pending.launch.time)).unwrap_or(u32::MAX).max(1);
+        record(own, thread, call, &mut pending);
+        for at in 0..pending.alias_count {
+            let alias = Launch { correlation: pending.aliases[at], ..pending.launch };
+            push(own, thread, &alias);
+        }
+    }
+    add(&thread.tally.calls, 1);
+    if let Some(spent) = pending.spent {
+        add(&thread.tally.timed_calls, 1);
+        add(&thread.tally.timed_nanos, spent + now().since(time));
+    }
+}
+
+/// Takes the stack, if a window is open, and writes the record.
+fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, pending: &mut Pending) {
+    if pending.launch.context != ContextId::OUTSIDE {
+        pending.launch.context = capture(own, thread, Frame::label(LabelId(u32::from(call.api.0))));
+    }
+    pending.recorded = true;
+    push(own, thread, &pending.launch);
+}
+
+/// The context of the stack that called us, under the API call `leaf`.
+fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
+    let captured = own.unwinder.capture(Skip::Below(stack_depth() as u64));
+    let key = match own.interner.find(leaf, captured.frames, captured.kept) {
+        Interned::Known(id) => return id,
+        Interned::New(key) => key,
+    };
+    let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
+    let head = context_words(id, own.id, captured.flags, captured.frames.len() + 1);
+    if !own.contexts.push(&thread.contexts, [&head, &[leaf.0], as_words(captured.frames)]) {
+        thread.tally.lose(Loss::StacksDropped);
+        return ContextId::NONE;
+    }
+    // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
+    own.interner.insert(key, id);
+    id
+}
+
+#[inline]
+fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
+    if !own.launches.push(&thread.launches, [&launch_words(launch)]) {
+        thread.tally.lose(Loss::LaunchesDropped);
+    }
+}
+
+/// Whether the call returns only when its work is done, so that the stack is taken before.
+fn is_synchronous(kind: CallKind) -> bool {
+    matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
+}
+
+/// `CLOCK_REALTIME`, the clock that activities are timed on; through the vdso, 23 ns.
+#[inline]
+pub fn now() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a place to write a timespec to.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
+    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// About where the stack pointer is; smaller = deeper.
+#[inline]
+fn stack_depth() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}

@@ -1,0 +1,252 @@
+//! From a stack to its context id: a hash over the new frames only, and one table a thread.
+//!
+//! A stack is hashed from its root, and the hash after every frame is kept. The unwinder says how many
+//! frames at the root are those of the thread's last stack; only the others are hashed again. A
+//! context is known by 128 bits of hash alone: with a million distinct stacks two of them meet by
+//! accident with a chance of 1e-27 (reference: birthday bound, n^2 / 2^129).
+
+use std::mem::size_of;
+use std::ptr::NonNull;
+
+use crate::record::{ContextId, Frame};
+
+use super::memory;
+
+/// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
+pub(super) const MAX_FRAMES: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hash {
+    a: u64,
+    b: u64,
+}
+
+impl Hash {
+    const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
+
+    /// Two independent chains: a wide multiply folded onto itself, and a rotate-multiply.
+    #[inline]
+    fn then(self, word: u64) -> Self {
+        let wide = u128::from(self.a ^ word) * 0x9e37_79b9_7f4a_7c15;
+        let a = (wide as u64) ^ ((wide >> 64) as u64).rotate_left(23);
+        let b = (self.b.rotate_left(29) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        Self { a: a.wrapping_add(word), b: b ^ (b >> 32) }
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Slot {
+    hash: Hash,
+    /// `ContextId::NONE` = the slot is empty.
+    id: ContextId,
+}
+
+type Prefix = [Hash; MAX_FRAMES + 1];
+
+const FIRST_SLOTS: usize = 1024;
+
+/// What is known of a stack.
+pub(super) enum Interned {
+    /// It has an id.
+    Known(ContextId),
+    /// It is new: give it an id with [`Interner::insert`].
+    New(Key),
+}
+
+/// The identity of a context that has no id yet.
+pub(super) struct Key(Hash);
+
+/// The contexts of one thread.
+pub(super) struct Interner {
+    slots: NonNull<Slot>,
+    capacity: usize,
+    used: usize,
+    /// `prefix[n]` = the hash of the `n` frames next to the root. Mapped: 16 KiB are too much for the
+    /// stack of a small thread, over which this value is moved once.
+    prefix: NonNull<Prefix>,
+    /// How many of `prefix` belong to the last stack.
+    depth: usize,
+    last: Option<(Hash, ContextId)>,
+}
+
+impl Interner {
+    /// An empty table; `None` when the kernel gives no memory.
+    pub(super) fn new() -> Option<Self> {
+        let slots = map_slots(FIRST_SLOTS)?;
+        let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
+        // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
+        unsafe { prefix.as_mut()[0] = Hash::ROOT };
+        Some(Self { slots, capacity: FIRST_SLOTS, used: 0, prefix, depth: 0, last: None })
+    }
+
+    /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are those of the
+    /// last call.
+    #[inline]
+    pub(super) fn find(&mut self, leaf: Frame, frames: &[Frame], kept: usize) -> Interned {
+        let frames = &frames[..frames.len().min(MAX_FRAMES)];
+        let kept = kept.min(self.depth).min(frames.len());
+        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
+        let prefix = unsafe { self.prefix.as_mut() };
+        let mut hash = prefix[kept];
+        let new = frames.len() - kept;
+        for (frame, kept_hash) in frames[..new].iter().rev().zip(&mut prefix[kept + 1..]) {
+            hash = hash.then(frame.0);
+            *kept_hash = hash;
+        }
+        self.depth = frames.len();
+        let hash = hash.then(leaf.0);
+        match self.last {
+            Some((last, id)) if last == hash => Interned::Known(id),
+            _ => self.look_up(hash),
+        }
+    }
+
+    fn look_up(&mut self, hash: Hash) -> Interned {
+        let slot = self.slot(self.probe(hash));
+        if slot.id == ContextId::NONE {
+            return Interned::New(Key(hash));
+        }
+        self.last = Some((hash, slot.id));
+        Interned::Known(slot.id)
+    }
+
+    /// Remembers that the stack of `key` has the id `id`. False: no memory to grow; the stack stays unknown.
+    #[cold]
+    pub(super) fn insert(&mut self, key: Key, id: ContextId) -> bool {
+        if 2 * (self.used + 1) > self.capacity && !self.grow() {
+            return false;
+        }
+        let at = self.probe(key.0);
+        self.set_slot(at, Slot { hash: key.0, id });
+        self.used += 1;
+        self.last = Some((key.0, id));
+        true
+    }
+
+    /// Where `hash` stands, or the empty slot where it would.
+    #[inline]
+    fn probe(&self, hash: Hash) -> usize {
+        let mask = self.capacity - 1;
+        let mut at = hash.a as usize & mask;
+        loop {
+            let slot = self.slot(at);
+            if slot.id == ContextId::NONE || slot.hash == hash {
+                return at;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) -> bool {
+        let old_capacity = self.capacity;
+        let Some(slots) = map_slots(2 * old_capacity) else { return false };
+        let old = std::mem::replace(&mut self.slots, slots);
+        self.capacity = 2 * old_capacity;
+        for at in 0..old_capacity {
+            // SAFETY: the old table has `old_capacity` slots, all initialised (zero pages).
+            let slot = unsafe { old.add(at).read() };
+            if slot.id != ContextId::NONE {
+                let at = self.probe(slot.hash);
+                self.set_slot(at, slot);
+            }
+        }
+        // SAFETY: the old table came from `map_slots(old_capacity)` and nothing points into it any more.
+        unsafe { memory::unmap(old.cast(), old_capacity * size_of::<Slot>()) };
+        true
+    }
+
+    fn slot(&self, at: usize) -> Slot {
+        debug_assert!(at < self.capacity);
+        // SAFETY: callers mask `at` to the capacity, and a mapping of zero bytes is a valid empty table.
+        unsafe { self.slots.add(at).read() }
+    }
+
+    fn set_slot(&mut self, at: usize, slot: Slot) {
+        debug_assert!(at < self.capacity);
+        // SAFETY: as in `slot`; `&mut self` means that nobody else reads.
+        unsafe { self.slots.add(at).write(slot) };
+    }
+}
+
+impl Drop for Interner {
+    fn drop(&mut self) {
+        // SAFETY: the table came from `map_slots(self.capacity)` and goes with its owner.
+        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
+        // SAFETY: likewise the array of hashes.
+        unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
+    }
+}
+
+fn map_slots(capacity: usize) -> Option<NonNull<Slot>> {
+    Some(memory::map(capacity * size_of::<Slot>())?.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::LabelId;
+
+    const LEAF: Frame = Frame(3 << 60);
+
+    fn id_of(interner: &mut Interner, leaf: Frame, frames: &[Frame], kept: usize, fresh: u32) -> u32 {
+        match interner.find(leaf, frames, kept) {
+            Interned::Known(id) => id.0,
+            Interned::New(key) => {
+                assert!(interner.insert(key, ContextId(fresh)));
+                fresh
+            }
+        }
+    }
+
+    fn stack(words: &[u64]) -> Vec<Frame> {
+        words.iter().map(|word| Frame(*word)).collect()
+    }
+
+    #[test]
+    fn the_same_stack_has_the_same_id_however_much_of_it_was_kept() {
+        let mut interner = Interner::new().unwrap();
+        let frames = stack(&[4, 3, 2, 1]);
+        assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 2), 2);
+        for kept in 0..=4 {
+            assert_eq!(id_of(&mut interner, LEAF, &frames, kept, 99), 2, "{kept} kept");
+        }
+    }
+
+    #[test]
+    fn order_depth_and_leaf_all_count() {
+        let mut interner = Interner::new().unwrap();
+        let stacks = [stack(&[1, 2]), stack(&[2, 1]), stack(&[1, 2, 2]), stack(&[1]), stack(&[])];
+        for (n, frames) in stacks.iter().enumerate() {
+            assert_eq!(id_of(&mut interner, LEAF, frames, 0, 2 + n as u32), 2 + n as u32);
+        }
+        let other_leaf = Frame::label(LabelId(7));
+        assert_eq!(id_of(&mut interner, other_leaf, &stacks[0], 0, 50), 50);
+        for (n, frames) in stacks.iter().enumerate() {
+            assert_eq!(id_of(&mut interner, LEAF, frames, 0, 99), 2 + n as u32);
+        }
+    }
+
+    #[test]
+    fn a_kept_prefix_hashes_like_a_fresh_stack() {
+        let mut interner = Interner::new().unwrap();
+        assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 0, 2), 2);
+        // The two frames next to the root stay; a new leaf side comes.
+        assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 2, 3), 3);
+        assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 0, 99), 3);
+        assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 2, 99), 2);
+    }
+
+    #[test]
+    fn a_hundred_thousand_stacks_keep_their_ids_while_the_table_grows() {
+        let mut interner = Interner::new().unwrap();
+        for n in 0..100_000u64 {
+            let frames = stack(&[n, n / 10, 7]);
+            assert_eq!(id_of(&mut interner, LEAF, &frames, 0, n as u32 + 2), n as u32 + 2);
+        }
+        for n in (0..100_000u64).step_by(997) {
+            assert_eq!(id_of(&mut interner, LEAF, &stack(&[n, n / 10, 7]), 0, 1), n as u32 + 2);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! A log of words from one application thread to the collector: unbounded in length, bounded in memory.
+//!
+//! ```text
+//! writer (application thread)                      reader (collector)
+//!    chunk 3  [len|next|words.............]  <---next---  chunk 2  <---next---  chunk 1
+//!    plain stores, then len with Release                  reads up to len, gives the chunk back
+//! ```
+//!
+//! Chunks come from a pool that the collector refills, so that a push never allocates and never makes
+//! a system call. When the pool is empty the push is refused, and the caller counts it.
+
+use std::cell::Cell;
+use std::mem::{offset_of, size_of};
+use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::memory;
+
+const CHUNK_BYTES: usize = 64 << 10;
+/// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.
+pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
+/// Chunks there may be at once: 32 MiB, or 1.4 million launches that the collector has not read yet.
+const MOST_CHUNKS: usize = 512;
+/// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
+const READY_CHUNKS: usize = 32;
+
+#[repr(C, align(64))]
+struct Chunk {
+    len: AtomicU32,
+    next: AtomicPtr<Chunk>,
+    words: [Cell<u64>; CHUNK_WORDS],
+}
+
+const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
+
+#[derive(Clone, Copy)]
+struct ChunkPtr(NonNull<Chunk>);
+
+// SAFETY: a chunk in the pool is reachable from nowhere else, so passing its address passes ownership.
+unsafe impl Send for ChunkPtr {}
+
+struct Pool {
+    give: Sender<ChunkPtr>,
+    take: Receiver<ChunkPtr>,
+    made: AtomicUsize,
+}
+
+/// Allocated once, by the first [`refill`]; until then every push is refused.
+static POOL: OnceLock<Pool> = OnceLock::new();
+
+/// Makes sure that chunks lie ready. Called by the collector, never from a callback.
+pub fn refill() {
+    let pool = POOL.get_or_init(|| {
+        let (give, take) = crossbeam_channel::bounded(MOST_CHUNKS);
+        Pool { give, take, made: AtomicUsize::new(0) }
+    });
+    while pool.take.len() < READY_CHUNKS && pool.made.load(Ordering::Relaxed) < MOST_CHUNKS {
+        let Some(at) = memory::map(CHUNK_BYTES) else { return };
+        // The queue holds as many as may exist, so there is room.
+        if pool.give.try_send(ChunkPtr(at.cast())).is_err() {
+            return;
+        }
+        pool.made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An empty chunk, or `None` when the pool ran dry.
+fn take() -> Option<NonNull<Chunk>> {
+    let chunk = POOL.get()?.take.try_recv().ok()?.0;
+    // SAFETY: the chunk is ours alone since it left the pool; its memory is a live mapping.
+    let empty = unsafe { chunk.as_ref() };
+    empty.len.store(0, Ordering::Relaxed);
+    empty.next.store(null_mut(), Ordering::Relaxed);
+    Some(chunk)
+}
+
+/// Gives a chunk back, or unmaps it when enough lie ready: a burst must not be held for ever.
+fn give_back(chunk: NonNull<Chunk>) {
+    let Some(pool) = POOL.get() else { return };
+    let surplus = pool.take.len() >= 2 * READY_CHUNKS;
+    if surplus || pool.give.try_send(ChunkPtr(chunk)).is_err() {
+        pool.made.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: the reader was the last to know this chunk and is done with it.
+        unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) };
+    }
+}
+
+/// What the two ends share: where the first chunk is. The rest hangs on it.
+#[derive(Debug)]
+pub(super) struct Log {
+    first: AtomicPtr<Chunk>,
+}
+
+impl Log {
+    pub(super) const fn new() -> Self {
+        Self { first: AtomicPtr::new(null_mut()) }
+    }
+}
+
+/// The writing end; belongs to one thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Writer {
+    chunk: Option<NonNull<Chunk>>,
+    used: usize,
+}
+
+impl Writer {
+    pub(super) const fn new() -> Self {
+        Self { chunk: None, used: 0 }
+    }
+
+    /// Appends `parts` as one record that is never split. False: no chunk was free, nothing was written.
+    #[inline]
+    pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
+        let needed: usize = parts.iter().map(|part| part.len()).sum();
+        let chunk = match self.chunk {
+            Some(chunk) if self.used + needed <= CHUNK_WORDS => chunk,
+            _ => match self.next_chunk(log, needed) {
+                Some(chunk) => chunk,
+                None => return false,
+            },
+        };
+        // SAFETY: the writer's chunk stays mapped until the reader has seen a chunk after it.
+        let chunk = unsafe { chunk.as_ref() };
+        for word in parts.into_iter().flatten() {
+            chunk.words[self.used].set(*word);
+            self.used += 1;
+        }
+        chunk.len.store(self.used as u32, Ordering::Release);
+        true
+    }
+
+    #[cold]
+    fn next_chunk(&mut self, log: &Log, needed: usize) -> Option<NonNull<Chunk>> {
+        if needed > CHUNK_WORDS {
+            return None;
+        }
+        let fresh = take()?;
+        let link = match &self.chunk {
+            // SAFETY: as in `push`.
+            Some(chunk) => unsafe { &chunk.as_ref().next },
+            None => &log.first,
+        };
+        link.store(fresh.as_ptr(), Ordering::Release);
+        self.chunk = Some(fresh);
+        self.used = 0;
+        Some(fresh)
+    }
+}
+
+/// The reading end; belongs to the collector.
+#[derive(Debug)]
+pub(super) struct Reader {
+    chunk: *const Chunk,
+    read: usize,
+}
+
+/// How far a log had been written at some moment.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    chunk: *const Chunk,
+    len: usize,
+}
+
+impl Mark {
+    fn at(chunk: *const Chunk) -> Self {
+        // SAFETY: a chunk of a log is mapped until the reader, which calls this, has left it.
+        let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
+        Self { chunk, len }
+    }
+}
+
+impl Reader {
+    pub(super) const fn new() -> Self {
+        Self { chunk: std::ptr::null(), read: 0 }
+    }
+
+    /// How far `log` has been written.
+    pub(super) fn mark(&self, log: &Log) -> Mark {
+        let mut mark = self.mark_next(log);
+        // SAFETY: chunks from the reader's own to the newest stay mapped; only this reader frees them.
+        while let Some(chunk) = unsafe { mark.chunk.as_ref() } {
+            let next = chunk.next.load(Ordering::Acquire);
+            if next.is_null() {
+                break;
+            }
+            mark = Mark::at(next);
+        }
+        mark
+    }
+
+    /// How far the chunk has been written that the reader is in.
+    pub(super) fn mark_next(&self, log: &Log) -> Mark {
+        let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
+        Mark::at(chunk)
+    }
+
+    /// Hands every word up to `mark` to `each`, a run of whole records at a time, and gives back the
+    /// chunks that both ends are done with. False: there was nothing.
+    pub(super) fn drain(&mut self, log: &Log, mark: Mark, mut each: impl FnMut(&[u64])) -> bool {
+        if self.chunk.is_null() {
+            self.chunk = log.first.load(Ordering::Acquire);
+        }
+        let mut any = false;
+        // SAFETY: as in `mark`.
+        while let Some(chunk) = unsafe { self.chunk.as_ref() } {
+            let is_last = std::ptr::eq(self.chunk, mark.chunk);
+            let next = chunk.next.load(Ordering::Acquire);
+            let len = if is_last { mark.len } else { chunk.len.load(Ordering::Acquire) as usize };
+            if self.read < len {
+                // SAFETY: words below a length that was published with Release are never written again.
+                each(unsafe {
+                    std::slice::from_raw_parts(
+                        chunk.words.as_ptr().cast::<u64>().add(self.read),
+                        len - self.read,
+                    )
+                });
+                self.read = len;
+                any = true;
+            }
+            // A chunk that had a successor when `next` was read has its final length by now.
+            let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
+            if finished {
+                self.chunk = next;
+                self.read = 0;
+                give_back(NonNull::from(chunk));
+            }
+            if is_last || !finished {
+                break;
+            }
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain_all(reader: &mut Reader, log: &Log) -> Vec<u64> {
+        let mut all = Vec::new();
+        reader.drain(log, reader.mark(log), |words| all.extend_from_slice(words));
+        all
+    }
+
+    #[test]
+    fn what_was_pushed_comes_out_once_and_in_order() {
+        refill();
+        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        assert_eq!(drain_all(&mut reader, &log), []);
+        for value in 0..3 * CHUNK_WORDS as u64 / 2 {
+            assert!(writer.push(&log, [&[value], &[value + 1]]));
+        }
+        let expected: Vec<u64> =
+            (0..3 * CHUNK_WORDS as u64 / 2).flat_map(|value| [value, value + 1]).collect();
+        assert_eq!(drain_all(&mut reader, &log), expected);
+        assert_eq!(drain_all(&mut reader, &log), []);
+        assert!(writer.push(&log, [&[7]]));
+        assert_eq!(drain_all(&mut reader, &log), [7]);
+    }
+
+    #[test]
+    fn a_mark_holds_back_what_came_after_it() {
+        refill();
+        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        assert!(writer.push(&log, [&[1, 2, 3]]));
+        let mark = reader.mark(&log);
+        assert!(writer.push(&log, [&[4, 5, 6]]));
+        let mut seen = Vec::new();
+        reader.drain(&log, mark, |words| seen.extend_from_slice(words));
+        assert_eq!(seen, [1, 2, 3]);
+        assert_eq!(drain_all(&mut reader, &log), [4, 5, 6]);
+    }
+
+    #[test]
+    fn a_record_that_no_chunk_can_hold_is_refused() {
+        refill();
+        let (log, mut writer) = (Log::new(), Writer::new());
+        assert!(!writer.push(&log, [&vec![0; CHUNK_WORDS + 1][..]]));
+        assert!(writer.push(&log, [&vec![9; CHUNK_WORDS][..]]));
+    }
+
+    #[test]
+    fn two_threads_lose_nothing() {
+        const RECORDS: u64 = 300_000;
+        refill();
+        let log: &'static Log = Box::leak(Box::new(Log::new()));
+        let producer = std::thread::spawn(move || {
+            let mut writer = Writer::new();
+            for value in 0..RECORDS {
+                while !writer.push(log, [&[value, !value, value ^ 5]]) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut reader = Reader::new();
+        let mut expected = 0;
+        while expected < RECORDS {
+            refill();
+            reader.drain(log, reader.mark(log), |words| {
+                for record in words.chunks_exact(3) {
+                    assert_eq!(record, [expected, !expected, expected ^ 5]);
+                    expected += 1;
+                }
+            });
+        }
+        producer.join().unwrap();
+    }
+}

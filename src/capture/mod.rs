@@ -1,0 +1,21 @@
+//! All that happens on the application's threads.
+//!
+//! [`callback`] is the hot path, and one file. What it writes goes through a [`log`] a thread to the
+//! collector, which calls [`drain`]. Nothing here knows what becomes of the rows.
+
+#![allow(unsafe_code)]
+
+mod buffers;
+mod callback;
+pub mod events;
+mod intern;
+mod log;
+mod memory;
+pub mod process;
+mod thread;
+
+pub use buffers::{next_filled, recycle};
+pub use callback::{Capture, now};
+pub use log::refill;
+pub use memory::held;
+pub use thread::{Cost, cost, drain, losses};

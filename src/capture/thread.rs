@@ -1,0 +1,339 @@
+//! What gpuflame keeps for each application thread, and how the collector gets at it.
+//!
+//! A thread's state is mapped on its first launch and never unmapped; when the thread ends, the state
+//! waits until the collector has read its logs, and then serves the next thread. So memory follows
+//! the most threads there were at once, not how many there have been.
+
+use std::cell::UnsafeCell;
+use std::mem::{MaybeUninit, size_of};
+use std::ptr::{NonNull, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Loss, Nanos, Row, ThreadId};
+use crate::unwind::{Unwinder, tls};
+
+use super::callback::Pending;
+use super::intern::Interner;
+use super::log::{Log, Reader, Writer};
+use super::{buffers, memory};
+
+/// One application thread's state. The fields say who may touch them.
+pub(super) struct Thread {
+    next: AtomicPtr<Thread>,
+    stage: AtomicU32,
+    pub(super) launches: Log,
+    pub(super) contexts: Log,
+    pub(super) tally: Tally,
+    busy: AtomicBool,
+    /// The application thread's alone, while `busy` is held.
+    own: UnsafeCell<Own>,
+    /// The collector's alone.
+    readers: UnsafeCell<Readers>,
+}
+
+// SAFETY: `own` is reached only through `Entered`, which its thread alone makes, one at a time;
+// `readers` only by the collector, which is one; all else is atomic or a log made for two ends.
+unsafe impl Sync for Thread {}
+
+/// A thread uses this state.
+const LIVE: u32 = 0;
+/// Its thread ended; the logs may hold unread rows.
+const ENDED: u32 = 1;
+/// Read to the end; the next new thread may have it.
+const FREE: u32 = 2;
+
+/// What only the application thread touches.
+pub(super) struct Own {
+    pub(super) id: ThreadId,
+    pub(super) unwinder: Unwinder,
+    pub(super) interner: Interner,
+    pub(super) launches: Writer,
+    pub(super) contexts: Writer,
+    pub(super) pending: Option<Pending>,
+    pub(super) calls: u64,
+}
+
+struct Readers {
+    launches: Reader,
+    contexts: Reader,
+}
+
+/// Counters that one thread writes and the collector reads; sums over all threads mean something,
+/// single values do not (a state is handed from thread to thread).
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) losses: [AtomicU64; Loss::ALL.len()],
+    pub(super) calls: AtomicU64,
+    pub(super) timed_calls: AtomicU64,
+    pub(super) timed_nanos: AtomicU64,
+}
+
+impl Tally {
+    pub(super) fn lose(&self, loss: Loss) {
+        add(&self.losses[loss as usize - 1], 1);
+    }
+}
+
+/// Adds to a counter that only this thread writes: a plain load and store, no locked instruction.
+#[inline]
+pub(super) fn add(counter: &AtomicU64, amount: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+}
+
+/// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
+pub(super) struct Entered {
+    thread: &'static Thread,
+}
+
+impl Entered {
+    /// Enters, unless this thread is inside already or no memory can be had.
+    #[inline]
+    pub(super) fn new() -> Option<Self> {
+        let thread = NonNull::new(tls::get().cast::<Thread>()).or_else(attach)?;
+        // SAFETY: the pointer in thread-local storage is a `Thread` that is never unmapped.
+        let thread: &'static Thread = unsafe { thread.as_ref() };
+        if thread.busy.load(Ordering::Relaxed) {
+            thread.tally.lose(Loss::StacksNested);
+            return None;
+        }
+        thread.busy.store(true, Ordering::Relaxed);
+        Some(Self { thread })
+    }
+
+    /// What only this thread touches, with what it shares.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut Own, &'static Thread) {
+        // SAFETY: this thread holds `busy`, and the borrow of `self` keeps a second one away.
+        (unsafe { &mut *self.thread.own.get() }, self.thread)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.thread.busy.store(false, Ordering::Relaxed);
+    }
+}
+
+static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
+/// Launches of threads for which no state could be had.
+static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+
+fn all() -> impl Iterator<Item = &'static Thread> {
+    let mut at = FIRST.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: states in the list are initialised before they are linked, and never unmapped.
+        let thread = unsafe { at.as_ref() }?;
+        at = thread.next.load(Ordering::Acquire);
+        Some(thread)
+    })
+}
+
+/// Gives the calling thread a state: a free one, or a new one.
+#[cold]
+fn attach() -> Option<NonNull<Thread>> {
+    let thread = Own::new().and_then(reuse_or_map);
+    match thread {
+        Some(thread) => {
+            tls::set(thread.as_ptr().cast());
+            tell_me_when_this_thread_ends(thread);
+        }
+        None => {
+            UNATTACHED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    thread
+}
+
+fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
+    let free = all().find(|thread| {
+        thread.stage.compare_exchange(FREE, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if let Some(thread) = free {
+        // SAFETY: the exchange made this thread the only one that knows the state; its old `own` is
+        // valid and replaced in place, but for the writers, which go on where they were.
+        let old = unsafe { &mut *thread.own.get() };
+        let (launches, contexts) = (old.launches, old.contexts);
+        *old = Own { launches, contexts, ..own };
+        return Some(NonNull::from(thread));
+    }
+    let at = memory::map(size_of::<Thread>())?.cast::<MaybeUninit<Thread>>();
+    // SAFETY: a fresh mapping of that size, page-aligned, known to nobody else.
+    let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
+    let mut first = FIRST.load(Ordering::Acquire);
+    loop {
+        thread.next.store(first, Ordering::Relaxed);
+        match FIRST.compare_exchange_weak(first, thread, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(NonNull::from(thread)),
+            Err(now) => first = now,
+        }
+    }
+}
+
+impl Thread {
+    fn new(own: Own) -> Self {
+        Self {
+            next: AtomicPtr::new(null_mut()),
+            stage: AtomicU32::new(LIVE),
+            launches: Log::new(),
+            contexts: Log::new(),
+            tally: Tally::default(),
+            busy: AtomicBool::new(false),
+            own: UnsafeCell::new(own),
+            readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new() }),
+        }
+    }
+}
+
+impl Own {
+    fn new() -> Option<Self> {
+        Some(Self {
+            // SAFETY: gettid has no preconditions.
+            id: ThreadId(unsafe { libc::gettid() } as u32),
+            unwinder: Unwinder::new()?,
+            interner: Interner::new()?,
+            launches: Writer::new(),
+            contexts: Writer::new(),
+            pending: None,
+            calls: 0,
+        })
+    }
+}
+
+fn tell_me_when_this_thread_ends(thread: NonNull<Thread>) {
+    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+    let key = KEY.get_or_init(|| {
+        let mut key = 0;
+        // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
+        (unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0).then_some(key)
+    });
+    if let Some(key) = key {
+        // SAFETY: the key exists; the value is only handed back to `thread_ends`.
+        unsafe { libc::pthread_setspecific(*key, thread.as_ptr().cast()) };
+    }
+}
+
+/// Runs on a thread that ends. Launches that other destructors make after this attach anew.
+unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
+    tls::set(null_mut());
+    // SAFETY: the value that was stored with the key: a state, which is never unmapped.
+    if let Some(thread) = unsafe { state.cast::<Thread>().as_ref() } {
+        thread.stage.store(ENDED, Ordering::Release);
+    }
+}
+
+/// Hands over some of what all threads have written since the last call: every new context, and then
+/// launches, at most one chunk of a log from each thread. False: there was nothing.
+///
+/// Only one thread may be in here at a time: the caller holds the collector's lock.
+pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
+    let mut any = false;
+    for thread in all() {
+        let ended = thread.stage.load(Ordering::Acquire) == ENDED;
+        // SAFETY: only the collector calls this, one thread at a time.
+        let readers = unsafe { &mut *thread.readers.get() };
+        // A launch refers to contexts that were written before it: mark launches first, read them last.
+        let launches = readers.launches.mark_next(&thread.launches);
+        let contexts = readers.contexts.mark(&thread.contexts);
+        let some =
+            readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
+                | readers.launches.drain(&thread.launches, launches, |words| read_launches(words, &mut each));
+        if ended && !some {
+            thread.stage.store(FREE, Ordering::Release);
+        }
+        any |= some;
+    }
+    any
+}
+
+/// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
+#[inline]
+pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
+    [
+        launch.time.0,
+        u64::from(launch.duration) | u64::from(launch.correlation.0) << 32,
+        u64::from(launch.within.0) | u64::from(launch.context.0) << 32,
+    ]
+}
+
+fn read_launches(words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+    for record in words.chunks_exact(3) {
+        each(&Row::Launch(Launch {
+            time: Nanos(record[0]),
+            duration: record[1] as u32,
+            correlation: CorrelationId((record[1] >> 32) as u32),
+            within: CorrelationId(record[2] as u32),
+            context: ContextId((record[2] >> 32) as u32),
+        }));
+    }
+}
+
+/// The head of a context in the words of a log; its frames follow, leaf first.
+#[inline]
+pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
+    [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
+}
+
+fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+    while let [ids, flags, rest @ ..] = words {
+        let count = (ids >> 32) as usize;
+        if rest.len() < count {
+            debug_assert!(false, "a context was split over two chunks");
+            return;
+        }
+        let (frames, rest) = rest.split_at(count);
+        each(&Row::Context {
+            id: ContextId(*ids as u32),
+            thread: ThreadId(*flags as u32),
+            flags: ContextFlags((flags >> 32) as u32),
+            frames: as_frames(frames),
+        });
+        words = rest;
+    }
+}
+
+fn as_frames(words: &[u64]) -> &[Frame] {
+    // SAFETY: `Frame` is a transparent wrapper around `u64`.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+}
+
+/// The words of frames, for a log.
+#[inline]
+pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
+    // SAFETY: as in `as_frames`.
+    unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+}
+
+/// What was lost on application threads so far.
+pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
+    Loss::ALL.into_iter().map(|loss| {
+        let counted =
+            all().map(|thread| thread.tally.losses[loss as usize - 1].load(Ordering::Relaxed)).sum::<u64>();
+        let elsewhere = match loss {
+            Loss::LaunchesDropped => UNATTACHED.load(Ordering::Relaxed),
+            Loss::ActivitiesDropped => buffers::discarded(),
+            _ => 0,
+        };
+        (loss, counted + elsewhere)
+    })
+}
+
+/// What the callbacks cost the application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// API calls that were looked at, from enter to exit.
+    pub calls: u64,
+    /// How many of them were timed.
+    pub timed_calls: u64,
+    /// What the timed ones took inside gpuflame, nanoseconds.
+    pub timed_nanos: u64,
+}
+
+/// What the callbacks cost the application so far.
+pub fn cost() -> Cost {
+    all().fold(Cost::default(), |sum, thread| Cost {
+        calls: sum.calls + thread.tally.calls.load(Ordering::Relaxed),
+        timed_calls: sum.timed_calls + thread.tally.timed_calls.load(Ordering::Relaxed),
+        timed_nanos: sum.timed_nanos + thread.tally.timed_nanos.load(Ordering::Relaxed),
+    })
+}

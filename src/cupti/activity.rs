@@ -1,0 +1,235 @@
+//! Activity buffers: bytes to rows.
+//!
+//! Only the loaded library knows how long its records are, so its own `GetNextRecord` does the
+//! stepping; what is read of each record is the prefix that all versions share, and later fields where
+//! the step was long enough. Times are passed on as they are: to judge them is the join's work.
+
+use super::names::Names;
+use crate::record::{
+    Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, GraphNodeId,
+    KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId,
+};
+use cupti_sys::record::{Kernel, Memcpy, MemcpyPeer, Memset, Record, offset::channel};
+use cupti_sys::{ActivityKind, ChannelType, Status};
+
+/// What came out of a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that became rows.
+    pub activities: u64,
+    /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped
+    /// through counts as one.
+    pub unreadable: u64,
+}
+
+/// Bit 0 of a copy's and a fill's flags: the call did not wait.
+const FLAG_ASYNC: u32 = 1;
+
+/// Hands each record of `bytes` to `sink` as a row; before the first activity of a kernel with a new
+/// name, the name's row. `step` is [`Stepper`]'s.
+///
+/// # Safety
+/// `bytes` was filled by the library that `step` calls, and the names in it can still be read.
+pub(super) unsafe fn read(
+    bytes: &[u8],
+    step: &Stepper<'_>,
+    names: &mut Names,
+    sink: &mut impl FnMut(Row<'_>),
+) -> Tally {
+    let mut tally = Tally::default();
+    let walk = Records::new(bytes, step);
+    for record in walk {
+        let activity = record.and_then(|record| {
+            // SAFETY: the caller says that names in the record can be read.
+            unsafe { activity(record, names, sink) }
+        });
+        match activity {
+            Some(activity) => {
+                tally.activities += 1;
+                sink(Row::Activity(activity));
+            }
+            None => tally.unreadable += 1,
+        }
+    }
+    tally
+}
+
+/// How many records there are in `bytes`, whatever they are.
+pub(super) fn count(bytes: &[u8], step: &Stepper<'_>) -> u64 {
+    Records::new(bytes, step).count() as u64
+}
+
+/// The loaded library's `cuptiActivityGetNextRecord`, whichever family it is of: from buffer, valid
+/// bytes and the last record (null: none) to the next.
+pub(super) type Stepper<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
+
+/// The records of a buffer, each with all the bytes up to the next one. `None` stands for a stretch that
+/// the library cannot step through, and is the last.
+struct Records<'a> {
+    bytes: &'a [u8],
+    base: *mut u8,
+    step: &'a Stepper<'a>,
+    current: Step,
+}
+
+/// Where a walk stands.
+#[derive(Clone, Copy)]
+enum Step {
+    Record(*mut u8),
+    End,
+    Broken,
+}
+
+impl<'a> Records<'a> {
+    fn new(bytes: &'a [u8], step: &'a Stepper<'a>) -> Self {
+        // A mutable pointer is what the function is declared to take; it only reads.
+        let base = bytes.as_ptr().cast_mut();
+        let mut walk = Self { bytes, base, step, current: Step::End };
+        if !walk.bytes.is_empty() {
+            walk.current = walk.after(std::ptr::null_mut());
+        }
+        walk
+    }
+
+    /// The record after `last`. Trusts neither direction nor bounds: a record that does not lie beyond
+    /// the last one, inside the buffer, breaks the walk.
+    fn after(&self, last: *mut u8) -> Step {
+        let mut record = last;
+        match (self.step)(self.base, self.bytes.len(), &mut record) {
+            Status::SUCCESS if record > last && self.offset(record).is_some() => Step::Record(record),
+            Status::MAX_LIMIT_REACHED => Step::End,
+            _ => Step::Broken,
+        }
+    }
+
+    fn offset(&self, record: *mut u8) -> Option<usize> {
+        record.addr().checked_sub(self.base.addr()).filter(|offset| *offset < self.bytes.len())
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Option<Record<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = match self.current {
+            Step::Record(start) => start,
+            Step::End => return None,
+            Step::Broken => {
+                self.current = Step::End;
+                return Some(None);
+            }
+        };
+        self.current = self.after(start);
+        let end = match self.current {
+            Step::Record(next) => self.offset(next)?,
+            Step::End | Step::Broken => self.bytes.len(),
+        };
+        Some(self.bytes.get(self.offset(start)?..end).map(Record::new))
+    }
+}
+
+/// The row for `record`; `None` if it is of another kind or too short for its kind.
+///
+/// # Safety
+/// The name that a kernel's record points to can be read.
+unsafe fn activity(
+    record: Record<'_>,
+    names: &mut Names,
+    sink: &mut impl FnMut(Row<'_>),
+) -> Option<Activity> {
+    match record.kind()? {
+        ActivityKind::CONCURRENT_KERNEL | ActivityKind::KERNEL => {
+            let kernel = record.prefix::<Kernel>()?;
+            // SAFETY: the caller says so.
+            let name = unsafe { names.intern(kernel.name) };
+            if let Some(text) = name.new_text {
+                sink(Row::Name { id: name.id, text: &text });
+            }
+            Some(from_kernel(&kernel, name.id, channel(record, channel::KERNEL)))
+        }
+        ActivityKind::MEMCPY => {
+            Some(from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY)))
+        }
+        ActivityKind::MEMCPY2 => {
+            Some(from_peer_copy(&record.prefix::<MemcpyPeer>()?, channel(record, channel::MEMCPY_PEER)))
+        }
+        ActivityKind::MEMSET => {
+            Some(from_fill(&record.prefix::<Memset>()?, channel(record, channel::MEMSET)))
+        }
+        _ => None,
+    }
+}
+
+/// The hardware channel, where the record has one and says that it means something.
+fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
+    let kind = ChannelType(record.field(offset + 4)?);
+    if kind == ChannelType::INVALID { None } else { record.field(offset) }
+}
+
+/// The row of a record: what all kinds have in common under the same names, and their own detail.
+macro_rules! row {
+    ($record:ident, $channel:ident, $detail:expr) => {
+        Activity {
+            correlation: CorrelationId($record.correlation_id),
+            device: DeviceId($record.device_id),
+            context: GpuContextId($record.context_id),
+            stream: StreamId($record.stream_id),
+            channel: $channel,
+            start: Nanos($record.start),
+            end: Nanos($record.end),
+            graph: GraphId($record.graph_id),
+            graph_node: GraphNodeId($record.graph_node_id),
+            detail: $detail,
+        }
+    };
+}
+
+fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity {
+    let detail = KernelDetail {
+        name,
+        grid: kernel.grid.map(|blocks| blocks as u32),
+        block: kernel.block.map(|threads| threads as u32),
+        registers: kernel.registers_per_thread,
+        static_shared: kernel.static_shared_memory as u32,
+        dynamic_shared: kernel.dynamic_shared_memory as u32,
+    };
+    row!(kernel, channel, Detail::Kernel(detail))
+}
+
+fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
+    let detail = CopyDetail {
+        kind: CopyKind(copy.copy_kind),
+        from: MemoryKind(copy.src_kind.into()),
+        to: MemoryKind(copy.dst_kind.into()),
+        peers: None,
+        bytes: copy.bytes,
+        is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+    };
+    row!(copy, channel, Detail::Copy(detail))
+}
+
+fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
+    let detail = CopyDetail {
+        kind: CopyKind::PTOP,
+        from: MemoryKind(copy.src_kind.into()),
+        to: MemoryKind(copy.dst_kind.into()),
+        peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
+        bytes: copy.bytes,
+        is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+    };
+    row!(copy, channel, Detail::Copy(detail))
+}
+
+fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {
+    let detail = SetDetail {
+        memory: MemoryKind(fill.memory_kind),
+        value: fill.value,
+        bytes: fill.bytes,
+        is_async: u32::from(fill.flags) & FLAG_ASYNC != 0,
+    };
+    row!(fill, channel, Detail::Set(detail))
+}
+
+#[cfg(test)]
+#[path = "activity_test.rs"]
+pub(super) mod tests;

@@ -1,0 +1,326 @@
+//! Buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
+//!
+//! Offsets stand here as numbers and not as the names of `cupti-sys`, so that one checks the other.
+
+use super::*;
+use crate::record::Work;
+
+/// What each release makes of its records: its name and the sizes of a kernel, a copy, a copy between
+/// GPUs and a fill, as its own library steps over them.
+const RELEASES: [(&str, Sizes); 8] = [
+    ("11.8", Sizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
+    ("12.0", Sizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
+    ("12.8", Sizes { kernel: 208, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.0", Sizes { kernel: 216, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.1", Sizes { kernel: 224, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.3", Sizes { kernel: 232, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.4", Sizes { kernel: 248, copy: 112, peer_copy: 96, fill: 104 }),
+    ("of tomorrow", Sizes { kernel: 1024, copy: 256, peer_copy: 512, fill: 128 }),
+];
+
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Sizes {
+    pub(in super::super) kernel: usize,
+    pub(in super::super) copy: usize,
+    pub(in super::super) peer_copy: usize,
+    pub(in super::super) fill: usize,
+}
+
+impl Sizes {
+    fn of(self, kind: u32) -> Option<usize> {
+        match kind {
+            3 | 10 => Some(self.kernel),
+            1 => Some(self.copy),
+            22 => Some(self.peer_copy),
+            2 => Some(self.fill),
+            38 => Some(40),
+            _ => None,
+        }
+    }
+
+    /// Steps as `cuptiActivityGetNextRecord` of that release does.
+    fn step(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
+        // SAFETY: the test's buffer has `valid` bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
+        let kind_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        let mut next = 0;
+        if !record.is_null() {
+            let at = record.addr() - buffer.addr();
+            let Some(size) = self.of(kind_at(at)) else { return Status::INVALID_KIND };
+            next = at + size;
+        }
+        if next >= valid {
+            return Status::MAX_LIMIT_REACHED;
+        }
+        if self.of(kind_at(next)).is_none() {
+            return Status::INVALID_KIND;
+        }
+        *record = buffer.wrapping_add(next);
+        Status::SUCCESS
+    }
+}
+
+/// A record of `size` bytes, every one of them `0xee` where nothing was put.
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn new(kind: u32, size: usize) -> Self {
+        Self(vec![0xee; size]).u32(0, kind)
+    }
+
+    fn put(mut self, at: usize, bytes: &[u8]) -> Self {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    fn u8(self, at: usize, value: u8) -> Self {
+        self.put(at, &[value])
+    }
+
+    fn u16(self, at: usize, value: u16) -> Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+
+    fn u32(self, at: usize, value: u32) -> Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+
+    fn u64(self, at: usize, value: u64) -> Self {
+        self.put(at, &value.to_ne_bytes())
+    }
+}
+
+fn kernel(size: usize, name: &'static std::ffi::CStr) -> Vec<u8> {
+    let record = Bytes::new(10, size).u16(6, 32).u64(16, 1_000).u64(24, 1_500).u64(32, 0);
+    let record = record.u32(40, 1).u32(44, 2).u32(48, 7);
+    let record = record.u32(52, 10).u32(56, 11).u32(60, 12).u32(64, 128).u32(68, 2).u32(72, 1);
+    let record = record.u32(76, 48).u32(80, 96).u32(84, 0).u32(92, 515);
+    let record = record.u64(104, name.as_ptr().expose_provenance() as u64);
+    record.u64(144, 77).u32(156, 5).u32(168, 9).u32(172, 1).0
+}
+
+fn copy(size: usize) -> Vec<u8> {
+    let record = Bytes::new(1, size).u8(4, 1).u8(5, 2).u8(6, 3).u8(7, 1).u64(8, 4096);
+    let record = record.u64(16, 2_000).u64(24, 2_100).u32(32, 1).u32(36, 2).u32(40, 13).u32(44, 516);
+    record.u64(64, 78).u32(72, 6).u32(76, 3).u32(80, 2).0
+}
+
+fn peer_copy(size: usize) -> Vec<u8> {
+    let record = Bytes::new(22, size).u8(4, 10).u8(5, 3).u8(6, 3).u8(7, 0).u64(8, 1 << 33);
+    let record = record.u64(16, 3_000).u64(24, 3_100).u32(32, 1).u32(36, 2).u32(40, 13);
+    let record = record.u32(44, 1).u32(48, 2).u32(52, 4).u32(56, 8).u32(60, 517);
+    record.u64(72, 0).u32(80, 0).u32(84, 0).u32(88, 0).0
+}
+
+fn fill(size: usize) -> Vec<u8> {
+    let record = Bytes::new(2, size).u32(4, 0xabcd).u64(8, 64).u64(16, 4_000).u64(24, 4_010);
+    let record = record.u32(32, 0).u32(36, 1).u32(40, 7).u32(44, 518).u16(48, 1).u16(50, 3);
+    record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).0
+}
+
+/// What `read` says of a buffer: new names, activities, tally.
+fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec<Activity>, Tally) {
+    let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
+    read_all_with(buffer, &step, names)
+}
+
+pub(in super::super) fn read_all_with(
+    buffer: &[u8],
+    step: &Stepper<'_>,
+    names: &mut Names,
+) -> (Vec<String>, Vec<Activity>, Tally) {
+    let (mut texts, mut activities) = (Vec::new(), Vec::new());
+    let mut sink = |row: Row<'_>| match row {
+        Row::Name { id, text } => texts.push(format!("{}={text}", id.0)),
+        Row::Activity(activity) => activities.push(activity),
+        other => panic!("unexpected {other:?}"),
+    };
+    // SAFETY: the step function knows the buffer's layout, the names in it are static.
+    let tally = unsafe { read(buffer, step, names, &mut sink) };
+    (texts, activities, tally)
+}
+
+pub(in super::super) fn a_buffer_of_each_kind(sizes: Sizes) -> Vec<u8> {
+    [
+        kernel(sizes.kernel, c"_Z4gemmv"),
+        copy(sizes.copy),
+        peer_copy(sizes.peer_copy),
+        fill(sizes.fill),
+        kernel(sizes.kernel, c"_Z4gemmv"),
+    ]
+    .concat()
+}
+
+pub(in super::super) fn expected_rows() -> [Activity; 5] {
+    [expected_kernel(), expected_copy(), expected_peer_copy(), expected_fill(), expected_kernel()]
+}
+
+#[test]
+fn a_record_says_the_same_in_the_layout_of_every_release() {
+    for (release, sizes) in RELEASES {
+        let buffer = a_buffer_of_each_kind(sizes);
+        let (texts, rows, tally) = read_all(&buffer, sizes, &mut Names::new());
+        assert_eq!(tally, Tally { activities: 5, unreadable: 0 }, "{release}");
+        assert_eq!(texts, ["0=_Z4gemmv"], "{release}");
+        assert_eq!(rows, expected_rows(), "{release}");
+    }
+}
+
+fn expected_kernel() -> Activity {
+    Activity {
+        correlation: CorrelationId(515),
+        device: DeviceId(1),
+        context: GpuContextId(2),
+        stream: StreamId(7),
+        channel: Some(9),
+        start: Nanos(1_000),
+        end: Nanos(1_500),
+        graph: GraphId(5),
+        graph_node: GraphNodeId(77),
+        detail: Detail::Kernel(KernelDetail {
+            name: NameId(0),
+            grid: [10, 11, 12],
+            block: [128, 2, 1],
+            registers: 32,
+            static_shared: 48,
+            dynamic_shared: 96,
+        }),
+    }
+}
+
+fn expected_copy() -> Activity {
+    Activity {
+        correlation: CorrelationId(516),
+        device: DeviceId(1),
+        context: GpuContextId(2),
+        stream: StreamId(13),
+        channel: Some(3),
+        start: Nanos(2_000),
+        end: Nanos(2_100),
+        graph: GraphId(6),
+        graph_node: GraphNodeId(78),
+        detail: Detail::Copy(CopyDetail {
+            kind: CopyKind::HTOD,
+            from: MemoryKind(2),
+            to: MemoryKind(3),
+            peers: None,
+            bytes: 4096,
+            is_async: true,
+        }),
+    }
+}
+
+fn expected_peer_copy() -> Activity {
+    Activity {
+        correlation: CorrelationId(517),
+        device: DeviceId(1),
+        context: GpuContextId(2),
+        stream: StreamId(13),
+        channel: None,
+        start: Nanos(3_000),
+        end: Nanos(3_100),
+        graph: GraphId(0),
+        graph_node: GraphNodeId(0),
+        detail: Detail::Copy(CopyDetail {
+            kind: CopyKind::PTOP,
+            from: MemoryKind(3),
+            to: MemoryKind(3),
+            peers: Some((DeviceId(1), DeviceId(4))),
+            bytes: 1 << 33,
+            is_async: false,
+        }),
+    }
+}
+
+fn expected_fill() -> Activity {
+    Activity {
+        correlation: CorrelationId(518),
+        device: DeviceId(0),
+        context: GpuContextId(1),
+        stream: StreamId(7),
+        channel: Some(1),
+        start: Nanos(4_000),
+        end: Nanos(4_010),
+        graph: GraphId(0),
+        graph_node: GraphNodeId(0),
+        detail: Detail::Set(SetDetail { memory: MemoryKind(3), value: 0xabcd, bytes: 64, is_async: true }),
+    }
+}
+
+const SIZES: Sizes = RELEASES[3].1;
+
+#[test]
+fn an_empty_buffer_has_no_records() {
+    assert_eq!(read_all(&[], SIZES, &mut Names::new()).2, Tally::default());
+}
+
+#[test]
+fn a_name_is_a_row_once_over_all_buffers() {
+    let mut names = Names::new();
+    let buffer = [kernel(216, c"one"), kernel(216, c"two"), kernel(216, c"one")].concat();
+    assert_eq!(read_all(&buffer, SIZES, &mut names).0, ["0=one", "1=two"]);
+    assert_eq!(read_all(&buffer, SIZES, &mut names).0, [""; 0]);
+}
+
+#[test]
+fn a_kernel_without_a_name_is_an_unnamed_kernel() {
+    let mut bytes = kernel(216, c"");
+    bytes[104..112].fill(0);
+    let (texts, rows, _) = read_all(&bytes, SIZES, &mut Names::new());
+    assert_eq!(texts, ["0=[unnamed kernel]"]);
+    assert_eq!(rows[0].work(), Work::Kernel(NameId(0)));
+}
+
+#[test]
+fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
+    let sync = Bytes::new(38, 40).0;
+    let buffer = [fill(88), sync, fill(88)].concat();
+    let (_, rows, tally) = read_all(&buffer, SIZES, &mut Names::new());
+    assert_eq!((rows.len(), tally), (2, Tally { activities: 2, unreadable: 1 }));
+}
+
+#[test]
+fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
+    let buffer = [fill(88), Bytes::new(4711, 64).0, fill(88)].concat();
+    let tally = read_all(&buffer, SIZES, &mut Names::new()).2;
+    assert_eq!(tally, Tally { activities: 1, unreadable: 1 });
+    let only_garbage = Bytes::new(4711, 64).0;
+    let tally = read_all(&only_garbage, SIZES, &mut Names::new()).2;
+    assert_eq!(tally, Tally { activities: 0, unreadable: 1 });
+}
+
+#[test]
+fn a_record_cut_off_by_the_end_of_the_buffer_is_unreadable() {
+    let whole = kernel(216, c"cut");
+    for length in [4, 100, 159] {
+        let tally = read_all(&whole[..length], SIZES, &mut Names::new()).2;
+        assert_eq!(tally, Tally { activities: 0, unreadable: 1 }, "{length} bytes");
+    }
+}
+
+#[test]
+fn a_field_beyond_the_end_of_the_last_record_is_not_read() {
+    let rows = read_all(&kernel(216, c"short")[..168], SIZES, &mut Names::new()).1;
+    assert_eq!(rows[0].channel, None);
+}
+
+#[test]
+fn times_that_lie_are_passed_on_as_they_are() {
+    let mut bytes = fill(88);
+    bytes[16..24].copy_from_slice(&9_000_u64.to_ne_bytes());
+    bytes[24..32].fill(0);
+    let rows = read_all(&bytes, SIZES, &mut Names::new()).1;
+    assert_eq!((rows[0].start, rows[0].end), (Nanos(9_000), Nanos(0)));
+}
+
+#[test]
+fn a_step_backwards_or_out_of_the_buffer_ends_the_walk() {
+    let buffer = [fill(88), fill(88)].concat();
+    for target in [0_usize, 1 << 20] {
+        let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
+            *record = if record.is_null() { buffer } else { buffer.wrapping_add(target) };
+            Status::SUCCESS
+        };
+        assert_eq!(count(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
+    }
+}

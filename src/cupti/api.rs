@@ -1,0 +1,246 @@
+//! CUPTI once it is subscribed to: set up in the one order that works, then asked and told through
+//! [`Api`].
+//!
+//! What a version or a family of calls can and cannot do is settled here, and not seen outside.
+
+use super::activity::{self, Tally};
+use super::buffer::Filled;
+use super::callback::{LENT, Shared, Tracer, on_buffer_completed, on_buffer_requested, on_event};
+use super::calls::{ApiCall, MAX_CALLBACK_ID, NamedCall, classify};
+use super::family::Functions;
+use super::names::Names;
+use super::version::Version;
+use crate::error::{Error, ErrorKind};
+use crate::record::{Nanos, Row};
+use cupti_sys::{ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+/// CUPTI, subscribed to. Lives as long as the process; all its functions may be called on any thread, and
+/// none with a lock held that the [`Tracer`] takes.
+pub struct Api {
+    shared: &'static Shared,
+    version: Version,
+    file: PathBuf,
+    notes: Vec<String>,
+}
+
+/// A step of the set-up that CUPTI refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// Which.
+    pub(super) step: &'static str,
+    /// Its answer.
+    pub(super) status: Status,
+}
+
+/// What is recorded. Kernels by the kind that leaves them concurrent.
+const KINDS: [(ActivityKind, &str); 4] = [
+    (ActivityKind::CONCURRENT_KERNEL, "kernels"),
+    (ActivityKind::MEMCPY, "copies"),
+    (ActivityKind::MEMCPY2, "copies between GPUs"),
+    (ActivityKind::MEMSET, "fills"),
+];
+
+/// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.
+const GAP: u32 = 8;
+
+impl Api {
+    /// Subscribes, and sets up: attributes, buffers, kinds, then callbacks.
+    ///
+    /// After a refusal of the subscription no call may be made to the library, and none is.
+    pub(super) fn attach<T: Tracer>(
+        functions: Functions,
+        version: Version,
+        file: PathBuf,
+    ) -> Result<&'static Self, Refusal> {
+        let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
+        let userdata = ptr::from_ref(shared).cast_mut().cast();
+        // SAFETY: `on_event` wants a `Shared` that is never freed, which this is.
+        let subscriber = unsafe { functions.subscribe(on_event::<T>, userdata) }
+            .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
+        shared.subscriber.store(subscriber.0, Ordering::Release);
+
+        let mut notes = Vec::new();
+        match set_up_records::<T>(shared, &mut notes) {
+            Ok(()) => enable_callbacks::<T>(shared, subscriber, version, &mut notes),
+            Err(refusal) => {
+                let _ = functions.unsubscribe(subscriber);
+                return Err(refusal);
+            }
+        }
+        Ok(Box::leak(Box::new(Self { shared, version, file, notes })))
+    }
+
+    /// Which CUPTI it is.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Where it was found.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// What could not be set up, one sentence each; empty if all is well.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The names of the enabled calls as programmers write them, by [`ApiCall`].
+    pub fn labels(&self) -> &'static [String] {
+        self.shared.calls.labels()
+    }
+
+    /// The name of one enabled call.
+    pub fn label(&self, call: ApiCall) -> &'static str {
+        self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
+    }
+
+    /// Hands the records of `filled` to `sink`, in no order: a `Row::Activity` each, and before the first
+    /// that has a new kernel name, its `Row::Name`. Costs some 50 ns a record; not for the
+    /// application's threads.
+    pub fn read(&self, filled: &Filled, names: &mut Names, sink: &mut impl FnMut(Row<'_>)) -> Tally {
+        let step = self.shared.stepper();
+        // SAFETY: only a buffer that CUPTI has completed is `Filled`; names stay while CUPTI is loaded.
+        unsafe { activity::read(filled.bytes(), &step, names, sink) }
+    }
+
+    /// Has CUPTI hand over its buffers before it returns: those whose records are all complete or, if
+    /// `forced`, all, with what still runs cut off for good. Waits for no GPU work. Does nothing
+    /// before the first API call or context was seen, where it might hang.
+    ///
+    /// To be called from a thread of ours or from an API callback, never from another callback.
+    ///
+    /// Errors: CUPTI refused.
+    pub fn flush(&self, forced: bool) -> Result<(), Error> {
+        if self.is_retired() || !self.shared.seen_work.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let flag = if forced { FlushFlag::FORCED } else { FlushFlag::NONE };
+        self.shared
+            .functions
+            .flush(flag)
+            .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
+    }
+
+    /// How many records CUPTI dropped since this was last asked. Ask after a flush, outside all locks.
+    pub fn dropped(&self) -> u64 {
+        if self.is_retired() { 0 } else { self.shared.functions.dropped().unwrap_or(0) }
+    }
+
+    /// Now, on the clock of the records; `None` if CUPTI does not say.
+    pub fn timestamp(&self) -> Option<Nanos> {
+        if self.is_retired() {
+            return None;
+        }
+        self.shared.functions.timestamp().ok().map(Nanos)
+    }
+
+    /// How many buffers CUPTI has in hand. 0 after launches and a flush: another tool has taken the
+    /// records over.
+    pub fn buffers_lent(&self) -> usize {
+        LENT.count()
+    }
+
+    /// Ends the callbacks. Records go on coming until a last flush, which may follow.
+    pub fn unsubscribe(&self) {
+        self.shared.calls.clear();
+        let subscriber = self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel);
+        if !subscriber.is_null() && !self.is_retired() {
+            let _ = self.shared.functions.unsubscribe(Subscriber(subscriber));
+        }
+        super::release();
+    }
+
+    /// From now on makes no CUPTI call and ignores all callbacks, for ever: for the child of a fork,
+    /// where the driver's state is not valid. Takes no lock.
+    pub fn retire(&self) {
+        self.shared.retire();
+    }
+
+    fn is_retired(&self) -> bool {
+        self.shared.retired.load(Ordering::Acquire)
+    }
+}
+
+fn set_up_records<T: Tracer>(shared: &'static Shared, notes: &mut Vec<String>) -> Result<(), Refusal> {
+    let functions = &shared.functions;
+    // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
+    // not know it, and then only take longer.
+    let _ = functions.set_attribute(ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 1);
+
+    shared.make_current();
+    // SAFETY: both find their `Shared` in what was just made current, and that is never freed.
+    unsafe { functions.register_buffers(on_buffer_requested::<T>, on_buffer_completed::<T>) }
+        .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
+
+    let refused: Vec<_> = KINDS
+        .iter()
+        .filter_map(|(kind, what)| functions.enable_kind(*kind).err().map(|status| (what, status)))
+        .collect();
+    if refused.len() == KINDS.len() {
+        return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
+    }
+    notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
+    Ok(())
+}
+
+fn enable_callbacks<T: Tracer>(
+    shared: &'static Shared,
+    subscriber: Subscriber,
+    version: Version,
+    notes: &mut Vec<String>,
+) {
+    let functions = &shared.functions;
+    let calls = named_calls(functions);
+    shared.calls.fill(&calls);
+    let api = calls.iter().map(|call| (call.domain, CallbackId(call.id), call.name.as_str()));
+    let mut events = vec![
+        (Domain::RESOURCE, CallbackId::CONTEXT_CREATED, "context created"),
+        (Domain::RESOURCE, CallbackId::CONTEXT_DESTROY_STARTING, "context destroyed"),
+    ];
+    if T::GRAPH_NODES {
+        events.push((Domain::RESOURCE, CallbackId::GRAPH_NODE_CREATED, "graph node created"));
+    }
+    if version.has_state_callbacks() {
+        events.push((Domain::STATE, CallbackId::FATAL_ERROR, "fatal error"));
+    }
+    let refused: Vec<_> = api
+        .chain(events)
+        .filter_map(|(domain, id, what)| {
+            functions.enable_callback(subscriber, domain, id).err().map(|status| (what, status))
+        })
+        .collect();
+    if let Some((what, status)) = refused.first() {
+        let count = refused.len();
+        notes.push(format!("CUPTI does not report {count} callbacks; the first, {what}: {status}"));
+    }
+    if calls.is_empty() {
+        notes.push("CUPTI names no API call that launches work: there will be no stacks".to_owned());
+    }
+}
+
+/// Every call of both API domains that matters, by walking all their names.
+fn named_calls(functions: &Functions) -> Vec<NamedCall> {
+    let mut calls = Vec::new();
+    for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
+        let mut last_named = 0;
+        for id in 1..MAX_CALLBACK_ID {
+            if id > last_named + GAP {
+                break;
+            }
+            let Some(name) = functions.callback_name(domain, CallbackId(id)) else { continue };
+            last_named = id;
+            if let Some(kind) = classify(name) {
+                calls.push(NamedCall { domain, id, name: name.to_owned(), kind });
+            }
+        }
+    }
+    calls
+}
+
+#[cfg(test)]
+#[path = "api_test.rs"]
+mod tests;

@@ -1,0 +1,379 @@
+//! The set-up and the life of a subscription, against a fake CUPTI.
+
+use super::super::buffer::Buffer;
+use super::super::callback::{Call, Layer};
+use super::super::driver::Driver;
+use super::super::fake::{self, Fake, RECORD};
+use super::super::load;
+use super::*;
+use crate::record::CorrelationId;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+
+/// What the tracers were told.
+static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static FILLED: Mutex<Vec<Filled>> = Mutex::new(Vec::new());
+static BUFFERS: AtomicUsize = AtomicUsize::new(0);
+
+fn tell(what: String) {
+    TOLD.lock().unwrap().push(what);
+}
+
+fn told() -> Vec<String> {
+    std::mem::take(&mut *TOLD.lock().unwrap())
+}
+
+/// Writes down what it is told.
+struct Scribe;
+
+impl Tracer for Scribe {
+    const GRAPH_NODES: bool = true;
+
+    fn enter(call: &Call<'_>) {
+        assert_eq!((call.slot.get(), call.return_value), (0, 0));
+        call.slot.set(u64::from(call.correlation.0) + 100);
+        let layer = if call.layer == Layer::Driver { "driver" } else { "runtime" };
+        tell(format!("enter {layer} {:?} #{} {}", call.kind, call.api.0, call.correlation.0));
+    }
+
+    fn exit(call: &Call<'_>) {
+        tell(format!("exit {} slot {} returned {}", call.correlation.0, call.slot.get(), call.return_value));
+    }
+
+    fn request_buffer() -> Option<Buffer> {
+        let taken = BUFFERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.is_ok().then(|| Buffer::new(4096))
+    }
+
+    fn buffer_completed(filled: Filled) {
+        FILLED.lock().unwrap().push(filled);
+    }
+
+    fn records_discarded(count: u64) {
+        tell(format!("discarded {count}"));
+    }
+
+    fn context_created() {
+        tell("context created".to_owned());
+    }
+
+    fn context_ending() {
+        tell("context ending".to_owned());
+    }
+
+    fn graph_node_created() {
+        tell("graph node".to_owned());
+    }
+
+    fn fatal(reason: &str) {
+        tell(format!("fatal {reason}"));
+    }
+
+    fn panicked() {
+        tell("panicked".to_owned());
+    }
+}
+
+fn attach<T: Tracer>(driver: u32) -> Result<&'static Api, String> {
+    told();
+    FILLED.lock().unwrap().clear();
+    BUFFERS.store(8, Ordering::Relaxed);
+    let (functions, version) =
+        load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
+    Api::attach::<T>(functions, version, "fake".into())
+        .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
+}
+
+#[test]
+fn the_setup_goes_in_the_one_order_that_works() {
+    let fake = Fake::start(130_001);
+    let api = attach::<Scribe>(13_000).unwrap();
+    let expected = [
+        "version",
+        "subscribe",
+        "attribute 5 = 1 (1 byte)",
+        "register",
+        "kind 10",
+        "kind 1",
+        "kind 22",
+        "kind 2",
+        "callback 2.3 = 1",
+        "callback 2.4 = 1",
+        "callback 2.5 = 1",
+        "callback 2.6 = 1",
+        "callback 1.3 = 1",
+        "callback 1.4 = 1",
+        "callback 3.1 = 1",
+        "callback 3.2 = 1",
+        "callback 3.13 = 1",
+        "callback 6.1 = 1",
+    ];
+    assert_eq!(fake.diary(), expected);
+    assert_eq!(api.notes(), [""; 0]);
+    let labels = ["cudaLaunchKernel", "cudaMemcpy", "cudaDeviceReset", "cuLaunchKernel", "cuGraphLaunch"];
+    assert_eq!(api.labels(), labels);
+    assert_eq!(api.label(ApiCall(99)), "[unknown call]");
+}
+
+#[test]
+fn a_release_without_state_callbacks_is_not_asked_for_them() {
+    let fake = Fake::start(18);
+    attach::<Scribe>(12_000).unwrap();
+    assert!(!fake.diary().contains(&"callback 6.1 = 1".to_owned()));
+}
+
+#[test]
+fn after_a_refused_subscription_no_call_is_made() {
+    let fake = Fake::start(28);
+    fake.refuse("subscribe", Status::NOT_INITIALIZED);
+    assert_eq!(attach::<Scribe>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
+    assert_eq!(fake.diary(), ["version", "subscribe"]);
+}
+
+#[test]
+fn what_suits_neither_us_nor_the_driver_is_not_subscribed_to() {
+    for (version, driver, reason) in [
+        (17, 11_070, "it is older than 11.8 (API version 17), gpuflame needs 11.8 or later"),
+        (130_001, 12_040, "it is for CUDA 13.0, the driver supports 12.4"),
+    ] {
+        let fake = Fake::start(version);
+        assert_eq!(attach::<Scribe>(driver).err().unwrap(), reason);
+        assert_eq!(fake.diary(), ["version"]);
+    }
+}
+
+#[test]
+fn a_library_without_a_function_we_need_is_not_called_at_all() {
+    let fake = Fake::start(28);
+    let library = cupti_sys::Library { activity_flush_all: None, ..fake::library() };
+    let reason = load::check(Driver::pretended(12_080), library).err().unwrap();
+    assert_eq!(reason.to_string(), "it has no cuptiActivityFlushAll");
+    assert_eq!(fake.diary(), [""; 0]);
+}
+
+#[test]
+fn a_kind_that_is_refused_is_noted_and_the_rest_goes_on() {
+    let fake = Fake::start(28);
+    fake.refuse("kind 22", Status::NOT_SUPPORTED);
+    fake.refuse("callback 2.5 = 1", Status::INVALID_PARAMETER);
+    fake.refuse("attribute 5 = 1 (1 byte)", Status::INVALID_PARAMETER);
+    let api = attach::<Scribe>(12_080).unwrap();
+    let expected = [
+        "CUPTI does not record copies between GPUs: NOT_SUPPORTED (27)",
+        "CUPTI does not report 1 callbacks; the first, cudaMemcpy_v3020: INVALID_PARAMETER (1)",
+    ];
+    assert_eq!(api.notes(), expected);
+    assert!(fake.diary().contains(&"kind 2".to_owned()));
+}
+
+#[test]
+fn where_no_kind_is_to_be_had_the_subscription_is_given_up() {
+    let fake = Fake::start(28);
+    for kind in ["kind 10", "kind 1", "kind 22", "kind 2"] {
+        fake.refuse(kind, Status::INSUFFICIENT_PRIVILEGES);
+    }
+    let refusal = attach::<Scribe>(12_080).err().unwrap();
+    assert_eq!(refusal, "cuptiActivityEnable: INSUFFICIENT_PRIVILEGES (35)");
+    assert_eq!(fake.diary().last().unwrap(), "unsubscribe");
+}
+
+#[test]
+fn a_call_is_told_at_both_ends_with_the_word_kept_between() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    assert_eq!(fake.call(Domain::RUNTIME_API, 4, 7, 0), 107);
+    fake.call(Domain::DRIVER_API, 3, 8, 719);
+    fake.call(Domain::RUNTIME_API, 5, 9, 0);
+    let expected = [
+        "enter runtime Launch #0 7",
+        "exit 7 slot 107 returned 0",
+        "enter driver Launch #3 8",
+        "exit 8 slot 108 returned 719",
+        "enter runtime Copy { sync: true } #1 9",
+        "exit 9 slot 109 returned 0",
+    ];
+    assert_eq!(told(), expected);
+    assert_eq!(api.label(ApiCall(3)), "cuLaunchKernel");
+}
+
+#[test]
+fn a_call_that_was_not_enabled_is_told_to_nobody() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    fake.call(Domain::RUNTIME_API, 7, 1, 0);
+    fake.call(Domain::DRIVER_API, 100_000, 2, 0);
+    assert_eq!(told(), [""; 0]);
+}
+
+#[test]
+fn contexts_and_graph_nodes_are_told() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    fake.resource(CallbackId::CONTEXT_CREATED);
+    fake.resource(CallbackId::GRAPH_NODE_CREATED);
+    fake.resource(CallbackId::MODULE_LOADED);
+    fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
+    assert_eq!(told(), ["context created", "graph node", "context ending"]);
+}
+
+#[test]
+fn records_go_from_a_lent_buffer_into_rows() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    let buffer = fake.request();
+    assert_eq!((buffer.1, api.buffers_lent()), (4096, 1));
+    fake.complete(buffer, 3);
+    let filled = FILLED.lock().unwrap().pop().unwrap();
+    assert_eq!((filled.valid(), api.buffers_lent()), (3 * RECORD, 0));
+    let mut rows = 0;
+    let tally = api.read(&filled, &mut Names::new(), &mut |_| rows += 1);
+    assert_eq!((rows, tally), (3, Tally { activities: 3, unreadable: 0 }));
+}
+
+#[test]
+fn records_for_which_there_was_no_buffer_are_counted() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    BUFFERS.store(0, Ordering::Relaxed);
+    let spare = fake.request();
+    assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD);
+    fake.complete(spare, 5);
+    assert_eq!(told(), ["discarded 5"]);
+    assert!(FILLED.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_flush_before_the_first_call_is_not_made() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    fake.diary();
+    api.flush(true).unwrap();
+    assert_eq!(fake.diary(), [""; 0]);
+    fake.call(Domain::RUNTIME_API, 3, 1, 0);
+    api.flush(false).unwrap();
+    api.flush(true).unwrap();
+    assert_eq!(fake.diary(), ["flush 0", "flush 1"]);
+}
+
+#[test]
+fn a_refused_flush_is_an_error_that_names_the_call() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    fake.resource(CallbackId::CONTEXT_CREATED);
+    fake.refuse("flush 1", Status::INVALID_OPERATION);
+    let error = api.flush(true).unwrap_err();
+    assert_eq!(error.to_string(), "cuptiActivityFlushAll: INVALID_OPERATION (7)");
+}
+
+#[test]
+fn dropped_records_and_the_time_are_what_cupti_says() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    fake.drop_records(12);
+    assert_eq!((api.dropped(), api.dropped()), (12, 0));
+    assert_eq!(api.timestamp(), Some(Nanos(42)));
+    fake.refuse("timestamp", Status::UNKNOWN);
+    assert_eq!(api.timestamp(), None);
+}
+
+#[test]
+fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    fake.call(Domain::RUNTIME_API, 3, 1, 0);
+    let buffer = fake.request();
+    fake.complete(buffer, 1);
+    let filled = FILLED.lock().unwrap().pop().unwrap();
+    let late = fake.request();
+    told();
+    fake.diary();
+    fake.fatal(Status::HARDWARE, c"the GPU fell off the bus");
+    fake.call(Domain::RUNTIME_API, 3, 2, 0);
+    fake.resource(CallbackId::CONTEXT_CREATED);
+    fake.complete(late, 1);
+    assert_eq!(told(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
+    assert!(FILLED.lock().unwrap().is_empty());
+    api.flush(true).unwrap();
+    let tally = api.read(&filled, &mut Names::new(), &mut |row| panic!("{row:?}"));
+    assert_eq!((tally, api.dropped(), api.timestamp()), (Tally { activities: 0, unreadable: 1 }, 0, None));
+    api.unsubscribe();
+    assert_eq!(fake.diary(), [""; 0]);
+}
+
+#[test]
+fn unsubscribing_ends_callbacks_and_still_lets_records_in() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    fake.call(Domain::RUNTIME_API, 3, 1, 0);
+    let buffer = fake.request();
+    told();
+    fake.diary();
+    api.unsubscribe();
+    api.unsubscribe();
+    fake.call(Domain::RUNTIME_API, 3, 2, 0);
+    api.flush(true).unwrap();
+    fake.complete(buffer, 2);
+    assert_eq!(told(), [""; 0]);
+    assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD);
+    assert_eq!(fake.diary(), ["unsubscribe", "flush 1"]);
+}
+
+/// Panics wherever it can.
+struct Clumsy;
+
+impl Tracer for Clumsy {
+    fn enter(_: &Call<'_>) {
+        panic!("enter");
+    }
+
+    fn exit(call: &Call<'_>) {
+        tell(format!("exit {}", call.correlation.0));
+    }
+
+    fn request_buffer() -> Option<Buffer> {
+        panic!("request");
+    }
+
+    fn buffer_completed(_: Filled) {
+        panic!("completed");
+    }
+
+    fn records_discarded(_: u64) {
+        panic!("discarded");
+    }
+
+    fn panicked() {
+        tell("panicked".to_owned());
+        panic!("even here");
+    }
+}
+
+#[test]
+fn a_panic_stays_on_our_side_is_told_once_and_ends_tracing() {
+    let fake = Fake::start(28);
+    attach::<Clumsy>(12_080).unwrap();
+    fake.call(Domain::RUNTIME_API, 3, 1, 0);
+    fake.call(Domain::RUNTIME_API, 3, 2, 0);
+    let buffer = fake.request();
+    assert!(!buffer.0.is_null());
+    fake.complete(buffer, 1);
+    assert_eq!(told(), ["panicked"]);
+}
+
+#[test]
+fn a_panic_while_a_buffer_is_asked_for_still_gives_cupti_a_buffer() {
+    let fake = Fake::start(28);
+    attach::<Clumsy>(12_080).unwrap();
+    let buffer = fake.request();
+    assert!(!buffer.0.is_null());
+    fake.complete(buffer, 1);
+    assert_eq!(told(), ["panicked"]);
+}
+
+#[test]
+fn correlation_ids_are_passed_on_over_their_whole_range() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    fake.call(Domain::RUNTIME_API, 3, u32::MAX, 0);
+    assert_eq!(told()[0], format!("enter runtime Launch #0 {}", CorrelationId(u32::MAX).0));
+}

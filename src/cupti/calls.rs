@@ -1,0 +1,198 @@
+//! Which API calls matter, and what they are, told by their names.
+//!
+//! CUPTI numbers some 1,400 calls and adds to them with every release, so no list of numbers stands
+//! here: at the start every name is asked for once, and those that begin GPU work (launches, copies,
+//! fills) or end it (resets) are enabled. Whole domains never are: one training run made 6.1 million
+//! `cudaEventQuery` calls beside 1.7 million launches.
+
+use cupti_sys::Domain;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What an API call does to a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// Launches a kernel.
+    Launch,
+    /// Launches a graph: one call, many activities.
+    GraphLaunch,
+    /// Copies memory.
+    Copy {
+        /// Whether its name says that it waits. (One to or from pageable memory may wait all the same.)
+        sync: bool,
+    },
+    /// Fills memory.
+    Set {
+        /// Whether its name says that it waits.
+        sync: bool,
+    },
+    /// Resets a device: whatever was not flushed by then is lost.
+    DeviceReset,
+    /// Destroys, resets or releases a context: the same.
+    ContextDestroy,
+}
+
+impl CallKind {
+    /// Whether activities may come of it.
+    pub fn makes_work(self) -> bool {
+        !self.ends_context()
+    }
+
+    /// Whether it is time for a last flush.
+    pub fn ends_context(self) -> bool {
+        matches!(self, Self::DeviceReset | Self::ContextDestroy)
+    }
+}
+
+/// What the call named `name` (as `cuptiGetCallbackName` has it) does; `None` if we need not see it.
+pub fn classify(name: &str) -> Option<CallKind> {
+    let label = label(name);
+    let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
+    match verb {
+        "DeviceReset" | "ThreadExit" => return Some(CallKind::DeviceReset),
+        "CtxDestroy" | "DevicePrimaryCtxReset" | "DevicePrimaryCtxRelease" => {
+            return Some(CallKind::ContextDestroy);
+        }
+        _ if LOOK_ALIKES.iter().any(|word| verb.contains(word)) => return None,
+        _ => {}
+    }
+    let sync = !verb.contains("Async");
+    if verb.starts_with("Launch") {
+        Some(CallKind::Launch)
+    } else if verb.starts_with("GraphLaunch") {
+        Some(CallKind::GraphLaunch)
+    } else if verb.starts_with("Memcpy") || is_prefetch(verb) {
+        Some(CallKind::Copy { sync })
+    } else if verb.starts_with("Memset") {
+        Some(CallKind::Set { sync })
+    } else {
+        None
+    }
+}
+
+/// Words in names that begin as a launch, a copy or a fill does, but only ask, describe, or run on the
+/// host (`cudaLaunchHostFunc` has no activity).
+const LOOK_ALIKES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
+
+fn is_prefetch(verb: &str) -> bool {
+    verb.starts_with("Mem") && verb.contains("Prefetch")
+}
+
+/// The name a programmer knows: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`,
+/// `_ptds`) suffixes, without the underscores of what nvcc calls for `<<<>>>`, and without the `64` of
+/// calls that were once doubled for 64-bit addresses.
+pub fn label(name: &str) -> String {
+    let mut stem = name.trim_start_matches('_');
+    while let Some((rest, suffix)) = stem.rsplit_once('_') {
+        if !is_suffix(suffix) {
+            break;
+        }
+        stem = rest;
+    }
+    match stem.strip_prefix("cu64") {
+        Some(rest) => format!("cu{rest}"),
+        None => stem.to_owned(),
+    }
+}
+
+fn is_suffix(word: &str) -> bool {
+    let is_version = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
+}
+
+/// An enabled API call: the index of its label. Calls that differ in a suffix only share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ApiCall(pub u16);
+
+/// Ids up to this can be looked up; CUPTI 13.5 ends at 876.
+pub(super) const MAX_CALLBACK_ID: u32 = 2048;
+
+/// By domain and callback id: what a call is. Read in every callback, so flat and without a lock.
+pub(super) struct CallTable {
+    driver: [AtomicU32; MAX_CALLBACK_ID as usize],
+    runtime: [AtomicU32; MAX_CALLBACK_ID as usize],
+    labels: OnceLock<Vec<String>>,
+}
+
+/// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
+/// Code 0 is a call that was not enabled.
+const KINDS: [CallKind; 8] = [
+    CallKind::Launch,
+    CallKind::GraphLaunch,
+    CallKind::Copy { sync: false },
+    CallKind::Copy { sync: true },
+    CallKind::Set { sync: false },
+    CallKind::Set { sync: true },
+    CallKind::DeviceReset,
+    CallKind::ContextDestroy,
+];
+
+impl CallTable {
+    /// A table in which no call is enabled.
+    pub(super) fn new() -> Self {
+        Self {
+            driver: [const { AtomicU32::new(0) }; MAX_CALLBACK_ID as usize],
+            runtime: [const { AtomicU32::new(0) }; MAX_CALLBACK_ID as usize],
+            labels: OnceLock::new(),
+        }
+    }
+
+    /// Enters `calls`, once. To be done before the first is enabled.
+    pub(super) fn fill(&self, calls: &[NamedCall]) {
+        let mut labels: Vec<String> = Vec::new();
+        for call in calls {
+            let label = label(&call.name);
+            let index = labels.iter().position(|known| *known == label).unwrap_or_else(|| {
+                labels.push(label);
+                labels.len() - 1
+            });
+            if let Some(entry) = self.entry(call.domain, call.id) {
+                entry.store(encode(index as u16, call.kind), Ordering::Relaxed);
+            }
+        }
+        let _ = self.labels.set(labels);
+    }
+
+    /// What the call is; `None` if it was not enabled. A load and a bounds check.
+    #[inline]
+    pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCall, CallKind)> {
+        let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
+        let code = (entry >> 16).checked_sub(1)?;
+        Some((ApiCall(entry as u16), *KINDS.get(code as usize)?))
+    }
+
+    /// Takes all calls out: callbacks still come, and do nothing.
+    pub(super) fn clear(&self) {
+        for entry in self.driver.iter().chain(&self.runtime) {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The labels, by [`ApiCall`]; empty before [`CallTable::fill`].
+    pub(super) fn labels(&self) -> &[String] {
+        self.labels.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn entry(&self, domain: Domain, id: u32) -> Option<&AtomicU32> {
+        let table = if domain == Domain::DRIVER_API { &self.driver } else { &self.runtime };
+        table.get(id as usize)
+    }
+}
+
+fn encode(label: u16, kind: CallKind) -> u32 {
+    let code = KINDS.iter().position(|known| *known == kind).map_or(0, |at| at as u32 + 1);
+    code << 16 | u32::from(label)
+}
+
+/// A call that matters, as CUPTI lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamedCall {
+    pub(super) domain: Domain,
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) kind: CallKind,
+}
+
+#[cfg(test)]
+#[path = "calls_test.rs"]
+mod tests;

@@ -1,0 +1,245 @@
+//! A CUPTI of Rust functions, for tests: it answers as told, keeps a diary of what was asked of it, and
+//! lets a test be the driver that makes API calls and fills buffers.
+//!
+//! Functions in C have no `self`, so there is one fake at a time: [`Fake::start`] waits for the last.
+
+use cupti_sys::callback::{CallbackData, StateData};
+use cupti_sys::{
+    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
+    FlushFlag, Library, Site, Status, Subscriber,
+};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How the fake answers, and what happened to it.
+#[derive(Default)]
+struct State {
+    version: u32,
+    refusals: Vec<(String, Status)>,
+    dropped: usize,
+    diary: Vec<String>,
+    callback: Option<(CallbackFn, usize)>,
+    buffers: Option<(BufferRequestedFn, BufferCompletedFn)>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
+    use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+}
+
+/// Writes `what` into the diary, and answers as told for that or with success.
+fn answer(what: String) -> Status {
+    with(|state| {
+        let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
+        let status = refusal.map_or(Status::SUCCESS, |(_, status)| *status);
+        state.diary.push(what);
+        status
+    })
+}
+
+/// The API calls it knows, by domain and id; the ids in between have names that matter to nobody.
+const CALLS: [(Domain, u32, &CStr); 8] = [
+    (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
+    (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
+    (Domain::RUNTIME_API, 5, c"cudaMemcpy_v3020"),
+    (Domain::RUNTIME_API, 6, c"cudaDeviceReset_v3020"),
+    (Domain::RUNTIME_API, 7, c"cudaLaunchHostFunc_v10000"),
+    (Domain::DRIVER_API, 1, c"cuInit"),
+    (Domain::DRIVER_API, 3, c"cuLaunchKernel"),
+    (Domain::DRIVER_API, 4, c"cuGraphLaunch_ptsz"),
+];
+
+/// Every record of the fake has this many bytes.
+pub(super) const RECORD: usize = 216;
+
+unsafe extern "C" fn get_version(version: *mut u32) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { version.write(with(|state| state.version)) };
+    answer("version".to_owned())
+}
+
+unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mut *const c_char) -> Status {
+    if id.0 > 8 {
+        return Status::INVALID_PARAMETER;
+    }
+    let known = CALLS.iter().find(|(of, number, _)| (*of, *number) == (domain, id.0));
+    // SAFETY: the caller has room for one.
+    unsafe { name.write(known.map_or(c"cudaNothing".as_ptr(), |(_, _, name)| name.as_ptr())) };
+    Status::SUCCESS
+}
+
+unsafe extern "C" fn subscribe(out: *mut Subscriber, callback: CallbackFn, userdata: *mut c_void) -> Status {
+    let status = answer("subscribe".to_owned());
+    with(|state| state.callback = Some((callback, userdata.expose_provenance())));
+    // SAFETY: the caller has room for one.
+    unsafe { out.write(Subscriber(ptr::dangling_mut())) };
+    status
+}
+
+unsafe extern "C" fn unsubscribe(_: Subscriber) -> Status {
+    answer("unsubscribe".to_owned())
+}
+
+unsafe extern "C" fn enable_callback(on: u32, _: Subscriber, domain: Domain, id: CallbackId) -> Status {
+    answer(format!("callback {}.{} = {on}", domain.0, id.0))
+}
+
+unsafe extern "C" fn register_callbacks(
+    requested: BufferRequestedFn,
+    completed: BufferCompletedFn,
+) -> Status {
+    with(|state| state.buffers = Some((requested, completed)));
+    answer("register".to_owned())
+}
+
+unsafe extern "C" fn enable(kind: ActivityKind) -> Status {
+    answer(format!("kind {}", kind.0))
+}
+
+unsafe extern "C" fn set_attribute(
+    attribute: ActivityAttribute,
+    size: *mut usize,
+    value: *mut c_void,
+) -> Status {
+    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
+    answer(format!("attribute {} = {value} ({size} byte)", attribute.0))
+}
+
+unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Status {
+    // SAFETY: the caller's pointer is valid.
+    let last = unsafe { record.read() };
+    let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD };
+    if next >= valid {
+        return Status::MAX_LIMIT_REACHED;
+    }
+    // SAFETY: likewise.
+    unsafe { record.write(buffer.wrapping_add(next)) };
+    Status::SUCCESS
+}
+
+unsafe extern "C" fn dropped(_: *mut c_void, _: u32, count: *mut usize) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
+    answer("dropped".to_owned())
+}
+
+unsafe extern "C" fn flush(flag: FlushFlag) -> Status {
+    answer(format!("flush {}", flag.0))
+}
+
+unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { now.write(42) };
+    answer("timestamp".to_owned())
+}
+
+/// The fake's function table.
+pub(super) fn library() -> Library {
+    Library {
+        get_version: Some(get_version),
+        get_callback_name: Some(get_callback_name),
+        subscribe: Some(subscribe),
+        unsubscribe: Some(unsubscribe),
+        enable_callback: Some(enable_callback),
+        activity_register_callbacks: Some(register_callbacks),
+        activity_enable: Some(enable),
+        activity_set_attribute: Some(set_attribute),
+        activity_get_next_record: Some(next_record),
+        activity_get_num_dropped_records: Some(dropped),
+        activity_flush_all: Some(flush),
+        get_timestamp: Some(timestamp),
+        ..Library::default()
+    }
+}
+
+/// The fake, while a test has it for itself.
+pub(super) struct Fake {
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Fake {
+    /// A fresh fake of some version that refuses nothing.
+    pub(super) fn start(version: u32) -> Self {
+        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        with(|state| *state = State { version, ..State::default() });
+        Self { _alone: alone }
+    }
+
+    /// Has it answer `what` (as the diary writes it) with `status`.
+    pub(super) fn refuse(&self, what: &str, status: Status) {
+        with(|state| state.refusals.push((what.to_owned(), status)));
+    }
+
+    /// Has it say that so many records were dropped, once.
+    pub(super) fn drop_records(&self, count: usize) {
+        with(|state| state.dropped = count);
+    }
+
+    /// What was asked of it since this was last read.
+    pub(super) fn diary(&self) -> Vec<String> {
+        with(|state| std::mem::take(&mut state.diary))
+    }
+
+    /// Makes an API call: enter, then exit with what it returns. Gives the shared word as it was after enter.
+    pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
+        let mut word = 0_u64;
+        let mut data = CallbackData {
+            site: Site::ENTER,
+            function_name: c"call".as_ptr(),
+            function_params: ptr::null(),
+            function_return_value: ptr::null(),
+            symbol_name: c"_Z4gemmv".as_ptr(),
+            context: ptr::null_mut(),
+            context_uid: 1,
+            correlation_data: &raw mut word,
+            correlation_id: correlation,
+        };
+        self.event(domain, CallbackId(id), (&raw const data).cast());
+        data.site = Site::EXIT;
+        data.function_return_value = (&raw const result).cast();
+        self.event(domain, CallbackId(id), (&raw const data).cast());
+        word
+    }
+
+    /// Calls back with a resource event.
+    pub(super) fn resource(&self, id: CallbackId) {
+        self.event(Domain::RESOURCE, id, ptr::null());
+    }
+
+    /// Calls back with a fatal error.
+    pub(super) fn fatal(&self, result: Status, message: &CStr) {
+        let state = StateData { result, message: message.as_ptr() };
+        self.event(Domain::STATE, CallbackId::FATAL_ERROR, (&raw const state).cast());
+    }
+
+    fn event(&self, domain: Domain, id: CallbackId, data: *const c_void) {
+        let (callback, userdata) = with(|state| state.callback).expect("nobody has subscribed");
+        // SAFETY: the callback and its pointer are as they were handed over; data suits the domain.
+        unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
+    }
+
+    /// Asks for a buffer.
+    pub(super) fn request(&self) -> (*mut u8, usize) {
+        let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
+        let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
+        // SAFETY: three places to write to.
+        unsafe { requested(&raw mut start, &raw mut size, &raw mut most) };
+        assert_eq!(most, 0, "as many records as fit");
+        (start, size)
+    }
+
+    /// Gives a buffer back with so many records in it, all fills.
+    pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
+        let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
+        for record in 0..records {
+            // SAFETY: the test asked for room for these records.
+            unsafe { start.add(record * RECORD).cast::<u32>().write(2) };
+        }
+        // SAFETY: the buffer is not touched after this.
+        unsafe { completed(ptr::null_mut(), 0, start, size, records * RECORD) };
+    }
+}

@@ -1,0 +1,176 @@
+//! The calls we make, and which of CUPTI's two families of them.
+//!
+//! There is an old family (v1) for the one subscriber of a process, and from 13.2 on one (v2) whose
+//! calls take the subscriber as an argument, so that several tools can record at once. The two must not
+//! be mixed in a process. [`Family`] is the only thing that knows which is in use.
+
+use super::version::Version;
+use cupti_sys::{
+    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
+    FlushFlag, Library, Status, Subscriber,
+};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+/// A library that has every function we need, and may be called.
+#[derive(Clone, Copy)]
+pub(super) struct Functions {
+    library: Library,
+    family: Family,
+}
+
+/// Which family of calls is in use, chosen once, before the subscription.
+#[derive(Clone, Copy)]
+enum Family {
+    /// v1: the process has one subscriber.
+    Sole,
+    // v2 joins here, for CUPTI >= 13.3 with a driver >= r610; `cupti_sys::Library` has its functions.
+    // Its buffer callbacks have other types, so `register_buffers` is where it shows.
+}
+
+/// What [`Family::Sole`] cannot do without. (Attributes and the timestamp it can.)
+const REQUIRED: [&str; 10] = [
+    "cuptiGetVersion",
+    "cuptiGetCallbackName",
+    "cuptiSubscribe",
+    "cuptiUnsubscribe",
+    "cuptiEnableCallback",
+    "cuptiActivityRegisterCallbacks",
+    "cuptiActivityEnable",
+    "cuptiActivityGetNextRecord",
+    "cuptiActivityGetNumDroppedRecords",
+    "cuptiActivityFlushAll",
+];
+
+/// Calls `$library.$function`; a function that the library lacks answers as one that is not implemented.
+macro_rules! call {
+    ($self:ident.$function:ident($($argument:expr),* $(,)?)) => {
+        match $self.library.$function {
+            // SAFETY: `Functions::new`'s caller vouched that the library is CUPTI and may be called, and
+            // the arguments have the meaning that `cupti_sys::Library` states for this function.
+            Some(function) => unsafe { function($($argument),*) },
+            None => Status::API_NOT_IMPLEMENTED,
+        }
+    };
+}
+
+impl Functions {
+    /// Errors: the first symbol that is missing.
+    ///
+    /// # Safety
+    /// The functions are a CUPTI's, the driver is mapped ([`super::driver::Driver`]), and no
+    /// subscription to this library has failed before: after that, any call may crash.
+    pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
+        match library.symbols().find(|(symbol, found)| !found && REQUIRED.contains(symbol)) {
+            Some((missing, _)) => Err(missing),
+            None => Ok(Self { library, family: Family::Sole }),
+        }
+    }
+
+    pub(super) fn version(&self) -> Result<Version, Status> {
+        let mut version = 0;
+        done(call!(self.get_version(&raw mut version))).map(|()| Version(version))
+    }
+
+    /// # Safety
+    /// `callback` may be called with `userdata` on any thread from now on, for ever.
+    pub(super) unsafe fn subscribe(
+        &self,
+        callback: CallbackFn,
+        userdata: *mut c_void,
+    ) -> Result<Subscriber, Status> {
+        let mut subscriber = Subscriber(ptr::null_mut());
+        match self.family {
+            Family::Sole => done(call!(self.subscribe(&raw mut subscriber, callback, userdata)))?,
+        }
+        Ok(subscriber)
+    }
+
+    pub(super) fn unsubscribe(&self, subscriber: Subscriber) -> Result<(), Status> {
+        done(call!(self.unsubscribe(subscriber)))
+    }
+
+    pub(super) fn set_attribute(&self, attribute: ActivityAttribute, mut value: u8) -> Result<(), Status> {
+        let mut size = size_of::<u8>();
+        match self.family {
+            Family::Sole => {
+                done(call!(self.activity_set_attribute(attribute, &raw mut size, (&raw mut value).cast())))
+            }
+        }
+    }
+
+    /// # Safety
+    /// The two functions may be called on any thread from now on, for ever.
+    pub(super) unsafe fn register_buffers(
+        &self,
+        requested: BufferRequestedFn,
+        completed: BufferCompletedFn,
+    ) -> Result<(), Status> {
+        match self.family {
+            Family::Sole => done(call!(self.activity_register_callbacks(requested, completed))),
+        }
+    }
+
+    pub(super) fn enable_kind(&self, kind: ActivityKind) -> Result<(), Status> {
+        match self.family {
+            Family::Sole => done(call!(self.activity_enable(kind))),
+        }
+    }
+
+    pub(super) fn enable_callback(
+        &self,
+        subscriber: Subscriber,
+        domain: Domain,
+        id: CallbackId,
+    ) -> Result<(), Status> {
+        done(call!(self.enable_callback(1, subscriber, domain, id)))
+    }
+
+    /// The name of an API call; `None` where the library has no such call.
+    pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
+        let mut name: *const c_char = ptr::null();
+        done(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: CUPTI gives a C string from its own constant table, and is never unloaded.
+        unsafe { CStr::from_ptr(name) }.to_str().ok()
+    }
+
+    /// From the record at `record` (null: none) to the next of a buffer.
+    ///
+    /// # Safety
+    /// `valid` bytes at `buffer` were filled by this library, and `record` is null or one of them.
+    pub(super) unsafe fn next_record(&self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
+        match self.family {
+            Family::Sole => call!(self.activity_get_next_record(buffer, valid, record)),
+        }
+    }
+
+    pub(super) fn flush(&self, flag: FlushFlag) -> Result<(), Status> {
+        done(call!(self.activity_flush_all(flag)))
+    }
+
+    /// Records dropped since the last question, in all contexts.
+    pub(super) fn dropped(&self) -> Result<u64, Status> {
+        let mut dropped = 0;
+        match self.family {
+            Family::Sole => {
+                done(call!(self.activity_get_num_dropped_records(ptr::null_mut(), 0, &raw mut dropped)))?;
+            }
+        }
+        Ok(dropped as u64)
+    }
+
+    pub(super) fn timestamp(&self) -> Result<u64, Status> {
+        let mut now = 0;
+        match self.family {
+            Family::Sole => done(call!(self.get_timestamp(&raw mut now)))?,
+        }
+        Ok(now)
+    }
+}
+
+fn done(status: Status) -> Result<(), Status> {
+    if status.is_success() { Ok(()) } else { Err(status) }
+}

@@ -1,0 +1,92 @@
+//! The surroundings of this very process: what is mapped, where its Python is, what the machine has.
+//!
+//! All of it is read from files and the dynamic linker; nothing asks CUDA.
+
+use super::driver::Driver;
+use super::find::{Surroundings, entries};
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What a search for CUPTI depends on, here and now.
+pub fn surroundings(driver: Driver, setting: Option<PathBuf>) -> Surroundings {
+    Surroundings {
+        setting,
+        mapped: mapped_files(),
+        driver: driver.version(),
+        python: python(),
+        toolkits: toolkits(),
+        system: system(),
+    }
+}
+
+/// Whether the machine shows a GPU: a device file of the driver, or of WSL's.
+pub(super) fn has_gpu_file() -> bool {
+    let numbered = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().as_bytes();
+        name.last().is_some_and(u8::is_ascii_digit)
+    };
+    Path::new("/dev/dxg").exists() || entries(Path::new("/dev"), "nvidia").iter().any(numbered)
+}
+
+/// The files that the dynamic linker has mapped, in its order, the program itself aside.
+fn mapped_files() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    // SAFETY: `note` is called before this returns only, with the pointer to `files` given here.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
+    files
+}
+
+/// # Safety
+/// As `dl_iterate_phdr` calls it; `files` is a `Vec<PathBuf>`.
+unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
+    // SAFETY: the linker passes a valid struct.
+    let name = unsafe { (*info).dlpi_name };
+    if !name.is_null() {
+        // SAFETY: its name is a C string while the linker's lock is held, which it is here.
+        let name = unsafe { CStr::from_ptr(name) };
+        if !name.is_empty() {
+            // SAFETY: the pointer that `mapped_files` passed.
+            let files = unsafe { &mut *files.cast::<Vec<PathBuf>>() };
+            files.push(OsStr::from_bytes(name.to_bytes()).into());
+        }
+    }
+    0
+}
+
+/// Roots of the Python that runs this process, if one does: of its environment, of the name it was
+/// started by, of its file.
+fn python() -> Vec<PathBuf> {
+    let environment = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os);
+    let started_as = std::env::args_os().next().map(PathBuf::from);
+    let programs = started_as.into_iter().chain(std::env::current_exe());
+    let roots = programs.filter_map(|program| {
+        let name = program.file_name()?.as_bytes();
+        name.starts_with(b"python").then(|| program.parent()?.parent().map(Path::to_owned))?
+    });
+    environment.map(PathBuf::from).chain(roots).filter(|root| root.is_absolute()).collect()
+}
+
+fn toolkits() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].into_iter().filter_map(std::env::var_os);
+    let usual = ["/usr/local/cuda", "/opt/cuda"];
+    let versions = entries(Path::new("/usr/local"), "cuda-");
+    let all = named.map(PathBuf::from).chain(usual.map(PathBuf::from)).chain(versions);
+    all.filter(|root| root.is_absolute()).collect()
+}
+
+fn system() -> Vec<PathBuf> {
+    let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    [multiarch.as_str(), "/usr/lib64", "/usr/lib"].map(PathBuf::from).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_library_is_among_the_mapped_files() {
+        let files = mapped_files();
+        assert!(files.iter().any(|file| file.to_string_lossy().contains("libc.so")), "{files:?}");
+    }
+}

@@ -1,0 +1,267 @@
+//! From candidates to a CUPTI that runs, or to one sentence that says why there is none.
+//!
+//! A candidate that cannot be used is skipped with its reason and the next is tried. Some answers end the
+//! search at once, because no other copy would answer differently.
+
+use super::api::{Api, Refusal};
+use super::callback::Tracer;
+use super::driver::Driver;
+use super::family::Functions;
+use super::find::{Candidate, Search, Source, Surroundings};
+use super::version::Version;
+use crate::error::{Error, ErrorKind};
+use cupti_sys::{Library, Status};
+use std::ffi::CString;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Why a candidate was not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Skipped {
+    /// The dynamic linker did not load it.
+    NotLoaded(String),
+    /// It is no CUPTI, or too old a one: a function is missing.
+    Lacks(&'static str),
+    /// It is a library that was tried under another name.
+    TriedBefore,
+    /// It is older than 11.8.
+    TooOld(Version),
+    /// It is for a later major CUDA than the driver, whose version this is.
+    NewerThanDriver(Version, u32),
+    /// It loaded, and could not start.
+    NotStarted(Version, &'static str, Status),
+}
+
+/// Uses the first candidate that works.
+///
+/// Errors: none works, or CUPTI is refused to us, in a sentence that says what to do.
+pub(super) fn attach<T: Tracer>(driver: Driver, surroundings: &Surroundings) -> Result<&'static Api, Error> {
+    let search = surroundings.search();
+    let mut tried = Vec::new();
+    let mut seen = Vec::new();
+    for candidate in &search.candidates {
+        match attach_one::<T>(driver, candidate, &mut seen) {
+            Ok(api) => return Ok(api),
+            Err(reason) => {
+                let is_last = ends_search(&reason, candidate.source);
+                tried.push((candidate.clone(), reason));
+                if is_last {
+                    break;
+                }
+            }
+        }
+    }
+    Err(explain(surroundings, &search, &tried, super::here::has_gpu_file()))
+}
+
+/// Loads, checks and starts one candidate. `seen` holds the files loaded so far: the linker may give a
+/// bare name the library that was just tried, and after a refusal it must not be called again.
+fn attach_one<T: Tracer>(
+    driver: Driver,
+    candidate: &Candidate,
+    seen: &mut Vec<PathBuf>,
+) -> Result<&'static Api, Skipped> {
+    let library = open(candidate)?;
+    let file = library.file().unwrap_or_else(|| candidate.file.clone());
+    if seen.contains(&file) {
+        return Err(Skipped::TriedBefore);
+    }
+    seen.push(file.clone());
+    let (functions, version) = check(driver, library)?;
+    Api::attach::<T>(functions, version, file)
+        .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
+}
+
+/// Maps a candidate.
+///
+/// Errors: what the dynamic linker said.
+fn open(candidate: &Candidate) -> Result<Library, Skipped> {
+    let file = CString::new(candidate.file.as_os_str().as_bytes())
+        .map_err(|_| Skipped::NotLoaded("its name has a NUL in it".to_owned()))?;
+    if candidate.source == Source::Mapped {
+        // SAFETY: the file has a libcupti's name.
+        let library = unsafe { Library::open_mapped(&file) };
+        return library.ok_or_else(|| Skipped::NotLoaded("it was unmapped meanwhile".to_owned()));
+    }
+    // SAFETY: the file has a libcupti's name, or the user says it is one.
+    unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)
+}
+
+/// Checks all that can be checked without starting it.
+///
+/// Errors: why it cannot be used.
+pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Version), Skipped> {
+    // SAFETY: it is a CUPTI, the driver is mapped, and this is the first we do with this library.
+    let functions = unsafe { Functions::new(library) }.map_err(Skipped::Lacks)?;
+    let version =
+        functions.version().map_err(|status| Skipped::NotStarted(Version(0), "cuptiGetVersion", status))?;
+    if version < Version::OLDEST {
+        return Err(Skipped::TooOld(version));
+    }
+    match driver.version() {
+        Some(driver) if version.is_newer_than_driver(driver) => {
+            Err(Skipped::NewerThanDriver(version, driver))
+        }
+        _ => Ok((functions, version)),
+    }
+}
+
+/// Whether no other copy can be expected to do better: CUPTI started and said no, or another copy must not
+/// be tried because this one is in use by the program.
+fn ends_search(reason: &Skipped, source: Source) -> bool {
+    match reason {
+        Skipped::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
+        Skipped::NotStarted(..) => true,
+        Skipped::TooOld(_) => source == Source::Mapped,
+        _ => false,
+    }
+}
+
+/// The one sentence: what was looked for, where, why it was not to be had, and what to do next.
+pub(super) fn explain(
+    surroundings: &Surroundings,
+    search: &Search,
+    tried: &[(Candidate, Skipped)],
+    has_gpu_file: bool,
+) -> Error {
+    let mut started = tried.iter().filter_map(|(candidate, reason)| match reason {
+        Skipped::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
+        _ => None,
+    });
+    // A refusal that ended the search says more than one that did not, else the best candidate's counts.
+    let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
+    let telling = if ended.is_some() { started.next_back() } else { started.next() };
+    if let Some((candidate, version, step, status)) = telling {
+        let what = format!("CUPTI {version} ({candidate}) refused {step}: {}", in_words(status));
+        let next = advice(surroundings, status, has_gpu_file);
+        return Error::new(ErrorKind::CuptiRefused, format!("{what}; {next}"));
+    }
+    if let Some(driver) = surroundings.driver.filter(|version| *version < 11_000) {
+        let driver = cuda(driver);
+        let text =
+            format!("the NVIDIA driver is too old: it supports CUDA {driver}, gpuflame needs 11.8 or later");
+        return Error::new(ErrorKind::CuptiRefused, text);
+    }
+    Error::new(ErrorKind::NoCupti, not_found(surroundings, search, tried))
+}
+
+/// What to do about a refusal.
+fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> String {
+    match status {
+        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&surroundings.mapped) {
+            Some(tool) => format!("probably {tool}: run without it, or without gpuflame"),
+            None => {
+                "run without the other profiler or debugger (nsys, ncu, cuda-gdb, torch.profiler)".to_owned()
+            }
+        },
+        Status::INSUFFICIENT_PRIVILEGES | Status::VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES => {
+            "run as root, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0".to_owned()
+        }
+        Status::NOT_COMPATIBLE => {
+            "another tool in this process already records with CUPTI's shared interface: run without it"
+                .to_owned()
+        }
+        Status::NOT_INITIALIZED | Status::UNKNOWN if !has_gpu_file => {
+            "this machine or container shows no GPU (no /dev/nvidia0)".to_owned()
+        }
+        Status::NOT_INITIALIZED | Status::UNKNOWN => {
+            let driver =
+                surroundings.driver.map_or("unknown".to_owned(), |version| format!("CUDA {}", cuda(version)));
+            format!(
+                "is a GPU visible to this process (CUDA_VISIBLE_DEVICES), and does the driver ({driver}) suit it?"
+            )
+        }
+        _ => "GPU work cannot be recorded on this system".to_owned(),
+    }
+}
+
+/// A refusal in words that a user of no profiler knows.
+fn in_words(status: Status) -> String {
+    match status {
+        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
+            format!("another tool in this process has it already ({})", status.0)
+        }
+        _ => status.to_string(),
+    }
+}
+
+/// Who else may hold CUPTI, told by the files that tools map into the process.
+fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
+    const TOOLS: [(&str, &str); 8] = [
+        ("libToolsInjection", "Nsight Systems (nsys)"),
+        ("libcuda-injection", "Nsight Compute (ncu)"),
+        ("libsanitizer-", "Compute Sanitizer"),
+        ("libcudadebugger", "cuda-gdb"),
+        ("libscorep", "Score-P"),
+        ("libTAU", "TAU"),
+        ("libhpcrun", "HPCToolkit"),
+        ("libtorch_cpu", "torch.profiler"),
+    ];
+    let maps = |part: &str| mapped.iter().any(|file| file.to_string_lossy().contains(part));
+    TOOLS.iter().find(|(part, _)| maps(part)).map(|(_, tool)| *tool)
+}
+
+fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, Skipped)]) -> String {
+    let majors = surroundings.majors();
+    let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
+    // A bare name that the linker does not know was no candidate worth a reason.
+    let reasons: Vec<_> = tried
+        .iter()
+        .filter(|(candidate, reason)| {
+            candidate.source != Source::ByName
+                || !matches!(reason, Skipped::NotLoaded(_) | Skipped::TriedBefore)
+        })
+        .map(|(candidate, reason)| format!("{candidate}: {reason}"))
+        .collect();
+    let next = match majors.first() {
+        Some(major) => {
+            format!("pip install {}, or set GPUFLAME_CUPTI=/path/{}", major.package(), major.file())
+        }
+        None => "set GPUFLAME_CUPTI=/path/libcupti.so".to_owned(),
+    };
+    let what = match surroundings.setting {
+        Some(_) => "the CUPTI that GPUFLAME_CUPTI names cannot be used".to_owned(),
+        None if reasons.is_empty() => format!(
+            "no CUPTI found: looked for {} by name and in {}",
+            names.join(", "),
+            listing(&search.folders)
+        ),
+        None => "no usable CUPTI found".to_owned(),
+    };
+    [vec![what], reasons, vec![next]].concat().join("; ")
+}
+
+/// The first few of a list of folders; all of them would fill a screen.
+fn listing(folders: &[PathBuf]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<_> = folders.iter().take(SHOWN).map(|folder| folder.display().to_string()).collect();
+    match folders.len().checked_sub(SHOWN + 1) {
+        Some(more) => format!("{} and {} more folders", shown.join(", "), more + 1),
+        None => shown.join(", "),
+    }
+}
+
+/// A version in the driver's numbers (12040), as people write it (12.4).
+fn cuda(version: u32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLoaded(reason) => f.write_str(reason),
+            Self::Lacks(symbol) => write!(f, "it has no {symbol}"),
+            Self::TriedBefore => f.write_str("it was tried before, under another name"),
+            Self::TooOld(version) => write!(f, "it is {version}, gpuflame needs 11.8 or later"),
+            Self::NewerThanDriver(version, driver) => {
+                write!(f, "it is for CUDA {version}, the driver supports {}", cuda(*driver))
+            }
+            Self::NotStarted(_, step, status) => write!(f, "{step}: {}", in_words(*status)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "load_test.rs"]
+mod tests;

@@ -1,0 +1,129 @@
+//! Which answer ends a search, and the sentence that comes of a search in vain.
+
+use super::super::find::Source::{ByName, Mapped, Setting, SitePackages};
+use super::*;
+
+fn candidate(file: &str, source: Source) -> Candidate {
+    Candidate { file: file.into(), source }
+}
+
+fn not_started(status: Status) -> Skipped {
+    Skipped::NotStarted(Version(28), "cuptiSubscribe", status)
+}
+
+/// The error after `tried`, on a machine with a GPU and a 12.4 driver.
+fn sentence(surroundings: Surroundings, tried: &[(Candidate, Skipped)], has_gpu_file: bool) -> String {
+    let surroundings = Surroundings { driver: surroundings.driver.or(Some(12_040)), ..surroundings };
+    let search = Search { folders: ["/a", "/b"].map(PathBuf::from).into(), ..Search::default() };
+    explain(&surroundings, &search, tried, has_gpu_file).to_string()
+}
+
+fn refused(status: Status, mapped: &[&str], has_gpu_file: bool) -> String {
+    let mapped = mapped.iter().map(PathBuf::from).collect();
+    let tried = [(candidate("/x/libcupti.so.12", SitePackages), not_started(status))];
+    sentence(Surroundings { mapped, ..Surroundings::default() }, &tried, has_gpu_file)
+}
+
+#[test]
+fn a_cupti_that_does_not_start_lets_an_older_one_be_tried() {
+    assert!(!ends_search(&not_started(Status::NOT_INITIALIZED), SitePackages));
+    assert!(!ends_search(&not_started(Status::UNKNOWN), SitePackages));
+    assert!(!ends_search(&Skipped::NewerThanDriver(Version(130_001), 12_040), Mapped));
+    assert!(!ends_search(&Skipped::TooOld(Version(17)), ByName));
+}
+
+#[test]
+fn a_refusal_that_any_copy_would_repeat_ends_the_search() {
+    assert!(ends_search(&not_started(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED), SitePackages));
+    assert!(ends_search(&not_started(Status::INSUFFICIENT_PRIVILEGES), SitePackages));
+    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded beside it");
+}
+
+#[test]
+fn without_any_candidate_the_sentence_says_where_was_looked_and_what_to_install() {
+    let missed = [(candidate("libcupti.so.12", ByName), Skipped::NotLoaded("no such file".to_owned()))];
+    assert_eq!(
+        sentence(Surroundings::default(), &missed, true),
+        "no CUPTI found: looked for libcupti.so.12, libcupti.so.11.8 by name and in /a, /b; \
+         pip install nvidia-cuda-cupti-cu12, or set GPUFLAME_CUPTI=/path/libcupti.so.12"
+    );
+}
+
+#[test]
+fn the_package_to_install_is_the_drivers() {
+    let driver = |driver| Surroundings { driver: Some(driver), ..Surroundings::default() };
+    assert!(sentence(driver(13_000), &[], true).contains("pip install nvidia-cuda-cupti, or"));
+    assert!(sentence(driver(11_080), &[], true).contains("pip install nvidia-cuda-cupti-cu11, or"));
+}
+
+#[test]
+fn unusable_candidates_are_named_with_their_reasons() {
+    let tried = [
+        (candidate("/x/libcupti.so.13", Mapped), Skipped::NewerThanDriver(Version(130_001), 12_040)),
+        (candidate("/y/libcupti.so.12", SitePackages), Skipped::Lacks("cuptiSubscribe")),
+    ];
+    assert_eq!(
+        sentence(Surroundings::default(), &tried, true),
+        "no usable CUPTI found; /x/libcupti.so.13: it is for CUDA 13.0, the driver supports 12.4; \
+         /y/libcupti.so.12: it has no cuptiSubscribe; \
+         pip install nvidia-cuda-cupti-cu12, or set GPUFLAME_CUPTI=/path/libcupti.so.12"
+    );
+}
+
+#[test]
+fn a_setting_that_cannot_be_used_is_blamed_by_name() {
+    let surroundings = Surroundings { setting: Some("/mine.so".into()), ..Surroundings::default() };
+    let tried = [(candidate("/mine.so", Setting), Skipped::NotLoaded("/mine.so: cannot open".to_owned()))];
+    let said = sentence(surroundings, &tried, true);
+    assert!(said.starts_with("the CUPTI that GPUFLAME_CUPTI names cannot be used; /mine.so: "), "{said}");
+}
+
+#[test]
+fn another_subscriber_is_named_where_its_files_give_it_away() {
+    let status = Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    assert_eq!(
+        refused(status, &["/opt/nsys/libToolsInjection64.so"], true),
+        "CUPTI 12.9 (/x/libcupti.so.12) refused cuptiSubscribe: another tool in this process has it already (39); \
+         probably Nsight Systems (nsys): run without it, or without gpuflame"
+    );
+    assert!(refused(status, &["/lib/libc.so.6"], true).contains("run without the other profiler"));
+}
+
+#[test]
+fn no_gpu_is_told_from_a_gpu_that_is_not_reached() {
+    for status in [Status::NOT_INITIALIZED, Status::UNKNOWN] {
+        assert!(refused(status, &[], false).ends_with("shows no GPU (no /dev/nvidia0)"));
+        assert!(refused(status, &[], true).contains("CUDA_VISIBLE_DEVICES"));
+        assert!(refused(status, &[], true).contains("(CUDA 12.4)"));
+    }
+}
+
+#[test]
+fn of_several_that_did_not_start_the_best_is_named_or_the_one_that_ended_the_search() {
+    let tried = |last| {
+        [
+            (candidate("/best/libcupti.so.12", SitePackages), not_started(Status::NOT_INITIALIZED)),
+            (candidate("libcupti.so.12", ByName), Skipped::TriedBefore),
+            (candidate("/last/libcupti.so.11.8", SitePackages), not_started(last)),
+        ]
+    };
+    let said = |last| sentence(Surroundings::default(), &tried(last), true);
+    assert!(said(Status::NOT_INITIALIZED).contains("/best/"));
+    assert!(said(Status::INSUFFICIENT_PRIVILEGES).contains("/last/"));
+}
+
+#[test]
+fn missing_privileges_come_with_their_cure() {
+    assert!(
+        refused(Status::INSUFFICIENT_PRIVILEGES, &[], true).contains("NVreg_RestrictProfilingToAdminUsers=0")
+    );
+}
+
+#[test]
+fn a_driver_older_than_any_cupti_we_read_is_what_is_wrong() {
+    let surroundings = Surroundings { driver: Some(10_020), ..Surroundings::default() };
+    assert_eq!(
+        sentence(surroundings, &[], true),
+        "the NVIDIA driver is too old: it supports CUDA 10.2, gpuflame needs 11.8 or later"
+    );
+}

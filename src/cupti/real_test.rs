@@ -1,0 +1,85 @@
+//! Against a real `libcupti`, in the few functions that need neither driver nor GPU (up to 13.1).
+//! Run by `tests/cupti-wheels.sh`, which names the library.
+
+use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows, read_all_with};
+use super::calls::classify;
+use super::names::Names;
+use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
+use std::ffi::{CStr, CString, c_char};
+use std::os::unix::ffi::OsStringExt;
+use std::ptr;
+
+fn library() -> Library {
+    let file = std::env::var_os("GPUFLAME_TEST_CUPTI").expect("GPUFLAME_TEST_CUPTI names a libcupti");
+    let file = CString::new(file.into_vec()).unwrap();
+    // SAFETY: the user says that it is a libcupti.
+    unsafe { Library::open(&file) }.unwrap()
+}
+
+fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
+    // SAFETY: the test's buffer has `valid` bytes, and this function only reads them.
+    unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
+}
+
+/// How long the library's record of a kind is: two steps into a buffer in which every word is the kind.
+fn size(library: &Library, kind: ActivityKind) -> usize {
+    let mut buffer = [kind.0; 1024];
+    let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
+    assert_eq!(next(library, start, 4096, &mut record), Status::SUCCESS);
+    assert_eq!(next(library, start, 4096, &mut record), Status::SUCCESS);
+    record.addr() - start.addr()
+}
+
+#[test]
+#[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
+fn a_real_library_steps_over_our_records_and_we_read_them() {
+    let library = library();
+    let sizes = Sizes {
+        kernel: size(&library, ActivityKind::CONCURRENT_KERNEL),
+        copy: size(&library, ActivityKind::MEMCPY),
+        peer_copy: size(&library, ActivityKind::MEMCPY2),
+        fill: size(&library, ActivityKind::MEMSET),
+    };
+    eprintln!("  {sizes:?}");
+    let buffer = a_buffer_of_each_kind(sizes);
+    let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| next(&library, buffer, valid, record);
+    let (_, rows, tally) = read_all_with(&buffer, &step, &mut Names::new());
+    assert_eq!((tally.activities, tally.unreadable), (5, 0));
+    assert_eq!(rows, expected_rows());
+}
+
+#[test]
+#[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
+fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
+    let library = library();
+    let (mut picked, mut left, mut look_alikes) = (0, 0, Vec::new());
+    for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
+        for id in 1.. {
+            let mut name: *const c_char = ptr::null();
+            // SAFETY: there is room for one pointer.
+            let status = unsafe { library.get_callback_name.unwrap()(domain, CallbackId(id), &raw mut name) };
+            if !status.is_success() {
+                break;
+            }
+            // SAFETY: the library gives a C string of its own.
+            let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
+            let is_like_one =
+                ["Launch", "Memcpy", "Memset", "Prefetch"].iter().any(|word| name.contains(word));
+            match classify(name) {
+                Some(_) => picked += 1,
+                None => {
+                    left += 1;
+                    if is_like_one {
+                        look_alikes.push(name.to_owned());
+                    }
+                }
+            }
+        }
+    }
+    eprintln!("  {picked} calls picked, {left} left, of them {} look-alikes", look_alikes.len());
+    assert!(picked > 200 && picked < 350);
+    // The last is a name of 13.1 for a call that no header declares.
+    let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
+    look_alikes.retain(|name| !explained.iter().any(|word| name.contains(word)));
+    assert_eq!(look_alikes, [""; 0]);
+}

@@ -1,0 +1,135 @@
+//! CUPTI's two ways of numbering itself, what a version can do, and what is known to be broken in it.
+//!
+//! Every version test of gpuflame stands here. It decides by the number the library itself gives.
+
+use std::fmt;
+
+/// The number that `cuptiGetVersion` gives: counted up to 28 (CUDA 12.9), then `MMmmpp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Version(pub u32);
+
+/// First API version of each CUDA release, ascending. 11.8, 12.0 and 12.1 share one number.
+const COUNTED: [(u32, u32, u32); 8] =
+    [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
+
+/// Where the second way of numbering begins.
+const DATED: u32 = 130_000;
+
+impl Version {
+    /// The oldest that gpuflame reads (CUDA 11.8): its records have every field we rely on.
+    pub const OLDEST: Self = Self(18);
+
+    /// The CUDA release it came with, as (major, minor); `None` before 11.8.
+    ///
+    /// 11.8, 12.0 and 12.1 cannot be told apart and are all given as (11, 8).
+    pub fn cuda(self) -> Option<(u32, u32)> {
+        if self.0 >= DATED {
+            return Some((self.0 / 10_000, self.0 / 100 % 100));
+        }
+        let newest = COUNTED.iter().rfind(|(first, ..)| *first <= self.0)?;
+        Some((newest.1, newest.2))
+    }
+
+    /// Whether it is made for a later major CUDA release than the driver. Such a CUPTI does not start;
+    /// a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
+    pub fn is_newer_than_driver(self, driver: u32) -> bool {
+        self.cuda().is_some_and(|(major, _)| major > driver / 1000)
+    }
+
+    /// Whether it tells of its own fatal errors (the STATE domain, 12.2 on).
+    pub fn has_state_callbacks(self) -> bool {
+        self.0 >= 20
+    }
+
+    /// What is known to be broken in this version and can touch a recording; for `doctor` and reports.
+    pub fn hazards(self) -> impl Iterator<Item = &'static str> {
+        HAZARDS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cuda() {
+            _ if *self == Self::OLDEST => f.write_str("11.8 to 12.1"),
+            Some((major, minor)) => write!(f, "{major}.{minor}"),
+            None => write!(f, "older than 11.8 (API version {})", self.0),
+        }
+    }
+}
+
+/// A known bug, for the versions `from..fixed`.
+struct Hazard {
+    from: u32,
+    fixed: u32,
+    text: &'static str,
+}
+
+/// From NVIDIA's release notes and the trackers of tools that met them.
+const HAZARDS: &[Hazard] = &[
+    Hazard {
+        from: 22,
+        fixed: 23,
+        text: "CUPTI 12.4 Update 1 records no kernels at all; fixed in 12.5 Update 1 (CUDA.jl#2328)",
+    },
+    Hazard {
+        from: DATED,
+        fixed: DATED + 1,
+        text: "CUPTI 13.0 can crash in a flush and in long runs with graphs; fixed in 13.0 Update 1",
+    },
+    Hazard {
+        from: 18,
+        fixed: 130_101,
+        text: "CUPTI before 13.1 Update 1 gives wrong correlation ids to graph launches in every recording after \
+               the first of a process",
+    },
+    Hazard {
+        from: 18,
+        fixed: 130_300,
+        text: "CUPTI before 13.3 leaks memory while it traces graphs with copy or fill nodes",
+    },
+    Hazard {
+        from: 130_200,
+        fixed: 130_300,
+        text: "CUPTI 13.2 slows down with every call made to it; fixed in 13.3",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_of_numbering_name_the_cuda_release() {
+        let shown = |number| Version(number).to_string();
+        assert_eq!(shown(18), "11.8 to 12.1");
+        assert_eq!(shown(20), "12.2");
+        assert_eq!(shown(25), "12.6");
+        assert_eq!(shown(28), "12.9");
+        assert_eq!(shown(130_001), "13.0");
+        assert_eq!(shown(130_401), "13.4");
+        assert_eq!(shown(140_100), "14.1");
+        assert_eq!(shown(17), "older than 11.8 (API version 17)");
+    }
+
+    #[test]
+    fn only_a_later_major_release_is_newer_than_the_driver() {
+        assert!(Version(130_001).is_newer_than_driver(12_090));
+        assert!(!Version(28).is_newer_than_driver(12_020));
+        assert!(!Version(28).is_newer_than_driver(13_000));
+        assert!(Version(28).is_newer_than_driver(11_080));
+        assert!(!Version(18).is_newer_than_driver(11_080));
+    }
+
+    #[test]
+    fn a_version_lists_only_its_own_hazards() {
+        assert_eq!(Version(130_300).hazards().count(), 0);
+        assert!(Version(22).hazards().any(|text| text.contains("12.4")));
+        assert!(!Version(23).hazards().any(|text| text.contains("12.4")));
+        assert!(!Version(130_001).hazards().any(|text| text.contains("13.0 Update 1")));
+    }
+
+    #[test]
+    fn state_callbacks_came_with_12_2() {
+        assert!(!Version(18).has_state_callbacks() && Version(20).has_state_callbacks());
+    }
+}

@@ -1,0 +1,213 @@
+//! Every activity as a row of a CSV file, written as the join finds it: nothing is kept but the names.
+//!
+//! Rows stand in the order in which activities found their launch, which is nearly that of time. What has
+//! no partner has a row too, with the reason; launches without an activity are rows of kind `launch`.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use csv::ByteRecord;
+
+use super::leaf::Kind;
+use super::{clean, table};
+use crate::error::Result;
+use crate::join::{Launched, Origin, Sink};
+use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, Missing, NameId, Row, Work};
+
+const HEADER: [&str; 32] = [
+    "kind",
+    "name",
+    "correlation",
+    "device",
+    "context",
+    "stream",
+    "channel",
+    "start_ns",
+    "end_ns",
+    "duration_ns",
+    "bytes",
+    "graph",
+    "graph_node",
+    "grid_x",
+    "grid_y",
+    "grid_z",
+    "block_x",
+    "block_y",
+    "block_z",
+    "registers",
+    "static_shared",
+    "dynamic_shared",
+    "from",
+    "to",
+    "from_device",
+    "to_device",
+    "value",
+    "async",
+    "stack",
+    "launch_ns",
+    "launch_duration_ns",
+    "reason",
+];
+
+/// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
+/// [`ActivityTable::row`], before the activities that refer to them.
+#[derive(Debug)]
+pub struct ActivityTable<W: Write> {
+    out: csv::Writer<W>,
+    /// How to show a kernel's name.
+    show: fn(&str) -> String,
+    names: IdMap<NameId, String>,
+    record: ByteRecord,
+    text: String,
+    failed: Option<csv::Error>,
+}
+
+impl<W: Write> ActivityTable<W> {
+    /// Begins the table. `show` turns a kernel's name as the tracer gave it into what stands in the table
+    /// (`symbolize::kernel_name`).
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn new(out: W, show: fn(&str) -> String) -> Result<Self> {
+        let mut out = csv::Writer::from_writer(out);
+        out.write_record(HEADER).map_err(table::error)?;
+        let (names, record, text) = (IdMap::default(), ByteRecord::new(), String::new());
+        Ok(Self { out, show, names, record, text, failed: None })
+    }
+
+    /// Takes the name of a kernel; passes over all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        if let Row::Name { id, text } = row {
+            self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
+        }
+    }
+
+    /// Ends the table and gives the writer back.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    pub fn finish(mut self) -> Result<W> {
+        if let Some(error) = self.failed.take() {
+            return Err(table::error(error));
+        }
+        self.out.into_inner().map_err(|error| error.into_error().into())
+    }
+
+    fn field(&mut self, value: impl std::fmt::Display) {
+        self.text.clear();
+        // A string takes whatever is written to it.
+        let _ = write!(self.text, "{value}");
+        self.record.push_field(self.text.as_bytes());
+    }
+
+    fn blank(&mut self, count: usize) {
+        (0..count).for_each(|_| self.record.push_field(b""));
+    }
+
+    fn end(&mut self) {
+        debug_assert_eq!(self.record.len(), HEADER.len(), "{:?}", self.record);
+        if self.failed.is_none() {
+            self.failed = self.out.write_byte_record(&self.record).err();
+        }
+        self.record.clear();
+    }
+
+    fn name(&mut self, work: Work) {
+        self.record.push_field(Kind::of(work).word().as_bytes());
+        match work {
+            Work::Kernel(id) => match self.names.get(&id) {
+                Some(name) => self.record.push_field(name.as_bytes()),
+                None => self.record.push_field(b""),
+            },
+            Work::Copy(kind) => self.record.push_field(kind.label().as_bytes()),
+            Work::Set => self.record.push_field(b"memset"),
+        }
+    }
+
+    fn ids(&mut self, activity: &Activity) {
+        self.field(activity.correlation.0);
+        self.field(activity.device.0);
+        self.field(activity.context.0);
+        self.field(activity.stream.0);
+        self.option(activity.channel);
+    }
+
+    fn option(&mut self, value: Option<impl std::fmt::Display>) {
+        match value {
+            Some(value) => self.field(value),
+            None => self.blank(1),
+        }
+    }
+
+    /// From `grid_x` to `async`.
+    fn detail(&mut self, detail: &Detail) {
+        match detail {
+            Detail::Kernel(kernel) => {
+                kernel.grid.iter().chain(&kernel.block).for_each(|size| self.field(size));
+                self.field(kernel.registers);
+                self.field(kernel.static_shared);
+                self.field(kernel.dynamic_shared);
+                self.blank(6);
+            }
+            Detail::Copy(copy) => {
+                self.blank(9);
+                self.field(copy.from.label());
+                self.field(copy.to.label());
+                self.option(copy.peers.map(|(from, _)| from.0));
+                self.option(copy.peers.map(|(_, to)| to.0));
+                self.blank(1);
+                self.field(u8::from(copy.is_async));
+            }
+            Detail::Set(set) => {
+                self.blank(10);
+                self.field(set.memory.label());
+                self.blank(2);
+                self.field(set.value);
+                self.field(u8::from(set.is_async));
+            }
+        }
+    }
+
+    /// From `stack` to `launch_duration_ns`.
+    fn launched(&mut self, launched: Launched) {
+        match launched.context {
+            ContextId::NONE => self.blank(1),
+            context => self.field(context.0),
+        }
+        self.field(launched.time);
+        self.field(launched.duration);
+    }
+}
+
+impl<W: Write> Sink for ActivityTable<W> {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.name(activity.work());
+        self.ids(activity);
+        self.field(activity.start);
+        self.field(activity.end);
+        self.option(activity.duration());
+        self.field(activity.bytes());
+        self.field(activity.graph.0);
+        self.field(activity.graph_node.0);
+        self.detail(&activity.detail);
+        match origin {
+            Origin::Launch(launched) => self.launched(launched),
+            Origin::Missing(_) => self.blank(3),
+        }
+        let untimed = activity.duration().is_none().then_some(Missing::Untimed);
+        let reason = origin.context().err().into_iter().chain(untimed).map(Missing::word);
+        let reason: String = reason.collect::<Vec<_>>().join(" ");
+        self.field(reason);
+        self.end();
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.field("launch");
+        self.blank(1);
+        self.field(id.0);
+        self.blank(25);
+        self.launched(launched);
+        self.field(Missing::Pending.word());
+        self.end();
+    }
+}

@@ -1,0 +1,282 @@
+//! The tree that a flame graph is: names by depth, with a weight where a stack ends.
+//!
+//! Built once for each file. Stacks stay shared in it, so that writing a hundred thousand deep stacks out
+//! costs a few bytes a node and one line's text, not all lines at once.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::leaf::{self, Kind};
+use super::{Unit, clean};
+use crate::profile::{Place, Profile, Sample, StringId};
+use crate::record::{ContextId, Frame, FrameKind, IdMap, Loss, Missing};
+
+/// See the module's documentation.
+pub(super) struct Flame {
+    names: Names,
+    /// A parent comes before its children.
+    nodes: Vec<Node>,
+    /// All nodes, those of the same parent side by side and in the order of their names.
+    order: Vec<u32>,
+}
+
+struct Node {
+    parent: u32,
+    name: u32,
+    /// The weight of the stack that ends here, if one does.
+    own: Option<u64>,
+    /// With everything above.
+    total: u64,
+    /// Where the children begin in `order`, and how many there are.
+    children: (u32, u32),
+}
+
+/// The name of what is too narrow to be drawn by itself.
+const SMALL: &str = "[too small to show]";
+const ROOT: u32 = 0;
+
+impl Flame {
+    /// The tree of all that ran, in nanoseconds, or in counts if that is the unit.
+    pub(super) fn of(profile: &Profile, unit: Unit) -> Self {
+        let mut build = Build::new(profile, unit);
+        profile.samples().iter().for_each(|sample| build.sample(sample));
+        build.losses();
+        build.finish()
+    }
+
+    /// The weight of everything.
+    pub(super) fn total(&self) -> u64 {
+        self.nodes[ROOT as usize].total
+    }
+
+    /// What a frame of this name stands for.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = (&str, Kind)> {
+        self.names.text.iter().map(|(text, kind)| (text.as_str(), *kind))
+    }
+
+    /// Calls `line` with each stack, `;` between its names, and its weight. Subtrees lighter than
+    /// `lightest` are drawn together, one for each parent. Depth is no matter: there is no recursion.
+    pub(super) fn lines(
+        &self,
+        lightest: u64,
+        mut line: impl FnMut(&str, u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut path = String::new();
+        let mut levels = vec![self.level(ROOT, 0)];
+        while let Some(level) = levels.last_mut() {
+            path.truncate(level.path);
+            let Some(&at) = level.left.split_off_first() else {
+                if level.small > 0 {
+                    push_name(&mut path, SMALL);
+                    line(&path, level.small)?;
+                }
+                levels.pop();
+                continue;
+            };
+            let node = &self.nodes[at as usize];
+            if node.total < lightest {
+                level.small += node.total;
+                continue;
+            }
+            push_name(&mut path, &self.names.text[node.name as usize].0);
+            if let Some(own) = node.own {
+                line(&path, own)?;
+            }
+            levels.push(self.level(at, path.len()));
+        }
+        Ok(())
+    }
+
+    fn level(&self, node: u32, path: usize) -> Level<'_> {
+        let (first, count) = self.nodes[node as usize].children;
+        Level { left: &self.order[first as usize..][..count as usize], path, small: 0 }
+    }
+}
+
+/// A node whose children are being written.
+struct Level<'a> {
+    left: &'a [u32],
+    /// How long the path to it is.
+    path: usize,
+    small: u64,
+}
+
+fn push_name(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push(';');
+    }
+    path.push_str(name);
+}
+
+/// Clean names, each once.
+#[derive(Default)]
+struct Names {
+    text: Vec<(String, Kind)>,
+    ids: HashMap<String, u32>,
+    /// Those that come from the profile's strings: most, and seen again in every stack.
+    shown: IdMap<StringId, u32>,
+}
+
+impl Names {
+    fn intern(&mut self, name: &str, kind: Kind) -> u32 {
+        let clean = clean::frame(name);
+        if let Some(&id) = self.ids.get(&clean) {
+            return id;
+        }
+        let id = self.text.len() as u32;
+        self.text.push((clean.clone(), kind));
+        self.ids.insert(clean, id);
+        id
+    }
+
+    fn shown(&mut self, profile: &Profile, name: StringId) -> u32 {
+        if let Some(&id) = self.shown.get(&name) {
+            return id;
+        }
+        let id = self.intern(profile.strings().get(name), Kind::Cpu);
+        self.shown.insert(name, id);
+        id
+    }
+
+    /// The place of each name in the order of all.
+    fn ranks(&self) -> Vec<u32> {
+        let mut sorted: Vec<usize> = (0..self.text.len()).collect();
+        sorted.sort_unstable_by_key(|&at| &self.text[at].0);
+        let mut ranks = vec![0; sorted.len()];
+        sorted.into_iter().zip(0..).for_each(|(at, rank)| ranks[at] = rank);
+        ranks
+    }
+}
+
+struct Build<'a> {
+    profile: &'a Profile,
+    unit: Unit,
+    names: Names,
+    nodes: Vec<Node>,
+    index: IdMap<(u32, u32), u32>,
+    /// Where the stacks of contexts end: most have several samples.
+    stacks: IdMap<ContextId, u32>,
+}
+
+impl<'a> Build<'a> {
+    fn new(profile: &'a Profile, unit: Unit) -> Self {
+        let root = Node { parent: ROOT, name: 0, own: None, total: 0, children: (0, 0) };
+        Self {
+            profile,
+            unit,
+            names: Names::default(),
+            nodes: vec![root],
+            index: IdMap::default(),
+            stacks: IdMap::default(),
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        let mut at = match sample.place {
+            Place::Context(context) => self.stack(context),
+            Place::Missing(missing) => self.child(ROOT, missing.label(), Kind::Loss),
+        };
+        for (name, kind) in leaf::frames(self.profile, sample.leaf, sample.device) {
+            at = self.child(at, &name, kind);
+        }
+        let weight = if self.unit == Unit::Count { sample.weight.count } else { sample.weight.nanos };
+        self.add(at, weight);
+    }
+
+    /// GPU work that is shown nowhere else has a frame: its time is unknown, its number is not.
+    fn losses(&mut self) {
+        for (loss, count) in self.profile.losses() {
+            let label = match loss {
+                Loss::ActivitiesDropped => "[GPU activities dropped]",
+                Loss::ActivitiesUnreadable => "[GPU activities unreadable]",
+                _ => continue,
+            };
+            let at = self.child(ROOT, label, Kind::Loss);
+            self.add(at, if self.unit == Unit::Count { count } else { 0 });
+        }
+    }
+
+    fn add(&mut self, node: u32, weight: u64) {
+        let own = &mut self.nodes[node as usize].own;
+        *own = Some(own.unwrap_or(0).saturating_add(weight));
+    }
+
+    fn stack(&mut self, context: ContextId) -> u32 {
+        if let Some(&node) = self.stacks.get(&context) {
+            return node;
+        }
+        let mut at = ROOT;
+        match self.profile.context(context).map(|context| context.flags.label()) {
+            Some(None) => {}
+            Some(Some(cut)) => at = self.child(at, cut, Kind::Loss),
+            None => at = self.child(at, Missing::NoStack.label(), Kind::Loss),
+        }
+        for name in self.stack_names(context).into_iter().rev() {
+            at = self.node(at, name);
+        }
+        self.stacks.insert(context, at);
+        at
+    }
+
+    /// The names of a context's stack, leaf first. Where nobody gave names, addresses; where the
+    /// context's row was lost, nothing.
+    fn stack_names(&mut self, context: ContextId) -> Vec<u32> {
+        let profile = self.profile;
+        if let Some(shown) = profile.shown(context) {
+            return profile.shown_names(shown).map(|name| self.names.shown(profile, name)).collect();
+        }
+        let Some(context) = profile.context(context) else { return Vec::new() };
+        let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
+        frames.map(|frame| self.names.intern(&raw_name(profile, frame), Kind::Cpu)).collect()
+    }
+
+    fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {
+        let name = self.names.intern(name, kind);
+        self.node(parent, name)
+    }
+
+    fn node(&mut self, parent: u32, name: u32) -> u32 {
+        let next = self.nodes.len() as u32;
+        let at = *self.index.entry((parent, name)).or_insert(next);
+        if at == next {
+            self.nodes.push(Node { parent, name, own: None, total: 0, children: (0, 0) });
+        }
+        at
+    }
+
+    fn finish(self) -> Flame {
+        let (names, mut nodes) = (self.names, self.nodes);
+        let mut order: Vec<u32> = (1..nodes.len() as u32).collect();
+        let ranks = names.ranks();
+        order.sort_unstable_by_key(|&at| {
+            let node = &nodes[at as usize];
+            (node.parent, ranks[node.name as usize])
+        });
+        for (position, &at) in order.iter().enumerate() {
+            let parent = nodes[at as usize].parent;
+            let (first, count) = &mut nodes[parent as usize].children;
+            if *count == 0 {
+                *first = position as u32;
+            }
+            *count += 1;
+        }
+        for at in (0..nodes.len()).rev() {
+            let total = nodes[at].total.saturating_add(nodes[at].own.unwrap_or(0));
+            nodes[at].total = total;
+            if at != ROOT as usize {
+                let parent = nodes[at].parent as usize;
+                let parent = &mut nodes[parent];
+                parent.total = parent.total.saturating_add(total);
+            }
+        }
+        Flame { names, nodes, order }
+    }
+}
+
+fn raw_name(profile: &Profile, frame: Frame) -> String {
+    match frame.kind() {
+        FrameKind::Native { address, .. } => format!("0x{address:x}"),
+        FrameKind::Label(label) => profile.label(label).unwrap_or("[label lost]").to_owned(),
+        FrameKind::Unknown(tag) => format!("[frame of unknown kind: {tag}]"),
+    }
+}

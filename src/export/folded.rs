@@ -1,0 +1,38 @@
+//! Folded stacks: a line for each stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
+//!
+//! What every flame graph tool reads. Lines stand in the order of their frames' names. Comments begin
+//! with `# ` and never end in a number, since some readers look at nothing else.
+
+use std::io::Write;
+
+use super::Unit;
+use super::flame::Flame;
+use crate::error::Result;
+use crate::profile::Profile;
+
+/// How to write folded stacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FoldedOptions {
+    /// The unit of the weights. Default: nanoseconds.
+    pub unit: Unit,
+}
+
+/// Writes `profile` as folded stacks. In nanoseconds the weights add up to the durations of all GPU
+/// activities, exactly; stacks of no weight (launches without an activity, activities without times) have
+/// a line as well. An empty profile gives an empty file.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in profile.losses() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    Flame::of(profile, options.unit).lines(0, |stack, weight| {
+        let weight = match options.unit {
+            Unit::Micros => weight / 1000 + u64::from(weight % 1000 >= 500),
+            Unit::Nanos | Unit::Count => weight,
+        };
+        writeln!(out, "{stack} {weight}")
+    })?;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! The names of what a GPU did, as they stand at the tip of a flame.
+
+use crate::profile::{Leaf, Profile};
+use crate::record::{DeviceId, Missing, Work};
+
+/// What a frame stands for; pictures colour by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Code on the CPU.
+    Cpu,
+    /// A kernel.
+    Kernel,
+    /// A copy.
+    Copy,
+    /// A fill.
+    Set,
+    /// Something missing or lost.
+    Loss,
+}
+
+impl Kind {
+    pub(super) fn of(work: Work) -> Self {
+        match work {
+            Work::Kernel(_) => Self::Kernel,
+            Work::Copy(_) => Self::Copy,
+            Work::Set => Self::Set,
+        }
+    }
+
+    /// The word in a table's `kind` column.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Kernel => "kernel",
+            Self::Copy => "copy",
+            Self::Set => "set",
+            Self::Loss => "missing",
+        }
+    }
+}
+
+/// The frames above the launching stack, root first: one, or two where the time is missing.
+pub(super) fn frames(profile: &Profile, leaf: Leaf, device: Option<DeviceId>) -> Vec<(String, Kind)> {
+    let missing = |missing: Missing| (missing.label().to_owned(), Kind::Loss);
+    match leaf {
+        Leaf::Work(work) => vec![(frame(profile, work, device), Kind::of(work))],
+        Leaf::Untimed(work) => {
+            vec![missing(Missing::Untimed), (frame(profile, work, device), Kind::of(work))]
+        }
+        Leaf::Pending => vec![missing(Missing::Pending)],
+    }
+}
+
+/// `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` where more than one GPU did anything.
+fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
+    let gpu = match device {
+        Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0),
+        _ => "GPU".to_owned(),
+    };
+    match work {
+        Work::Kernel(_) => format!("[{gpu}_Kernel]{}", name(profile, work)),
+        Work::Copy(kind) => format!("[{gpu}_Memcpy {}]", kind.label()),
+        Work::Set => format!("[{gpu}_Memset]"),
+    }
+}
+
+/// The name by itself: the kernel's, the copy's direction, or `memset`.
+pub(super) fn name(profile: &Profile, work: Work) -> String {
+    match work {
+        Work::Kernel(name) => match profile.kernel(name) {
+            Some(text) => text.to_owned(),
+            None => format!("[kernel without a name: {}]", name.0),
+        },
+        Work::Copy(kind) => kind.label().to_owned(),
+        Work::Set => "memset".to_owned(),
+    }
+}

@@ -1,0 +1,109 @@
+//! The summary table as CSV: a row for each kernel, copy direction or fill on each device, then rows for
+//! what is missing or lost.
+//!
+//! `kind` says which: `kernel`, `copy` and `set` rows add up to everything that ran; a `missing` row says
+//! how much of that (or how many launches beside it) is shown for a reason instead of under a stack, or
+//! without a time; a `lost` row counts what left no other trace. There are no comments.
+
+use std::cmp::Reverse;
+use std::io::Write;
+
+use super::leaf::{self, Kind};
+use super::{clean, missing};
+use crate::error::{Error, ErrorKind, Result};
+use crate::profile::{Profile, WorkStats};
+use crate::record::Work;
+
+const HEADER: [&str; 14] = [
+    "kind",
+    "name",
+    "device",
+    "count",
+    "total_ns",
+    "avg_ns",
+    "min_ns",
+    "max_ns",
+    "p50_ns",
+    "p95_ns",
+    "p99_ns",
+    "share_percent",
+    "bytes",
+    "symbol",
+];
+
+/// Writes the summary table of `profile`: heaviest first, then by name and device. `share_percent` is of
+/// the durations of all activities on all devices; `symbol` is a kernel's name as the tracer gave it,
+/// which tells overloads apart.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(HEADER).map_err(error)?;
+    let total = profile.works().iter().fold(0_u64, |sum, work| sum.saturating_add(work.weight.nanos));
+    let mut works: Vec<_> =
+        profile.works().iter().map(|work| (leaf::name(profile, work.work), work)).collect();
+    works.sort_by(|(a_name, a), (b_name, b)| {
+        let key = |work: &WorkStats| (Reverse(work.weight.nanos), work.device);
+        (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
+    });
+    for (name, work) in works {
+        table.write_record(work_row(profile, &name, work, total)).map_err(error)?;
+    }
+    for (missing, weight) in missing::all(profile) {
+        let row = other_row("missing", missing.label(), weight.count, weight.nanos, total);
+        table.write_record(row).map_err(error)?;
+    }
+    for (loss, count) in profile.losses() {
+        table.write_record(other_row("lost", loss.label(), count, 0, total)).map_err(error)?;
+    }
+    table.flush()?;
+    Ok(())
+}
+
+fn work_row(profile: &Profile, name: &str, work: &WorkStats, total: u64) -> [String; 14] {
+    let weight = work.weight;
+    let [p50, p95, p99] = work.percentiles;
+    let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
+    let symbol = match work.work {
+        Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
+        Work::Copy(_) | Work::Set => "",
+    };
+    [
+        Kind::of(work.work).word().to_owned(),
+        clean::text(name),
+        work.device.0.to_string(),
+        weight.count.to_string(),
+        weight.nanos.to_string(),
+        average.to_string(),
+        work.min.to_string(),
+        work.max.to_string(),
+        p50.to_string(),
+        p95.to_string(),
+        p99.to_string(),
+        share(weight.nanos, total),
+        weight.bytes.to_string(),
+        if symbol.is_empty() { String::new() } else { clean::text(symbol) },
+    ]
+}
+
+fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [String; 14] {
+    let mut row: [String; 14] = Default::default();
+    row[0] = kind.to_owned();
+    row[1] = name.to_owned();
+    row[3] = count.to_string();
+    row[4] = nanos.to_string();
+    row[11] = share(nanos, total);
+    row
+}
+
+fn share(nanos: u64, total: u64) -> String {
+    format!("{:.4}", 100.0 * nanos as f64 / total.max(1) as f64)
+}
+
+pub(super) fn error(error: csv::Error) -> Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error.into(),
+        other => Error::new(ErrorKind::Io, format!("the table could not be written: {other:?}")),
+    }
+}

@@ -1,0 +1,448 @@
+//! Files written from profiles made by hand, compared whole where they are small.
+
+use std::io::{self, Write};
+
+use super::*;
+use crate::join::Join;
+use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
+use crate::record::testing::{Chance, copy, kernel, launch, named, set};
+use crate::record::{
+    ContextFlags, ContextId, CopyKind, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId, Nanos,
+    Row, ThreadId, Work,
+};
+
+/// A profile under construction.
+#[derive(Default)]
+struct Sketch {
+    profile: Profile,
+    samples: Vec<Sample>,
+    works: Vec<WorkStats>,
+    devices: Vec<u32>,
+}
+
+impl Sketch {
+    /// A profile of one device with kernels `gemm` (1) and `relu` (2).
+    fn new() -> Self {
+        let mut sketch = Self { devices: vec![0], ..Self::default() };
+        sketch.profile.push(&Row::Name { id: NameId(1), text: "gemm" });
+        sketch.profile.push(&Row::Name { id: NameId(2), text: "relu" });
+        sketch
+    }
+
+    /// A context whose stack is shown as `stack`, root first.
+    fn context(&mut self, id: u32, flags: u32, stack: &[&str]) -> &mut Self {
+        let (id, flags) = (ContextId(id), ContextFlags(flags));
+        self.profile.push(&Row::Context { id, thread: ThreadId(1), flags, frames: &[] });
+        let names: Vec<_> = stack.iter().map(|name| self.profile.intern(name)).collect();
+        self.profile.set_shown(id, names);
+        self
+    }
+
+    fn sample(&mut self, place: Place, leaf: Leaf, device: Option<u32>, count: u64, nanos: u64) -> &mut Self {
+        let weight = Weight { count, nanos, bytes: 0 };
+        self.samples.push(Sample { place, leaf, device: device.map(DeviceId), weight });
+        self
+    }
+
+    fn ran(&mut self, context: u32, work: Work, count: u64, nanos: u64) -> &mut Self {
+        self.sample(Place::Context(ContextId(context)), Leaf::Work(work), Some(0), count, nanos)
+    }
+
+    fn stats(&mut self, work: Work, device: u32, count: u64, nanos: u64, bytes: u64) -> &mut Self {
+        let weight = Weight { count, nanos, bytes };
+        let device = DeviceId(device);
+        self.works.push(WorkStats { work, device, weight, min: 1, max: 9, percentiles: [4, 8, 9] });
+        self
+    }
+
+    fn lost(&mut self, loss: Loss, count: u64) -> &mut Self {
+        self.profile.push(&Row::Loss { loss, count });
+        self
+    }
+
+    fn done(&mut self) -> Profile {
+        let nanos = self.samples.iter().map(|s| s.weight.nanos).sum();
+        let usage = |&device: &u32| DeviceUse {
+            device: DeviceId(device),
+            count: 7,
+            nanos,
+            busy: 0,
+            late: 0,
+            first: Nanos(0),
+            last: Nanos(0),
+        };
+        let mut profile = self.profile.clone();
+        profile.set_samples(
+            self.samples.clone(),
+            self.works.clone(),
+            self.devices.iter().map(usage).collect(),
+        );
+        profile
+    }
+}
+
+const GEMM: Work = Work::Kernel(NameId(1));
+const RELU: Work = Work::Kernel(NameId(2));
+
+fn folded(profile: &Profile, unit: Unit) -> String {
+    let mut out = Vec::new();
+    write_folded(profile, &FoldedOptions { unit }, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn svg(profile: &Profile, options: &SvgOptions) -> String {
+    let mut out = Vec::new();
+    write_svg(profile, options, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+fn csv(profile: &Profile) -> String {
+    let mut out = Vec::new();
+    write_csv(profile, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_line_for_each_stack_in_the_order_of_its_frames() {
+    let profile = Sketch::new()
+        .context(2, 0, &["main", "decode", "forward", "cudaLaunchKernel"])
+        .context(3, 0, &["main", "decode", "cudaMemcpyAsync"])
+        .ran(2, RELU, 1, 9)
+        .ran(2, GEMM, 2, 3_099_632)
+        .ran(3, Work::Copy(CopyKind::HTOD), 1, 70)
+        .ran(3, Work::Set, 1, 5)
+        .done();
+    let expected = "\
+main;decode;cudaMemcpyAsync;[GPU_Memcpy HtoD] 70
+main;decode;cudaMemcpyAsync;[GPU_Memset] 5
+main;decode;forward;cudaLaunchKernel;[GPU_Kernel]gemm 3099632
+main;decode;forward;cudaLaunchKernel;[GPU_Kernel]relu 9
+";
+    assert_eq!(folded(&profile, Unit::Nanos), expected);
+}
+
+#[test]
+fn contexts_that_look_the_same_share_a_line() {
+    let profile = Sketch::new()
+        .context(2, 0, &["main", "run"])
+        .context(3, 0, &["main", "run"])
+        .ran(2, GEMM, 1, 10)
+        .ran(3, GEMM, 1, 11)
+        .done();
+    assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
+}
+
+#[test]
+fn what_is_missing_or_lost_is_in_the_file() {
+    let profile = Sketch::new()
+        .context(2, 0, &["main", "cudaLaunchKernel"])
+        .context(3, ContextFlags::TRUNCATED, &["deep", "cudaLaunchKernel"])
+        .context(4, ContextFlags::CUT, &["jit", "cudaLaunchKernel"])
+        .sample(Place::Context(ContextId(2)), Leaf::Pending, None, 3, 0)
+        .sample(Place::Context(ContextId(2)), Leaf::Untimed(GEMM), Some(0), 2, 0)
+        .sample(Place::Missing(Missing::NoStack), Leaf::Work(GEMM), Some(0), 1, 123)
+        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(GEMM), Some(0), 1, 5)
+        .ran(3, GEMM, 1, 7)
+        .ran(4, GEMM, 1, 8)
+        .ran(99, GEMM, 1, 9)
+        .lost(Loss::ActivitiesDropped, 4)
+        .lost(Loss::StacksGuessed, 6)
+        .done();
+    let nanos = "\
+# lost: 4 activities_dropped
+# lost: 6 stacks_guessed
+[GPU activities dropped] 0
+[launched before recording];[GPU_Kernel]gemm 5
+[no launch stack];[GPU_Kernel]gemm 132
+[stack cut short];jit;cudaLaunchKernel;[GPU_Kernel]gemm 8
+[stack truncated];deep;cudaLaunchKernel;[GPU_Kernel]gemm 7
+main;cudaLaunchKernel;[GPU_Launch_Pending] 0
+main;cudaLaunchKernel;[timestamp not collected];[GPU_Kernel]gemm 0
+";
+    assert_eq!(folded(&profile, Unit::Nanos), nanos);
+    let count = folded(&profile, Unit::Count);
+    assert!(count.contains("[GPU activities dropped] 4\n"), "{count}");
+    assert!(count.contains("[GPU_Launch_Pending] 3\n"), "{count}");
+    assert!(count.contains("[timestamp not collected];[GPU_Kernel]gemm 2\n"), "{count}");
+    assert!(count.contains("[no launch stack];[GPU_Kernel]gemm 2\n"), "{count}");
+}
+
+#[test]
+fn microseconds_are_rounded_half_up_line_by_line() {
+    let mut sketch = Sketch::new();
+    for (i, nanos) in [0, 499, 500, 1499, 1500, u64::MAX].into_iter().enumerate() {
+        let id = 2 + i as u32;
+        sketch.context(id, 0, &[&format!("f{i}")]).ran(id, GEMM, 1, nanos);
+    }
+    let weights: Vec<_> = folded(&sketch.samples_only(), Unit::Micros)
+        .lines()
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .collect();
+    assert_eq!(weights, [0, 0, 1, 1, 2, 18_446_744_073_709_552]);
+}
+
+impl Sketch {
+    /// Like [`Sketch::done`], without the sums that would overflow.
+    fn samples_only(&mut self) -> Profile {
+        let mut profile = self.profile.clone();
+        profile.set_samples(self.samples.clone(), Vec::new(), Vec::new());
+        profile
+    }
+}
+
+#[test]
+fn with_several_gpus_the_leaf_says_which() {
+    let mut sketch = Sketch::new();
+    sketch.devices = vec![0, 1];
+    let place = Place::Context(ContextId(2));
+    let profile = sketch
+        .context(2, 0, &["main"])
+        .ran(2, GEMM, 1, 10)
+        .sample(place, Leaf::Work(GEMM), Some(1), 1, 20)
+        .sample(place, Leaf::Work(Work::Copy(CopyKind::DTOH)), Some(1), 1, 30)
+        .sample(place, Leaf::Work(Work::Set), Some(1), 1, 40)
+        .done();
+    let expected = "\
+main;[GPU0_Kernel]gemm 10
+main;[GPU1_Kernel]gemm 20
+main;[GPU1_Memcpy DtoH] 30
+main;[GPU1_Memset] 40
+";
+    assert_eq!(folded(&profile, Unit::Nanos), expected);
+}
+
+#[test]
+fn hostile_names_make_neither_frames_nor_lines_nor_weights() {
+    let mut sketch = Sketch::new();
+    sketch.profile.push(&Row::Name { id: NameId(3), text: "bad;kernel\n[GPU_Kernel]fake 77" });
+    sketch.profile.push(&Row::Name { id: NameId(4), text: "" });
+    let profile = sketch
+        .context(2, 0, &["# comment", "a;b", "", "c\r\nd 5"])
+        .ran(2, Work::Kernel(NameId(3)), 1, 10)
+        .ran(2, Work::Kernel(NameId(4)), 1, 20)
+        .ran(2, Work::Kernel(NameId(9)), 1, 30)
+        .done();
+    let expected = "\
+_# comment;a:b;?;c  d_5;[GPU_Kernel] 20
+_# comment;a:b;?;c  d_5;[GPU_Kernel][kernel without a name: 9] 30
+_# comment;a:b;?;c  d_5;[GPU_Kernel]bad:kernel [GPU_Kernel]fake_77 10
+";
+    assert_eq!(folded(&profile, Unit::Nanos), expected);
+}
+
+#[test]
+fn without_names_addresses_and_labels_are_shown() {
+    let mut sketch = Sketch::new();
+    sketch.profile.push(&Row::Label { id: LabelId(1), text: "cudaLaunchKernel" });
+    let frames = [
+        Frame::label(LabelId(1)),
+        Frame::native(0x1235, ModuleEpoch(0)),
+        Frame::label(LabelId(2)),
+        Frame(9 << 60),
+    ];
+    let id = ContextId(2);
+    sketch.profile.push(&Row::Context { id, thread: ThreadId(1), flags: ContextFlags(0), frames: &frames });
+    let profile = sketch.ran(2, GEMM, 1, 10).done();
+    let expected = "[frame of unknown kind: 9];[label lost];0x1234;cudaLaunchKernel;[GPU_Kernel]gemm 10\n";
+    assert_eq!(folded(&profile, Unit::Nanos), expected);
+}
+
+#[test]
+fn a_stack_of_a_million_frames_needs_no_deep_recursion() {
+    let mut sketch = Sketch::new();
+    let frames: Vec<_> = (0..1_000_000).map(|i| Frame::native(1 + i % 10, ModuleEpoch(0))).collect();
+    let id = ContextId(2);
+    sketch.profile.push(&Row::Context { id, thread: ThreadId(1), flags: ContextFlags(0), frames: &frames });
+    let profile = sketch.ran(2, GEMM, 1, 10).done();
+    assert_eq!(folded(&profile, Unit::Nanos).matches(';').count(), 1_000_000);
+}
+
+#[test]
+fn an_empty_profile_gives_an_empty_folded_file_and_a_table_of_one_line() {
+    assert_eq!(folded(&Profile::default(), Unit::Nanos), "");
+    assert_eq!(csv(&Profile::default()).lines().count(), 1);
+}
+
+#[test]
+fn the_table_has_a_row_for_each_work_and_device_and_for_each_loss() {
+    let profile = Sketch::new()
+        .stats(RELU, 0, 3, 10, 0)
+        .stats(GEMM, 0, 2, 60, 0)
+        .stats(GEMM, 1, 1, 20, 0)
+        .stats(Work::Copy(CopyKind::HTOD), 0, 1, 10, 4096)
+        .sample(Place::Missing(Missing::NoStack), Leaf::Work(GEMM), Some(0), 1, 20)
+        .sample(Place::Missing(Missing::NoStack), Leaf::Untimed(GEMM), Some(0), 1, 0)
+        .sample(Place::Missing(Missing::NoStack), Leaf::Pending, None, 2, 0)
+        .ran(99, RELU, 1, 5)
+        .lost(Loss::LaunchesDropped, 5)
+        .done();
+    let expected = "\
+kind,name,device,count,total_ns,avg_ns,min_ns,max_ns,p50_ns,p95_ns,p99_ns,share_percent,bytes,symbol
+kernel,gemm,0,2,60,30,1,9,4,8,9,60.0000,0,gemm
+kernel,gemm,1,1,20,20,1,9,4,8,9,20.0000,0,gemm
+copy,HtoD,0,1,10,10,1,9,4,8,9,10.0000,4096,
+kernel,relu,0,3,10,3,1,9,4,8,9,10.0000,0,relu
+missing,[no launch stack],,3,25,,,,,,,25.0000,,
+missing,[timestamp not collected],,1,0,,,,,,,0.0000,,
+missing,[GPU_Launch_Pending],,2,0,,,,,,,0.0000,,
+lost,launches_dropped,,5,0,,,,,,,0.0000,,
+";
+    assert_eq!(csv(&profile), expected);
+}
+
+#[test]
+fn a_table_keeps_hostile_names_on_one_line_and_in_one_field() {
+    let mut sketch = Sketch::new();
+    sketch.profile.push(&Row::Name { id: NameId(3), text: "a,b\"c\";d\ne" });
+    let text = csv(&sketch.stats(Work::Kernel(NameId(3)), 0, 1, 10, 0).done());
+    let row = text.lines().nth(1).unwrap();
+    assert_eq!(row, "kernel,\"a,b\"\"c\"\";d e\",0,1,10,10,1,9,4,8,9,100.0000,0,\"a,b\"\"c\"\";d e\"");
+}
+
+fn picture() -> Profile {
+    Sketch::new()
+        .context(2, 0, &["main", "forward<a && b>", "cudaLaunchKernel"])
+        .ran(2, GEMM, 1, 3_000)
+        .ran(2, Work::Copy(CopyKind::HTOD), 1, 1_000)
+        .ran(2, Work::Set, 1, 500)
+        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(RELU), Some(0), 1, 500)
+        .lost(Loss::ActivitiesDropped, 4)
+        .done()
+}
+
+#[test]
+fn the_picture_says_what_its_width_means_and_what_is_missing() {
+    let text = svg(&picture(), &SvgOptions { title: "a < b".to_owned(), ..SvgOptions::default() });
+    assert!(text.contains("a &lt; b"), "the title is escaped");
+    assert!(text.contains(
+        "5.000 us of GPU time, 7 activities on 1 GPU, 1 [launched before recording], 4 activities dropped"
+    ));
+    assert!(text.contains("[GPU_Kernel]gemm (3,000 ns, 60.00%)"));
+    assert!(text.contains("forward&lt;a &amp;&amp; b&gt;"), "names are escaped");
+    let micros = svg(&picture(), &SvgOptions { unit: Unit::Micros, ..SvgOptions::default() });
+    assert!(micros.contains("[GPU_Kernel]gemm (3 us, 60.00%)"));
+}
+
+#[test]
+fn the_same_profile_gives_the_same_picture() {
+    let options = SvgOptions::default();
+    assert_eq!(svg(&picture(), &options), svg(&picture(), &options));
+}
+
+#[test]
+fn an_empty_picture_says_so() {
+    let text = svg(&Profile::default(), &SvgOptions { title: "a & b\0".to_owned(), ..SvgOptions::default() });
+    assert!(text.contains("No GPU activity was recorded.") && text.contains("a &amp; b<"), "{text}");
+    let untimed =
+        Sketch::new().sample(Place::Missing(Missing::NoStack), Leaf::Untimed(GEMM), Some(0), 1, 0).done();
+    let text = svg(&untimed, &SvgOptions::default());
+    assert!(text.contains("none has any width") && text.contains("1 [timestamp not collected]"), "{text}");
+}
+
+#[test]
+fn what_is_too_narrow_is_drawn_together_and_the_total_stays_exact() {
+    let mut sketch = Sketch::new();
+    sketch.context(2, 0, &["main", "large"]).ran(2, GEMM, 1, 100_000_000);
+    for i in 0..2000 {
+        let id = 3 + i;
+        sketch.context(id, 0, &["main", &format!("small{i}")]).ran(id, GEMM, 1, 100);
+    }
+    let text = svg(&sketch.done(), &SvgOptions::default());
+    assert!(text.contains("all (100,200,000 ns, 100%)"));
+    assert!(text.contains("[too small to show] (200,000 ns"));
+    assert!(!text.contains("small7"));
+}
+
+fn activity_table(rows: &[Row<'_>]) -> Vec<String> {
+    let mut table = ActivityTable::new(Vec::new(), |name| name.to_uppercase()).unwrap();
+    let mut join = Join::default();
+    for row in rows {
+        table.row(row);
+        join.push(row, &mut table);
+    }
+    join.finish(&mut table);
+    let text = String::from_utf8(table.finish().unwrap()).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_activity_has_a_row_with_all_its_ids() {
+    let lines = activity_table(&[
+        Row::Name { id: NameId(1), text: "gemm" },
+        Row::Launch(launch(5, 11)),
+        Row::Launch(launch(6, 0)),
+        Row::Launch(launch(7, 12)),
+        Row::Activity(kernel(5, 100, 110)),
+        Row::Activity(named(2, kernel(6, 120, 0))),
+        Row::Activity(copy(5, CopyKind::HTOD, 64, 130, 131)),
+        Row::Activity(set(3, 32, 140, 145)),
+    ]);
+    let expected = [
+        "kernel,GEMM,5,0,1,7,,100,110,10,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,11,50,5,",
+        "kernel,,6,0,1,7,,120,0,,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,60,5,no_launch_stack timestamp_not_collected",
+        "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,11,50,5,",
+        "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,launched_before_recording",
+        "launch,,7,,,,,,,,,,,,,,,,,,,,,,,,,,12,70,5,launch_pending",
+    ];
+    assert_eq!(lines[1..], expected);
+}
+
+#[test]
+fn activities_launched_outside_of_a_window_are_not_in_the_table() {
+    let lines = activity_table(&[Row::Launch(launch(5, 1)), Row::Activity(kernel(5, 100, 110))]);
+    assert_eq!(lines.len(), 1);
+}
+
+/// A disk with so many bytes left.
+struct Disk(usize);
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_nothing_worse() {
+    let profile = picture();
+    for room in [0, 10, 100] {
+        assert!(write_folded(&profile, &FoldedOptions::default(), &mut Disk(room)).is_err());
+        assert!(write_svg(&profile, &SvgOptions::default(), &mut Disk(room)).is_err());
+        assert!(write_csv(&profile, &mut Disk(room)).is_err());
+        let mut table = ActivityTable::new(Disk(room), str::to_owned).unwrap();
+        let mut join = Join::default();
+        (0..10_000).for_each(|id| join.push_activity(&kernel(id, 1, 2), &mut table));
+        join.finish(&mut table);
+        assert_eq!(table.finish().err().map(|error| error.kind()), Some(ErrorKind::Io));
+    }
+}
+
+#[test]
+#[ignore = "draws a picture for a person to look at, and says where it lies"]
+fn a_picture_to_look_at() {
+    let mut sketch = Sketch::new();
+    let (mut chance, mut id) = (Chance::new(7), 2);
+    for layer in ["attention", "mlp", "rmsnorm", "softmax"] {
+        for call in 0..6 {
+            let call = format!("{layer}_step{call}");
+            let work = if call.ends_with('1') { RELU } else { GEMM };
+            sketch.context(id, 0, &["main", "decode", "forward", layer, &call, "cudaLaunchKernel"]);
+            sketch.ran(id, work, 10, 1_000_000 + chance.below(9_000_000));
+            id += 1;
+        }
+    }
+    sketch.context(id, 0, &["main", "load", "cudaMemcpyAsync"]);
+    sketch.ran(id, Work::Copy(CopyKind::HTOD), 3, 20_000_000).ran(id, Work::Set, 3, 8_000_000);
+    sketch.context(id + 1, ContextFlags::TRUNCATED, &["deep<&T, \"x\">", "cudaLaunchKernel"]);
+    sketch.ran(id + 1, GEMM, 1, 6_000_000);
+    sketch.sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(GEMM), Some(0), 2, 7_000_000);
+    let path = std::env::temp_dir().join("gpuflame-picture.svg");
+    let text = svg(&sketch.lost(Loss::ActivitiesDropped, 3).done(), &SvgOptions::default());
+    std::fs::write(&path, text).unwrap();
+    eprintln!("{}", path.display());
+}

@@ -1,0 +1,101 @@
+//! What the join hands on, and to whom.
+
+use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos};
+
+/// What an activity's launch record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// When the API call began.
+    pub time: Nanos,
+    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer; 0 = written when it began.
+    pub duration: u32,
+    /// Who launched. [`ContextId::NONE`] where the launch was seen but its stack was not kept: such
+    /// activities are counted and shown as [`Missing::NoStack`], and still have the times of the call.
+    pub context: ContextId,
+}
+
+/// Where an activity comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Its launch was found.
+    Launch(Launched),
+    /// It was not ([`Missing::LaunchedBefore`] or [`Missing::NoStack`]).
+    Missing(Missing),
+}
+
+impl Origin {
+    /// The context to show the activity under, or the reason why there is none.
+    pub fn context(self) -> Result<ContextId, Missing> {
+        match self {
+            Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
+            Self::Launch(launched) => Ok(launched.context),
+            Self::Missing(missing) => Err(missing),
+        }
+    }
+}
+
+/// A consumer of joined rows. Activities come in the order in which they found their launch.
+pub trait Sink {
+    /// An activity, with its launch or the reason why it has none.
+    fn activity(&mut self, activity: &Activity, origin: Origin);
+
+    /// A launch that is given up without having had an activity.
+    fn pending(&mut self, id: CorrelationId, launched: Launched);
+
+    /// An activity launched while no window was open. It belongs in no output; only what must know that
+    /// the GPU was busy (idle time) may want it.
+    fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
+}
+
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        (**self).activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        (**self).pending(id, launched);
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        (**self).outside(activity, launched);
+    }
+}
+
+/// Both get everything.
+impl<A: Sink, B: Sink> Sink for (A, B) {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.0.activity(activity, origin);
+        self.1.activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.0.pending(id, launched);
+        self.1.pending(id, launched);
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        self.0.outside(activity, launched);
+        self.1.outside(activity, launched);
+    }
+}
+
+/// Somebody who may not be there.
+impl<S: Sink> Sink for Option<S> {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if let Some(sink) = self {
+            sink.activity(activity, origin);
+        }
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        if let Some(sink) = self {
+            sink.pending(id, launched);
+        }
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        if let Some(sink) = self {
+            sink.outside(activity, launched);
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! The join against hand-made rows, and against a brute-force oracle over shuffled ones.
+
+use std::collections::HashMap;
+
+use super::*;
+use crate::record::testing::{Chance, alias, kernel, launch};
+use crate::record::{ContextId, GraphId};
+
+/// Keeps everything it gets.
+#[derive(Default)]
+struct Seen {
+    activities: Vec<(Activity, Origin)>,
+    pending: Vec<CorrelationId>,
+    outside: Vec<Activity>,
+}
+
+impl Sink for Seen {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.activities.push((*activity, origin));
+    }
+
+    fn pending(&mut self, id: CorrelationId, _: Launched) {
+        self.pending.push(id);
+    }
+
+    fn outside(&mut self, activity: &Activity, _: Launched) {
+        self.outside.push(*activity);
+    }
+}
+
+impl Seen {
+    /// (start, context or reason) of each activity.
+    fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
+        self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
+    }
+}
+
+fn run(limits: Limits, rows: &[Row<'_>]) -> (Seen, Tally) {
+    let (mut join, mut seen) = (Join::new(limits), Seen::default());
+    for row in rows {
+        join.push(row, &mut seen);
+    }
+    let before = join.tally;
+    join.finish(&mut seen);
+    assert!(before.launches.open() + before.activities.open() <= (rows.len() as u64));
+    check(&seen, &join.tally);
+    (seen, join.tally)
+}
+
+/// What must hold whatever the rows were.
+fn check(seen: &Seen, tally: &Tally) {
+    let (l, a) = (tally.launches, tally.activities);
+    assert_eq!(l.open(), 0, "{tally:?}");
+    assert_eq!(a.open(), 0, "{tally:?}");
+    assert_eq!(l.seen, l.matched + l.pending + l.outside);
+    assert_eq!(a.seen, a.matched + a.launched_before + a.no_stack + a.outside);
+    assert_eq!(l.seen, l.parts().iter().map(|(_, count)| count).sum::<u64>());
+    assert_eq!(a.seen, a.parts().iter().map(|(_, count)| count).sum::<u64>());
+    assert_eq!(l.pending, seen.pending.len() as u64);
+    assert_eq!(a.outside, seen.outside.len() as u64);
+    assert_eq!(a.seen - a.outside, seen.activities.len() as u64);
+    let untimed = seen.activities.iter().filter(|(a, _)| a.duration().is_none()).count();
+    assert_eq!(a.untimed, untimed as u64);
+}
+
+fn small() -> Limits {
+    Limits { generation: 4, waiting: 2, orphans: 3 }
+}
+
+const OUTSIDE: u32 = ContextId::OUTSIDE.0;
+const NONE: u32 = ContextId::NONE.0;
+
+#[test]
+fn launches_and_activities_meet_in_either_order() {
+    let rows = [
+        Row::Launch(launch(1, 11)),
+        Row::Activity(kernel(1, 100, 110)),
+        Row::Activity(kernel(2, 120, 130)),
+        Row::Launch(launch(2, 12)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Ok(11)), (120, Ok(12))]);
+    assert_eq!((tally.launches.matched, tally.activities.matched), (2, 2));
+}
+
+#[test]
+fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
+    let rows = [
+        Row::Activity(kernel(5, 100, 110)),
+        Row::Activity(kernel(5, 110, 120)),
+        Row::Launch(launch(5, 11)),
+        Row::Activity(kernel(5, 120, 130)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Ok(11)), (110, Ok(11)), (120, Ok(11))]);
+    assert_eq!((tally.launches.seen, tally.launches.matched, tally.activities.matched), (1, 1, 3));
+}
+
+#[test]
+fn an_alias_resolves_to_the_launch_around_it_in_every_order() {
+    let rows = [Row::Launch(alias(8, 7)), Row::Launch(launch(7, 11)), Row::Activity(kernel(8, 100, 110))];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let (seen, tally) = run(Limits::default(), &order.map(|i| rows[i].clone()));
+        assert_eq!(seen.summary(), [(100, Ok(11))], "order {order:?}");
+        let l = tally.launches;
+        assert_eq!((l.seen, l.matched, l.aliases), (1, 1, 1), "order {order:?}");
+    }
+}
+
+#[test]
+fn both_ids_of_a_launch_may_have_activities() {
+    let rows = [
+        Row::Launch(alias(8, 7)),
+        Row::Launch(launch(7, 11)),
+        Row::Activity(kernel(8, 100, 110)),
+        Row::Activity(kernel(7, 110, 120)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Ok(11)), (110, Ok(11))]);
+    assert_eq!(tally.launches.matched, 1);
+}
+
+#[test]
+fn aliases_in_a_circle_are_nobodys() {
+    let rows = [
+        Row::Launch(alias(1, 2)),
+        Row::Launch(alias(2, 1)),
+        Row::Activity(kernel(1, 100, 110)),
+        Row::Activity(kernel(2, 110, 120)),
+    ];
+    let (seen, _) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Err(Missing::NoStack)), (110, Err(Missing::NoStack))]);
+}
+
+#[test]
+fn an_id_before_the_first_launch_was_launched_before_recording() {
+    let rows = [
+        Row::Activity(kernel(99, 100, 110)),
+        Row::Launch(launch(100, 11)),
+        Row::Activity(kernel(101, 120, 130)),
+        Row::Launch(launch(102, 12)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)), (120, Err(Missing::NoStack))]);
+    assert_eq!((tally.activities.launched_before, tally.activities.no_stack), (1, 1));
+    assert_eq!(seen.pending.len(), 2);
+}
+
+#[test]
+fn before_the_first_launch_stays_right_when_ids_wrap() {
+    let first = u32::MAX - 1;
+    let rows = [
+        Row::Launch(launch(first, 11)),
+        Row::Launch(launch(2, 12)),
+        Row::Activity(kernel(first - 1, 100, 110)),
+        Row::Activity(kernel(1, 110, 120)),
+        Row::Activity(kernel(2, 120, 130)),
+    ];
+    let (seen, _) = run(Limits::default(), &rows);
+    let expected = [(120, Ok(12)), (100, Err(Missing::LaunchedBefore)), (110, Err(Missing::NoStack))];
+    assert_eq!(seen.summary(), expected);
+}
+
+#[test]
+fn after_three_thousand_million_launches_nothing_was_launched_before() {
+    let mut rows: Vec<_> = (0..12).map(|i| Row::Launch(launch(5 + i * (1 << 28), 11))).collect();
+    rows.push(Row::Activity(kernel(6 + (11 << 28), 100, 110)));
+    rows.push(Row::Activity(kernel(4 + (11 << 28), 110, 120)));
+    let (seen, _) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Err(Missing::NoStack)), (110, Err(Missing::NoStack))]);
+}
+
+#[test]
+fn with_no_launch_at_all_the_opening_of_the_first_window_decides() {
+    let rows = [
+        Row::Window { edge: WindowEdge::Open, time: Nanos(50) },
+        Row::Window { edge: WindowEdge::Open, time: Nanos(500) },
+        Row::Activity(kernel(1, 40, 60)),
+        Row::Activity(kernel(2, 60, 70)),
+    ];
+    let (seen, _) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(40, Err(Missing::LaunchedBefore)), (60, Err(Missing::NoStack))]);
+}
+
+#[test]
+fn launches_outside_of_a_window_are_counted_and_nothing_else() {
+    let rows = [
+        Row::Launch(launch(1, OUTSIDE)),
+        Row::Launch(launch(2, 11)),
+        Row::Launch(launch(3, OUTSIDE)),
+        Row::Activity(kernel(1, 100, 0)),
+        Row::Activity(kernel(2, 110, 120)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(110, Ok(11))]);
+    assert_eq!(seen.outside.len(), 1);
+    assert!(seen.pending.is_empty(), "a launch outside is no pending launch");
+    assert_eq!((tally.launches.outside, tally.launches.matched), (2, 1));
+    assert_eq!((tally.activities.outside, tally.activities.untimed), (1, 0));
+}
+
+#[test]
+fn a_launch_without_a_stack_matches_but_its_activity_is_shown_without_a_stack() {
+    let rows = [Row::Launch(launch(1, NONE)), Row::Activity(kernel(1, 100, 110))];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Err(Missing::NoStack))]);
+    assert!(matches!(seen.activities[0].1, Origin::Launch(Launched { time: Nanos(10), .. })));
+    assert_eq!((tally.launches.matched, tally.launches.pending), (1, 0));
+    assert_eq!((tally.activities.matched, tally.activities.no_stack), (0, 1));
+}
+
+#[test]
+fn activities_without_usable_times_still_find_their_launch() {
+    let times = [(0, 0), (0, 10), (100, 0), (100, 90)];
+    let mut rows = vec![Row::Launch(launch(1, 11))];
+    rows.extend(times.map(|(start, end)| Row::Activity(kernel(1, start, end))));
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert!(seen.activities.iter().all(|(_, origin)| origin.context() == Ok(ContextId(11))));
+    assert_eq!((tally.activities.matched, tally.activities.untimed), (4, 4));
+}
+
+#[test]
+fn an_activity_that_began_before_its_launch_is_counted_as_early() {
+    let rows = [Row::Launch(launch(10, 11)), Row::Activity(kernel(10, 99, 200))];
+    assert_eq!(run(Limits::default(), &rows).1.activities.early, 1);
+}
+
+#[test]
+fn a_launch_with_an_id_in_use_shadows_the_older_one() {
+    let rows = [
+        Row::Launch(launch(1, 11)),
+        Row::Launch(launch(1, 12)),
+        Row::Activity(kernel(1, 100, 110)),
+        Row::Launch(launch(1, 13)),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!(seen.summary(), [(100, Ok(12))]);
+    assert_eq!((tally.launches.matched, tally.launches.pending), (1, 2));
+}
+
+#[test]
+fn an_unmatched_launch_waits_longer_than_a_matched_one() {
+    let mut rows =
+        vec![Row::Launch(launch(1, 11)), Row::Launch(launch(2, 12)), Row::Activity(kernel(2, 90, 95))];
+    for id in 3..15 {
+        rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
+    }
+    rows.push(Row::Activity(kernel(1, 200, 210)));
+    rows.push(Row::Activity(kernel(2, 210, 220)));
+    let (seen, tally) = run(small(), &rows);
+    let last = &seen.summary()[13..];
+    assert_eq!(last, [(200, Ok(11)), (210, Err(Missing::NoStack))]);
+    assert_eq!(tally.launches.pending, 0);
+}
+
+#[test]
+fn the_launch_of_a_graph_waits_for_more_kernels() {
+    let node = |start| Activity { graph: GraphId(3), ..kernel(1, start, start + 1) };
+    let mut rows = vec![Row::Launch(launch(1, 11)), Row::Activity(node(50))];
+    for id in 2..30 {
+        rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
+    }
+    rows.push(Row::Activity(node(60)));
+    assert_eq!(run(small(), &rows).0.summary().last(), Some(&(60, Ok(11))));
+}
+
+#[test]
+fn an_alias_is_kept_for_as_long_as_its_launch() {
+    let mut rows = vec![Row::Launch(alias(2, 1)), Row::Launch(launch(1, 11))];
+    for id in 3..15 {
+        rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
+    }
+    rows.push(Row::Activity(kernel(2, 200, 210)));
+    assert_eq!(run(small(), &rows).0.summary().last(), Some(&(200, Ok(11))));
+}
+
+#[test]
+fn what_waits_too_long_is_given_up_with_its_reason() {
+    let mut rows: Vec<_> = (10..42).map(|id| Row::Launch(launch(id, 11))).collect();
+    rows.extend((0..8).map(|id| Row::Activity(kernel(id, 100, 110))));
+    let (mut join, mut seen) = (Join::new(small()), Seen::default());
+    rows.iter().for_each(|row| join.push(row, &mut seen));
+    assert_eq!(
+        join.tally().launches.open(),
+        2 * 4 + 2 * 2,
+        "two generations of the recent, two of those that wait"
+    );
+    assert_eq!(join.tally().activities.open(), 3);
+    assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
+    join.finish(&mut seen);
+    check(&seen, join.tally());
+}
+
+#[test]
+fn after_finish_the_join_goes_on_and_its_sums_hold() {
+    let (mut join, mut seen) = (Join::default(), Seen::default());
+    for id in 1..=3 {
+        join.push_launch(&launch(id, 11), &mut seen);
+        join.push_activity(&kernel(id, 100, 110), &mut seen);
+        join.finish(&mut seen);
+        check(&seen, join.tally());
+    }
+    assert_eq!(join.tally().activities.matched, 3);
+    assert_eq!(join.tally().launches.matched, 3);
+}
+
+/// What one launch and what belongs to it should come to.
+#[derive(Default)]
+struct Truth {
+    activities: HashMap<u64, Result<u32, Missing>>,
+    outside: usize,
+    pending: usize,
+}
+
+/// A run of `launches` calls whose ids begin at `first`, with gaps, second ids, graphs, launches that
+/// never ran, and activities that nobody launched; each activity has a start of its own.
+fn play(chance: &mut Chance, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
+    let (mut rows, mut truth) = (Vec::new(), Truth::default());
+    let (mut id, mut start) = (first, 1_u64 << 40);
+    for _ in 0..chance.below(20) {
+        start += 10;
+        let early = first.wrapping_sub(1 + chance.below(1000) as u32);
+        rows.push(Row::Activity(kernel(early, start, start + 5)));
+        truth.activities.insert(start, Err(Missing::LaunchedBefore));
+    }
+    for _ in 0..launches {
+        let call = id;
+        let context = [NONE, OUTSIDE, 11, 12, 13][chance.below(5) as usize];
+        rows.push(Row::Launch(launch(call, context)));
+        let nested = chance.below(3) == 0;
+        if nested {
+            id = id.wrapping_add(1);
+            rows.push(Row::Launch(alias(id, call)));
+        }
+        let count = [0, 1, 1, 1, 5][chance.below(5) as usize];
+        for _ in 0..count {
+            start += 10;
+            let graph = GraphId(u32::from(count > 1));
+            let carried = if nested && chance.below(2) == 0 { id } else { call };
+            rows.push(Row::Activity(Activity { graph, ..kernel(carried, start, start + 5) }));
+            match context {
+                OUTSIDE => truth.outside += 1,
+                NONE => drop(truth.activities.insert(start, Err(Missing::NoStack))),
+                context => drop(truth.activities.insert(start, Ok(context))),
+            }
+        }
+        truth.pending += usize::from(count == 0 && context != OUTSIDE);
+        id = id.wrapping_add(1);
+        if chance.below(10) == 0 {
+            start += 10;
+            rows.push(Row::Activity(kernel(id, start, start + 5)));
+            truth.activities.insert(start, Err(Missing::NoStack));
+            id = id.wrapping_add(1);
+        }
+    }
+    (rows, truth)
+}
+
+fn check_against(truth: &Truth, seen: &Seen) {
+    let got: HashMap<_, _> = seen.summary().into_iter().collect();
+    assert_eq!(got.len(), seen.activities.len(), "an activity came twice");
+    assert_eq!(got, truth.activities);
+    assert_eq!((seen.outside.len(), seen.pending.len()), (truth.outside, truth.pending));
+}
+
+#[test]
+fn in_any_order_the_pairs_are_those_of_the_oracle() {
+    for seed in 1..60 {
+        let mut chance = Chance::new(seed);
+        let first = if seed % 3 == 0 { u32::MAX - 100 } else { chance.next() as u32 };
+        let (mut rows, truth) = play(&mut chance, first, 300);
+        // Launches are a thread's calls in order, but the very first id must be known from the start.
+        chance.shuffle(&mut rows, 2000);
+        check_against(&truth, &run(Limits::default(), &rows).0);
+    }
+}
+
+#[test]
+fn a_small_window_is_as_exact_as_long_as_rows_come_roughly_in_order() {
+    let limits = Limits { generation: 400, waiting: 2000, orphans: 400 };
+    for seed in 1..10 {
+        let mut chance = Chance::new(seed);
+        let (mut rows, truth) = play(&mut chance, u32::MAX - 5_000, 10_000);
+        chance.shuffle(&mut rows, 300);
+        check_against(&truth, &run(limits, &rows).0);
+    }
+}
+
+#[test]
+fn hostile_rows_never_break_the_sums() {
+    for seed in 1..200 {
+        let mut chance = Chance::new(seed);
+        let mut rows = Vec::new();
+        for _ in 0..400 {
+            let id = chance.below(20) as u32;
+            rows.push(match chance.below(5) {
+                0 => Row::Launch(alias(id, chance.below(20) as u32)),
+                1 | 2 => Row::Launch(launch(id.wrapping_mul(1 << 29), chance.below(4) as u32)),
+                3 => Row::Launch(launch(id, chance.below(4) as u32)),
+                _ => {
+                    let graph = GraphId(chance.below(2) as u32);
+                    Row::Activity(Activity { graph, ..kernel(id, chance.below(3), chance.below(3)) })
+                }
+            });
+        }
+        let limit = |chance: &mut Chance| chance.below(6) as usize;
+        let limits = Limits {
+            generation: limit(&mut chance),
+            waiting: limit(&mut chance),
+            orphans: limit(&mut chance),
+        };
+        run(limits, &rows);
+    }
+}
+
+#[test]
+fn memory_stays_the_same_however_many_launches_come() {
+    let (mut join, mut seen) = (Join::new(Limits { generation: 1000, waiting: 1000, orphans: 100 }), Nobody);
+    let mut at_one = 0;
+    for id in 0..200_000_u32 {
+        join.push_launch(&launch(id, 11), &mut seen);
+        if id % 3 == 0 {
+            join.push_activity(&kernel(id, 1, 2), &mut seen);
+            join.push_activity(&kernel(id.wrapping_sub(1_000_000), 1, 2), &mut seen);
+        }
+        if id == 10_000 {
+            at_one = join.heap_bytes();
+        }
+    }
+    assert_eq!(join.heap_bytes(), at_one);
+}
+
+#[test]
+fn a_join_that_is_full_of_everything_holds_25_mib() {
+    let mut join = Join::default();
+    for id in 0..600_000_u32 {
+        join.push_launch(&launch(id, 11), &mut Nobody);
+        join.push_activity(&kernel(id + (1 << 30), 1, 2), &mut Nobody);
+    }
+    assert!(join.heap_bytes() <= 25 << 20, "{} bytes", join.heap_bytes());
+}
+
+struct Nobody;
+
+impl Sink for Nobody {
+    fn activity(&mut self, _: &Activity, _: Origin) {}
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}

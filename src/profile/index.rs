@@ -1,0 +1,53 @@
+//! The look-up part of an interning table: an open-addressed table of positions, 4 bytes a bucket.
+//!
+//! The things themselves lie in the caller's `Vec`, once. A `HashMap` from thing to position would store
+//! each a second time, which for stack nodes is more than the node itself.
+
+const EMPTY: u32 = u32::MAX;
+
+/// Positions by hash. Never more than three quarters full.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    buckets: Vec<u32>,
+    len: usize,
+}
+
+impl Index {
+    /// The position of a thing with this hash for which `is_it` holds.
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.buckets.len().checked_sub(1)?;
+        let mut at = hash as usize & mask;
+        while self.buckets[at] != EMPTY {
+            if is_it(self.buckets[at]) {
+                return Some(self.buckets[at]);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Adds the position of a thing that [`Index::find`] did not find. `hash_of` gives the hashes of the
+    /// things added before.
+    pub(super) fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
+        if (self.len + 1) * 4 > self.buckets.len() * 3 {
+            let size = (self.buckets.len() * 2).max(16);
+            let old = std::mem::replace(&mut self.buckets, vec![EMPTY; size]);
+            old.into_iter().filter(|&p| p != EMPTY).for_each(|p| self.put(hash_of(p), p));
+        }
+        self.put(hash, position);
+        self.len += 1;
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<u32>()
+    }
+
+    fn put(&mut self, hash: u64, position: u32) {
+        let mask = self.buckets.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.buckets[at] != EMPTY {
+            at = (at + 1) & mask;
+        }
+        self.buckets[at] = position;
+    }
+}

@@ -1,0 +1,292 @@
+//! What exporters read: who launched (contexts and their stacks), what ran (samples), what it all is
+//! called (strings), and what was lost.
+//!
+//! A profile takes the rows that others refer to ([`Profile::push`]) while the program runs, and keeps
+//! each distinct thing once: a stack is a node of a prefix tree, so that a further context costs about
+//! its own frames times 16 bytes. Samples come in from `aggregate`, names from `symbolize`; both may do
+//! so again and again as the profile grows. Nothing here knows a clock, a path or a file format.
+
+mod index;
+mod samples;
+mod strings;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use samples::{DeviceUse, Leaf, Place, Sample, Weight, WorkStats};
+pub use strings::{StringId, Strings};
+
+use crate::record::{
+    ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Row, ThreadId, WindowEdge,
+    hash_one, map_bytes,
+};
+use index::Index;
+use tree::{NodeId, Tree};
+
+/// A distinct frame of a profile: dense, in order of first sight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(u32);
+
+impl FrameId {
+    /// The position in the frame table, for tables that run beside it.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A distinct stack of frames, as captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(NodeId);
+
+/// A distinct stack of names, as shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShownId(NodeId);
+
+/// What a [`ContextId`] means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    /// The thread that launched.
+    pub thread: ThreadId,
+    /// How good the stack is.
+    pub flags: ContextFlags,
+    /// The frames.
+    pub stack: StackId,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    strings: Strings,
+    frames: Vec<Frame>,
+    frame_index: Index,
+    stacks: Tree,
+    contexts: IdMap<ContextId, Context>,
+    labels: IdMap<LabelId, StringId>,
+    kernels: IdMap<NameId, StringId>,
+    threads: BTreeMap<ThreadId, StringId>,
+    modules: Vec<Module>,
+    windows: Vec<(WindowEdge, Nanos)>,
+    losses: BTreeMap<Loss, u64>,
+    samples: Vec<Sample>,
+    works: Vec<WorkStats>,
+    devices: Vec<DeviceUse>,
+    shown: Tree,
+    shown_contexts: IdMap<ContextId, ShownId>,
+    shown_kernels: IdMap<NameId, StringId>,
+}
+
+/// Filling it from rows.
+impl Profile {
+    /// Takes a row that others refer to, a window edge or a loss; launches and activities are passed
+    /// over. Of two rows that explain the same id the first one counts.
+    pub fn push(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
+            Row::Name { id, text } => {
+                let text = self.strings.intern(text);
+                self.kernels.entry(*id).or_insert(text);
+            }
+            Row::Label { id, text } => {
+                let text = self.strings.intern(text);
+                self.labels.entry(*id).or_insert(text);
+            }
+            Row::Thread { id, name } => {
+                let name = self.strings.intern(name);
+                self.threads.entry(*id).or_insert(name);
+            }
+            Row::Module(module) => self.modules.push(module.clone()),
+            Row::Window { edge, time } => self.windows.push((*edge, *time)),
+            Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
+            Row::Launch(_) | Row::Activity(_) => {}
+        }
+    }
+
+    fn add_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
+        if self.contexts.contains_key(&id) {
+            return;
+        }
+        let mut node = NodeId::ROOT;
+        for &frame in leaf_first.iter().rev() {
+            let frame = self.intern_frame(frame);
+            node = self.stacks.child(node, frame.0);
+        }
+        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
+    }
+
+    fn intern_frame(&mut self, frame: Frame) -> FrameId {
+        let hash = hash_one(&frame);
+        if let Some(at) = self.frame_index.find(hash, |at| self.frames[at as usize] == frame) {
+            return FrameId(at);
+        }
+        let at = self.frames.len() as u32;
+        self.frame_index.insert(hash, at, |at| hash_one(&self.frames[at as usize]));
+        self.frames.push(frame);
+        FrameId(at)
+    }
+}
+
+/// Reading what the rows said.
+impl Profile {
+    /// The text of all names.
+    pub fn strings(&self) -> &Strings {
+        &self.strings
+    }
+
+    /// All distinct frames; the position is [`FrameId::index`].
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The meaning of a context; `None` where its row was lost.
+    pub fn context(&self, id: ContextId) -> Option<&Context> {
+        self.contexts.get(&id)
+    }
+
+    /// All contexts, in ascending order.
+    pub fn contexts(&self) -> Vec<ContextId> {
+        let mut ids: Vec<_> = self.contexts.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// The frames of a stack, leaf first.
+    pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
+        self.stacks.up(stack.0).map(FrameId)
+    }
+
+    /// The text of a label; `None` where its row was lost.
+    pub fn label(&self, id: LabelId) -> Option<&str> {
+        self.labels.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The name of a kernel as the tracer gave it; `None` where its row was lost.
+    pub fn symbol(&self, id: NameId) -> Option<&str> {
+        self.kernels.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The names of all kernels as the tracer gave them, in ascending order of id.
+    pub fn kernels(&self) -> Vec<(NameId, StringId)> {
+        let mut kernels: Vec<_> = self.kernels.iter().map(|(&id, &text)| (id, text)).collect();
+        kernels.sort_unstable();
+        kernels
+    }
+
+    /// The name of a thread, where it is known.
+    pub fn thread(&self, id: ThreadId) -> Option<&str> {
+        self.threads.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The modules, in the order of their rows.
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// The window edges, in the order of their rows.
+    pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
+        &self.windows
+    }
+
+    /// What was lost, of each kind that there was any of, in the order of [`Loss::ALL`].
+    pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> {
+        self.losses.iter().filter(|(_, count)| **count > 0).map(|(&loss, &count)| (loss, count))
+    }
+}
+
+/// What ran.
+impl Profile {
+    /// Replaces samples, statistics and devices. They are kept sorted, so that the order in which the
+    /// GPU's buffers came in does not show in any output.
+    pub fn set_samples(
+        &mut self,
+        mut samples: Vec<Sample>,
+        mut works: Vec<WorkStats>,
+        mut devices: Vec<DeviceUse>,
+    ) {
+        samples.sort_unstable_by_key(|s| (s.place, s.leaf, s.device));
+        works.sort_unstable_by_key(|w| (w.work, w.device));
+        devices.sort_unstable_by_key(|d| d.device);
+        (self.samples, self.works, self.devices) = (samples, works, devices);
+    }
+
+    /// How much of what ran where: each (place, leaf, device) once.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// The durations of each kind of work on each device.
+    pub fn works(&self) -> &[WorkStats] {
+        &self.works
+    }
+
+    /// The devices that did anything.
+    pub fn devices(&self) -> &[DeviceUse] {
+        &self.devices
+    }
+}
+
+/// What things are called. Until names are set, exporters show addresses.
+impl Profile {
+    /// Adds a string, for the two setters below.
+    pub fn intern(&mut self, text: &str) -> StringId {
+        self.strings.intern(text)
+    }
+
+    /// Says how the stack of `context` is shown, root first.
+    pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = StringId>) {
+        let node = root_first.into_iter().fold(NodeId::ROOT, |node, name| self.shown.child(node, name.0));
+        self.shown_contexts.insert(context, ShownId(node));
+    }
+
+    /// Forgets how stacks are shown, so that all can be set again.
+    pub fn forget_shown(&mut self) {
+        self.shown = Tree::default();
+        self.shown_contexts.clear();
+    }
+
+    /// How the stack of `context` is shown; `None` until [`Profile::set_shown`] said.
+    pub fn shown(&self, context: ContextId) -> Option<ShownId> {
+        self.shown_contexts.get(&context).copied()
+    }
+
+    /// The names of a shown stack, leaf first.
+    pub fn shown_names(&self, shown: ShownId) -> impl Iterator<Item = StringId> {
+        self.shown.up(shown.0).map(StringId)
+    }
+
+    /// Says how a kernel is shown.
+    pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
+        self.shown_kernels.insert(kernel, text);
+    }
+
+    /// How a kernel is shown: by its demangled name, else as the tracer gave it. `None` where its row was
+    /// lost.
+    pub fn kernel(&self, id: NameId) -> Option<&str> {
+        let text = self.shown_kernels.get(&id).or_else(|| self.kernels.get(&id))?;
+        Some(self.strings.get(*text))
+    }
+
+    /// Whether [`Profile::set_shown_kernel`] said how it is shown.
+    pub fn has_shown_kernel(&self, id: NameId) -> bool {
+        self.shown_kernels.contains_key(&id)
+    }
+
+    /// Bytes held on the heap (modules: without their paths).
+    pub fn heap_bytes(&self) -> usize {
+        self.strings.heap_bytes()
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.frame_index.heap_bytes()
+            + self.stacks.heap_bytes()
+            + self.shown.heap_bytes()
+            + map_bytes(&self.contexts)
+            + map_bytes(&self.shown_contexts)
+            + map_bytes(&self.labels)
+            + map_bytes(&self.kernels)
+            + map_bytes(&self.shown_kernels)
+            + self.modules.capacity() * size_of::<Module>()
+            + self.samples.capacity() * size_of::<Sample>()
+            + self.works.capacity() * size_of::<WorkStats>()
+    }
+}

@@ -1,0 +1,325 @@
+//! Rows back out of a recording, one at a time: memory is that of the largest row. `encode` draws the
+//! format.
+
+use std::io::{BufRead, Read};
+
+use super::encode::{FORMAT, MAGIC, tag};
+use super::*;
+use crate::error::{Error, ErrorKind, Result};
+
+/// No honest row is larger: a length beyond is garbage.
+const LARGEST: u32 = 64 << 20;
+const HEADER: u64 = 16;
+
+/// Reads the rows of a recording.
+///
+/// A row that is complete but makes no sense is an error, and the next call goes on behind it. One that is
+/// cut short ends the recording: an error once, then [`Reader::next_row`] gives `None`.
+#[derive(Debug)]
+pub struct Reader<R: BufRead> {
+    input: R,
+    payload: Vec<u8>,
+    frames: Vec<Frame>,
+    /// Of the next row.
+    position: u64,
+    records: u64,
+    skipped: u64,
+    ended: bool,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Begins to read.
+    ///
+    /// # Errors
+    /// `Format` if this is no recording, or one of a later format; what `input` reports.
+    pub fn new(mut input: R) -> Result<Self> {
+        let mut header = Vec::new();
+        input.by_ref().take(HEADER).read_to_end(&mut header)?;
+        if header.get(..8) != Some(MAGIC) {
+            return Err(malformed("this is no gpuflame recording: it does not begin with `gpuflame`"));
+        }
+        let Some(format) = Fields(&header[8..]).u32().filter(|_| header.len() as u64 == HEADER) else {
+            return Err(malformed("the recording is cut short within its first 16 bytes"));
+        };
+        if format != FORMAT {
+            let message =
+                format!("this is a recording of format {format}; this version reads format {FORMAT}");
+            return Err(malformed(message));
+        }
+        let (payload, frames) = (Vec::new(), Vec::new());
+        Ok(Self { input, payload, frames, position: HEADER, records: 0, skipped: 0, ended: false })
+    }
+
+    /// The next row; `None` at the end. Rows of kinds that this version does not know are passed over.
+    ///
+    /// # Errors
+    /// `Format` if the row is cut short or makes no sense, with its number and position; what the input
+    /// reports.
+    pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
+        loop {
+            let Some(tag) = self.read()? else { return Ok(None) };
+            if !is_known(tag, &self.payload) {
+                self.skipped += 1;
+                continue;
+            }
+            let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
+            let row = row(tag, &self.payload, &mut self.frames);
+            return row
+                .map(Some)
+                .map_err(|what| malformed(format!("record {record} at byte {at:#x} {what}")));
+        }
+    }
+
+    /// How many bytes were read.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// How many rows were of a kind that this version does not know.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Reads the next row's payload and returns its tag.
+    fn read(&mut self) -> Result<Option<u8>> {
+        if self.ended {
+            return Ok(None);
+        }
+        // Whatever goes wrong here, what follows can no longer be told apart.
+        self.ended = true;
+        self.records += 1;
+        let head = self.fill(5)?;
+        if head == 0 {
+            return Ok(None);
+        }
+        let mut fields = Fields(&self.payload);
+        let (Some(tag), Some(length)) = (fields.u8(), fields.u32()) else {
+            return Err(self.cut_short(5, head));
+        };
+        if length > LARGEST {
+            let (record, at) = (self.records, self.position);
+            let message = format!(
+                "record {record} at byte {at:#x} claims to have {length} bytes, which none has; \
+                 the rest of the recording is lost"
+            );
+            return Err(malformed(message));
+        }
+        let there = self.fill(u64::from(length))?;
+        if there < u64::from(length) {
+            return Err(self.cut_short(u64::from(length) + 5, there + 5));
+        }
+        self.position += 5 + u64::from(length);
+        self.ended = false;
+        Ok(Some(tag))
+    }
+
+    /// Reads up to `length` bytes into the payload. The buffer grows with what is there, not with what is
+    /// claimed.
+    fn fill(&mut self, length: u64) -> Result<u64> {
+        self.payload.clear();
+        let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
+        let read = read.map_err(|error| {
+            Error::from(error).within(format!("record {} at byte {:#x}", self.records, self.position))
+        })?;
+        Ok(read as u64)
+    }
+
+    fn cut_short(&self, whole: u64, there: u64) -> Error {
+        malformed(format!(
+            "record {} at byte {:#x} is cut short: {there} of its {whole}{} bytes are there; \
+             the records before it are good, the rest is lost",
+            self.records,
+            self.position,
+            if whole == 5 { " or more" } else { "" },
+        ))
+    }
+}
+
+fn malformed(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Format, message)
+}
+
+/// Whether this version knows what the row says. A kind of loss that it does not know is like a row that
+/// it does not know.
+fn is_known(tag: u8, payload: &[u8]) -> bool {
+    match tag {
+        tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
+        tag::LAUNCH..=tag::WINDOW => true,
+        _ => false,
+    }
+}
+
+fn loss_of(number: u8) -> Option<Loss> {
+    Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
+}
+
+/// The row in `payload`, or what is wrong with it. Bytes beyond those expected are from a later version.
+fn row<'a>(
+    tag: u8,
+    payload: &'a [u8],
+    frames: &'a mut Vec<Frame>,
+) -> std::result::Result<Row<'a>, &'static str> {
+    let mut fields = Fields(payload);
+    let row = match tag {
+        tag::LAUNCH => launch(&mut fields).map(Row::Launch),
+        tag::ACTIVITY => activity(&mut fields)?.map(Row::Activity),
+        tag::CONTEXT => context(&mut fields, frames),
+        tag::NAME => text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
+        tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
+        tag::MODULE => module(&mut fields)?.map(Row::Module),
+        tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
+        tag::WINDOW => window(&mut fields)?,
+        _ => loss(&mut fields),
+    };
+    row.ok_or("is shorter than what it should hold")
+}
+
+fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
+    Some(Launch {
+        time: Nanos(fields.u64()?),
+        duration: fields.u32()?,
+        correlation: CorrelationId(fields.u32()?),
+        within: CorrelationId(fields.u32()?),
+        context: ContextId(fields.u32()?),
+    })
+}
+
+/// `Ok(None)` if it is too short.
+type Parsed<T> = std::result::Result<Option<T>, &'static str>;
+
+fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
+    let Some(mut activity) = activity_head(fields) else { return Ok(None) };
+    let Some(kind) = fields.u8() else { return Ok(None) };
+    let detail = match kind {
+        0 => kernel(fields).map(Detail::Kernel),
+        1 => copy(fields).map(Detail::Copy),
+        2 => set(fields).map(Detail::Set),
+        _ => return Err("is an activity of a kind that this version does not know"),
+    };
+    Ok(detail.map(|detail| {
+        activity.detail = detail;
+        activity
+    }))
+}
+
+/// All but the detail.
+fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
+    Some(Activity {
+        correlation: CorrelationId(fields.u32()?),
+        device: DeviceId(fields.u32()?),
+        context: GpuContextId(fields.u32()?),
+        stream: StreamId(fields.u32()?),
+        channel: fields.option()?,
+        start: Nanos(fields.u64()?),
+        end: Nanos(fields.u64()?),
+        graph: GraphId(fields.u32()?),
+        graph_node: GraphNodeId(fields.u64()?),
+        detail: Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: 0, is_async: false }),
+    })
+}
+
+fn kernel(fields: &mut Fields<'_>) -> Option<KernelDetail> {
+    Some(KernelDetail {
+        name: NameId(fields.u32()?),
+        grid: [fields.u32()?, fields.u32()?, fields.u32()?],
+        block: [fields.u32()?, fields.u32()?, fields.u32()?],
+        registers: fields.u16()?,
+        static_shared: fields.u32()?,
+        dynamic_shared: fields.u32()?,
+    })
+}
+
+fn copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
+    let kind = CopyKind(fields.u8()?);
+    let (from, to) = (MemoryKind(fields.u16()?), MemoryKind(fields.u16()?));
+    let (bytes, is_async) = (fields.u64()?, fields.u8()? != 0);
+    let peers = fields.option()?.zip(fields.option()?).map(|(from, to)| (DeviceId(from), DeviceId(to)));
+    Some(CopyDetail { kind, from, to, peers, bytes, is_async })
+}
+
+fn set(fields: &mut Fields<'_>) -> Option<SetDetail> {
+    let (memory, value) = (MemoryKind(fields.u16()?), fields.u32()?);
+    Some(SetDetail { memory, value, bytes: fields.u64()?, is_async: fields.u8()? != 0 })
+}
+
+fn context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
+    let (id, thread) = (ContextId(fields.u32()?), ThreadId(fields.u32()?));
+    let (flags, count) = (ContextFlags(fields.u32()?), fields.u32()?);
+    let words = fields.take((count as usize).checked_mul(8)?)?;
+    let (words, _) = words.as_chunks::<8>();
+    frames.clear();
+    frames.extend(words.iter().map(|word| Frame(u64::from_le_bytes(*word))));
+    Some(Row::Context { id, thread, flags, frames })
+}
+
+fn text<'a>(fields: &mut Fields<'a>) -> Parsed<(u32, &'a str)> {
+    let (Some(id), Some(bytes)) = (fields.u32(), fields.bytes()) else { return Ok(None) };
+    let text = std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8")?;
+    Ok(Some((id, text)))
+}
+
+fn module(fields: &mut Fields<'_>) -> Parsed<Module> {
+    let Some((mut module, path)) = module_fields(fields) else { return Ok(None) };
+    std::str::from_utf8(path).map_err(|_| "holds a path that is not UTF-8")?.clone_into(&mut module.path);
+    Ok(Some(module))
+}
+
+fn module_fields<'a>(fields: &mut Fields<'a>) -> Option<(Module, &'a [u8])> {
+    let epoch = ModuleEpoch(fields.u16()?);
+    let (start, end, bias) = (fields.u64()?, fields.u64()?, fields.u64()?);
+    let (path, build_id) = (fields.bytes()?, fields.bytes()?.to_vec());
+    Some((Module { epoch, start, end, bias, path: String::new(), build_id }, path))
+}
+
+fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
+    let (Some(edge), Some(time)) = (fields.u8(), fields.u64()) else { return Ok(None) };
+    let edge = match edge {
+        0 => WindowEdge::Open,
+        1 => WindowEdge::Close,
+        _ => return Err("is a window edge that is neither the opening nor the closing"),
+    };
+    Ok(Some(Row::Window { edge, time: Nanos(time) }))
+}
+
+fn loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    Some(Row::Loss { loss: loss_of(fields.u8()?)?, count: fields.u64()? })
+}
+
+/// The parts that payloads are made of. Each is `None` where the payload is too short for it.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        self.0.split_off(..length)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn option(&mut self) -> Option<Option<u32>> {
+        let (is_there, value) = (self.u8()?, self.u32()?);
+        Some((is_there != 0).then_some(value))
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()?;
+        self.take(length as usize)
+    }
+}

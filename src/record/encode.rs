@@ -1,0 +1,204 @@
+//! Rows into a recording (`.gfr`). What a recording looks like is drawn here, for `decode` as well.
+//!
+//! ```text
+//! recording := "gpuflame" format:u32 reserved:u32 row*        format is 0 until the first release: it may
+//!                                                             change with any commit
+//! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; a
+//!                                                             known one may grow at its end
+//!  tag  payload
+//!   1   launch    time:u64 duration:u32 correlation:u32 within:u32 context:u32
+//!   2   activity  correlation:u32 device:u32 context:u32 stream:u32 channel:option start:u64 end:u64
+//!                 graph:u32 graph_node:u64 detail
+//!   3   context   id:u32 thread:u32 flags:u32 count:u32 frame:u64[count]        leaf first
+//!   4   name      id:u32 text
+//!   5   label     id:u32 text
+//!   6   module    epoch:u16 start:u64 end:u64 bias:u64 path:text build_id:text
+//!   7   thread    id:u32 text
+//!   8   window    edge:u8 time:u64                                              0 opened, 1 closed
+//!   9   loss      loss:u8 count:u64
+//!
+//! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
+//!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
+//!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
+//! option    := is_there:u8 value:u32
+//! text      := length:u32 byte[length]                                          UTF-8; not for build ids
+//! ```
+//!
+//! All numbers are little-endian and nothing is aligned.
+
+use std::io::Write;
+
+use super::{Activity, Detail, Launch, Module, Row, WindowEdge};
+use crate::error::Result;
+
+pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
+pub(super) const FORMAT: u32 = 0;
+
+/// The tags of rows, as drawn above.
+pub(super) mod tag {
+    pub(crate) const LAUNCH: u8 = 1;
+    pub(crate) const ACTIVITY: u8 = 2;
+    pub(crate) const CONTEXT: u8 = 3;
+    pub(crate) const NAME: u8 = 4;
+    pub(crate) const LABEL: u8 = 5;
+    pub(crate) const MODULE: u8 = 6;
+    pub(crate) const THREAD: u8 = 7;
+    pub(crate) const WINDOW: u8 = 8;
+    pub(crate) const LOSS: u8 = 9;
+}
+
+/// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    buffer: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a recording.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn new(mut out: W) -> Result<Self> {
+        out.write_all(MAGIC)?;
+        out.write_all(&FORMAT.to_le_bytes())?;
+        out.write_all(&[0; 4])?;
+        Ok(Self { out, buffer: Vec::new() })
+    }
+
+    /// Appends a row.
+    ///
+    /// # Errors
+    /// What the writer reports; the recording then ends in a row that is cut short.
+    pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
+        self.buffer.clear();
+        // The length is not known yet.
+        self.buffer.extend([0; 5]);
+        self.buffer[0] = put_row(&mut Payload(&mut self.buffer), row);
+        let length = (self.buffer.len() - 5) as u32;
+        self.buffer[1..5].copy_from_slice(&length.to_le_bytes());
+        self.out.write_all(&self.buffer)?;
+        Ok(())
+    }
+
+    /// Flushes and gives the writer back.
+    ///
+    /// # Errors
+    /// What the writer reports.
+    pub fn finish(mut self) -> Result<W> {
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// Writes the payload of `row` and returns its tag.
+fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
+    match row {
+        Row::Launch(launch) => {
+            put_launch(out, launch);
+            tag::LAUNCH
+        }
+        Row::Activity(activity) => {
+            put_activity(out, activity);
+            tag::ACTIVITY
+        }
+        Row::Context { id, thread, flags, frames } => {
+            out.u32(id.0).u32(thread.0).u32(flags.0).u32(frames.len() as u32);
+            for frame in *frames {
+                out.u64(frame.0);
+            }
+            tag::CONTEXT
+        }
+        Row::Name { id, text } => {
+            out.u32(id.0).bytes(text.as_bytes());
+            tag::NAME
+        }
+        Row::Label { id, text } => {
+            out.u32(id.0).bytes(text.as_bytes());
+            tag::LABEL
+        }
+        Row::Module(module) => {
+            put_module(out, module);
+            tag::MODULE
+        }
+        Row::Thread { id, name } => {
+            out.u32(id.0).bytes(name.as_bytes());
+            tag::THREAD
+        }
+        Row::Window { edge, time } => {
+            out.u8(u8::from(*edge == WindowEdge::Close)).u64(time.0);
+            tag::WINDOW
+        }
+        Row::Loss { loss, count } => {
+            out.u8(*loss as u8).u64(*count);
+            tag::LOSS
+        }
+    }
+}
+
+fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
+    out.u64(launch.time.0).u32(launch.duration);
+    out.u32(launch.correlation.0).u32(launch.within.0).u32(launch.context.0);
+}
+
+fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
+    out.u32(activity.correlation.0).u32(activity.device.0).u32(activity.context.0).u32(activity.stream.0);
+    out.option(activity.channel).u64(activity.start.0).u64(activity.end.0);
+    out.u32(activity.graph.0).u64(activity.graph_node.0);
+    match &activity.detail {
+        Detail::Kernel(kernel) => {
+            out.u8(0).u32(kernel.name.0);
+            for &size in kernel.grid.iter().chain(&kernel.block) {
+                out.u32(size);
+            }
+            out.u16(kernel.registers).u32(kernel.static_shared).u32(kernel.dynamic_shared);
+        }
+        Detail::Copy(copy) => {
+            out.u8(1).u8(copy.kind.0).u16(copy.from.0).u16(copy.to.0).u64(copy.bytes);
+            out.u8(u8::from(copy.is_async));
+            out.option(copy.peers.map(|(from, _)| from.0)).option(copy.peers.map(|(_, to)| to.0));
+        }
+        Detail::Set(set) => {
+            out.u8(2).u16(set.memory.0).u32(set.value).u64(set.bytes).u8(u8::from(set.is_async));
+        }
+    }
+}
+
+fn put_module(out: &mut Payload<'_>, module: &Module) {
+    out.u16(module.epoch.0).u64(module.start).u64(module.end).u64(module.bias);
+    out.bytes(module.path.as_bytes()).bytes(&module.build_id);
+}
+
+/// The parts that payloads are made of.
+struct Payload<'a>(&'a mut Vec<u8>);
+
+impl Payload<'_> {
+    fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    fn u16(&mut self, value: u16) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn option(&mut self, value: Option<u32>) -> &mut Self {
+        self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(bytes.len() as u32).0.extend(bytes);
+        self
+    }
+}

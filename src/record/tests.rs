@@ -1,0 +1,192 @@
+//! Recordings written and read back, cut off, and turned into garbage.
+
+use super::testing::{Chance, alias, copy, kernel, launch, named, set};
+use super::*;
+use crate::error::ErrorKind;
+
+/// At least one row of every kind, with every field set to something of its own.
+fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
+    let mut rows = vec![
+        Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
+        Row::Launch(alias(8, 7)),
+        Row::Activity(Activity {
+            channel: Some(u32::MAX),
+            graph: GraphId(3),
+            graph_node: GraphNodeId(1 << 40),
+            device: DeviceId(2),
+            ..named(9, kernel(1, 1, u64::MAX))
+        }),
+        Row::Activity(kernel(2, 0, 0)),
+        Row::Activity(copy(3, CopyKind::PTOP, 1 << 40, 5, 6)),
+        Row::Activity(set(4, 77, 8, 9)),
+        Row::Context { id: ContextId(2), thread: ThreadId(99), flags: ContextFlags(5), frames },
+        Row::Context { id: ContextId(3), thread: ThreadId(0), flags: ContextFlags(0), frames: &[] },
+        Row::Name { id: NameId(1), text: "_Z4gemmIfLi128EEvPT_" },
+        Row::Name { id: NameId(2), text: "" },
+        Row::Label { id: LabelId(3), text: "cudaLaunchKernel" },
+        Row::Module(Module {
+            epoch: ModuleEpoch(4095),
+            start: 0x7f00_0000_0000,
+            end: 0x7f00_0010_0000,
+            bias: 0x7eff_ffff_0000,
+            path: "/lib/déjà vu.so".to_owned(),
+            build_id: vec![0, 255, 10, 13],
+        }),
+        Row::Thread { id: ThreadId(99), name: "worker" },
+        Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
+        Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
+    ];
+    if let Row::Activity(Activity { detail: Detail::Copy(copy), .. }) = &mut rows[4] {
+        copy.peers = Some((DeviceId(1), DeviceId(0)));
+    }
+    rows.extend(Loss::ALL.map(|loss| Row::Loss { loss, count: 10 + loss as u64 }));
+    rows
+}
+
+const FRAMES: [Frame; 3] = [Frame(0), Frame(u64::MAX), Frame(0x3000_0000_0000_0001)];
+
+fn recording(rows: &[Row<'_>]) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    rows.iter().for_each(|row| writer.row(row).unwrap());
+    writer.finish().unwrap()
+}
+
+/// What a reader makes of `bytes`: rows (as text, since they do not outlive the reader) and errors.
+fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
+    let (mut rows, mut errors) = (Vec::new(), Vec::new());
+    let mut reader = match Reader::new(bytes) {
+        Ok(reader) => reader,
+        Err(error) => return (rows, vec![error.to_string()]),
+    };
+    loop {
+        match reader.next_row() {
+            Ok(Some(row)) => rows.push(format!("{row:?}")),
+            Ok(None) => return (rows, errors),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Format);
+                errors.push(error.to_string());
+            }
+        }
+    }
+}
+
+fn debug(rows: &[Row<'_>]) -> Vec<String> {
+    rows.iter().map(|row| format!("{row:?}")).collect()
+}
+
+#[test]
+fn every_kind_of_row_comes_back_as_it_was_written() {
+    let rows = all_kinds(&FRAMES);
+    assert_eq!(read(&recording(&rows)), (debug(&rows), vec![]));
+}
+
+#[test]
+fn the_format_is_as_drawn() {
+    let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
+    let expected = b"gpuflame\0\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0";
+    assert_eq!(bytes, expected);
+    assert_eq!(recording(&[Row::Launch(launch(1, 2))]).len(), 16 + 5 + 24);
+}
+
+#[test]
+fn wherever_it_is_cut_the_rows_before_are_read_and_the_cut_is_reported_once() {
+    let rows = all_kinds(&FRAMES);
+    let (whole, expected) = (recording(&rows), debug(&rows));
+    let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len()).collect();
+    for cut in 16..whole.len() {
+        let (read, errors) = read(&whole[..cut]);
+        let complete = ends.iter().filter(|&&end| end <= cut).count() - 1;
+        assert_eq!(read, expected[..complete], "cut at {cut}");
+        assert_eq!(errors.len(), usize::from(!ends.contains(&cut)), "cut at {cut}: {errors:?}");
+    }
+}
+
+#[test]
+fn errors_say_which_record_and_where() {
+    let rows = [Row::Launch(launch(1, 2)), Row::Launch(launch(2, 2))];
+    let mut bytes = recording(&rows);
+    let (_, errors) = read(&bytes[..60]);
+    let expected = "record 2 at byte 0x2d is cut short: 15 of its 29 bytes are there; \
+                    the records before it are good, the rest is lost";
+    assert_eq!(errors, [expected]);
+    let (_, errors) = read(&bytes[..47]);
+    assert!(
+        errors[0].starts_with("record 2 at byte 0x2d is cut short: 2 of its 5 or more bytes"),
+        "{errors:?}"
+    );
+    bytes[17..21].copy_from_slice(&u32::MAX.to_le_bytes());
+    let (_, errors) = read(&bytes);
+    assert!(errors[0].starts_with("record 1 at byte 0x10 claims to have 4294967295 bytes"), "{errors:?}");
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_with_a_reason() {
+    for (bytes, reason) in [
+        (&b""[..], "no gpuflame recording"),
+        (b"{\"traceEvents\": []}", "no gpuflame recording"),
+        (b"gpuflame\0\0", "cut short within its first 16 bytes"),
+        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads format 0"),
+    ] {
+        let errors = read(bytes).1;
+        assert!(errors[0].contains(reason), "{errors:?}");
+    }
+}
+
+#[test]
+fn rows_of_a_later_version_are_passed_over() {
+    let mut bytes = recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }]);
+    bytes.extend(b"\xc8\x03\0\0\0abc"); // an unknown row
+    bytes.extend(b"\x09\x09\0\0\0\xfa\x01\0\0\0\0\0\0\0"); // an unknown loss
+    bytes.extend(b"\x08\x0b\0\0\0\x01\x05\0\0\0\0\0\0\0zz"); // a window edge that has grown
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    assert_eq!(reader.next_row(), Ok(Some(Row::Window { edge: WindowEdge::Open, time: Nanos(1) })));
+    assert_eq!(reader.next_row(), Ok(Some(Row::Window { edge: WindowEdge::Close, time: Nanos(5) })));
+    assert_eq!(reader.next_row(), Ok(None));
+    assert_eq!((reader.skipped(), reader.position()), (2, bytes.len() as u64));
+}
+
+#[test]
+fn a_row_that_makes_no_sense_does_not_hide_the_next() {
+    let mut bytes = recording(&[]);
+    bytes.extend(b"\x04\x0a\0\0\0\x01\0\0\0\x02\0\0\0\xff\xfe"); // a name that is not UTF-8
+    bytes.extend(b"\x08\x09\0\0\0\x02\0\0\0\0\0\0\0\0"); // a window edge of no kind
+    bytes.extend(b"\x03\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff"); // 2^32 frames in no room
+    bytes.extend(b"\x01\0\0\0\0"); // a launch without fields
+    bytes.extend(&recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }])[16..]);
+    let (rows, errors) = read(&bytes);
+    assert_eq!((rows.len(), errors.len()), (1, 4), "{rows:?} {errors:?}");
+    assert_eq!(errors[0], "record 1 at byte 0x10 holds text that is not UTF-8");
+}
+
+#[test]
+fn garbage_is_refused_and_nothing_worse() {
+    let whole = recording(&all_kinds(&FRAMES));
+    for seed in 1..3000 {
+        let mut chance = Chance::new(seed);
+        let mut bytes = whole.clone();
+        for _ in 0..=chance.below(8) {
+            let at = 16 + chance.below(whole.len() as u64 - 16) as usize;
+            bytes[at] = chance.next() as u8;
+        }
+        let (rows, errors) = read(&bytes);
+        assert!(rows.len() + errors.len() <= whole.len());
+    }
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release --lib rows_a_second_written -- --ignored --nocapture"]
+fn rows_a_second_written_and_read() {
+    let rows: Vec<_> =
+        (0..1_000_000).flat_map(|id| [Row::Launch(launch(id, 2)), Row::Activity(kernel(id, 1, 2))]).collect();
+    let began = std::time::Instant::now();
+    let bytes = recording(&rows);
+    let written = began.elapsed();
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    let mut count = 0;
+    while reader.next_row().unwrap().is_some() {
+        count += 1;
+    }
+    let rate = |time: std::time::Duration| f64::from(count) / time.as_secs_f64() / 1e6;
+    let read = began.elapsed() - written;
+    eprintln!("{:.1} M rows/s written, {:.1} read, {} bytes", rate(written), rate(read), bytes.len());
+}

@@ -1,0 +1,135 @@
+//! The thread that gathers rows: it reads the logs of the application's threads and the tracer's
+//! buffers, keeps chunks ready, and asks the tracer for what is complete about once a second.
+//!
+//! No lock of ours is held while the tracer is called: a flush calls back into us, on this thread or on
+//! another that holds the tracer's own lock.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture::{self, process};
+use crate::control::window::{self, State};
+use crate::error::{Error, ErrorKind, Result};
+
+use super::{Session, heap};
+
+/// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
+const SHORT_PAUSE: Duration = Duration::from_millis(5);
+/// Pause after a while without rows: an idle process must not be woken for nothing.
+const LONG_PAUSE: Duration = Duration::from_millis(80);
+/// The tracer hands over a buffer when it is full; this often it is asked for what it has.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// What the collector may be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wish {
+    /// Everything that was handed over already.
+    Collect,
+    /// Everything that is complete.
+    Flush,
+    /// Everything there is, complete or not.
+    Drain,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    wishes: Mutex<Wishes>,
+    asked: Condvar,
+    granted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wishes {
+    open: Option<Wish>,
+    /// How many wishes were made and how many of them granted.
+    made: u64,
+    granted: u64,
+}
+
+impl Collector {
+    /// Starts the thread.
+    pub(super) fn spawn(&self, session: &'static Session) -> Result<()> {
+        let thread = std::thread::Builder::new().name("gpuflame".to_owned());
+        let spawned = process::without_signals(|| {
+            thread.spawn(move || {
+                let run = std::panic::AssertUnwindSafe(|| session.collector.run(session));
+                if std::panic::catch_unwind(run).is_err() {
+                    super::disable_after_panic();
+                }
+            })
+        });
+        spawned.map(drop).map_err(|error| {
+            Error::new(
+                ErrorKind::State,
+                format!("cannot start a thread ({error}); raise the limit on threads"),
+            )
+        })
+    }
+
+    /// Makes a wish and waits until it is granted. False: it was not within `patience`.
+    pub(super) fn ask(&self, wish: Wish, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut wishes = self.wishes.lock();
+        wishes.made += 1;
+        let mine = wishes.made;
+        wishes.open = wishes.open.max(Some(wish));
+        self.asked.notify_one();
+        while wishes.granted < mine {
+            if self.granted.wait_until(&mut wishes, deadline).timed_out() {
+                return wishes.granted >= mine;
+            }
+        }
+        true
+    }
+
+    /// Ends the pause, if there is one. Never waits.
+    pub(super) fn nudge(&self) {
+        self.asked.notify_one();
+    }
+
+    fn run(&self, session: &Session) {
+        let mut pause = SHORT_PAUSE;
+        let mut flushed = Instant::now();
+        loop {
+            let (wish, up_to) = self.wait(pause);
+            if window::state() == State::Dead {
+                return;
+            }
+            let any = session.pipeline.lock().collect(session.api);
+            let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY;
+            if due || wish >= Some(Wish::Flush) {
+                // What cannot be flushed comes with the next flush, or is counted as dropped.
+                let _ = session.api.flush(wish == Some(Wish::Drain));
+                let dropped = session.api.dropped();
+                let mut pipeline = session.pipeline.lock();
+                pipeline.note_dropped(dropped);
+                flushed = Instant::now();
+            }
+            if wish.is_some() {
+                session.pipeline.lock().collect_all(session.api);
+            }
+            pause = if any { SHORT_PAUSE } else { (2 * pause).min(LONG_PAUSE) };
+            self.grant(up_to);
+        }
+    }
+
+    /// Waits for a wish, or for `pause`. Returns the wish, and up to which number it grants them.
+    fn wait(&self, pause: Duration) -> (Option<Wish>, u64) {
+        let mut wishes = self.wishes.lock();
+        if wishes.open.is_none() {
+            self.asked.wait_for(&mut wishes, pause);
+        }
+        (wishes.open.take(), wishes.made)
+    }
+
+    fn grant(&self, up_to: u64) {
+        self.wishes.lock().granted = up_to;
+        self.granted.notify_all();
+    }
+}
+
+/// Bytes that gpuflame holds: mapped and on the heap.
+pub(super) fn bytes_held() -> usize {
+    capture::held().0 + heap::held()
+}

@@ -1,0 +1,21 @@
+//! How many bytes the shared library holds on the heap. Only its own allocator reports here; in other
+//! builds the count stays 0.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// `bytes` were allocated.
+pub fn grew(bytes: usize) {
+    HELD.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// `bytes` were given back.
+pub fn shrank(bytes: usize) {
+    HELD.fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// Bytes held now.
+pub fn held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}

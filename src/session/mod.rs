@@ -1,0 +1,337 @@
+//! One process's run under gpuflame: from the first call to the files written at exit.
+//!
+//! There is one session a process, whichever way gpuflame came in. This file is its state machine:
+//!
+//! ```text
+//! Idle --inject()/start()--> Starting --> Running --exit--> Over
+//!                               |
+//!                               +--> Failed (said once; the application runs on)
+//! ```
+//!
+//! [`collector`] is the thread that gathers rows, [`pipeline`] what it feeds, [`write`] and [`ledger`]
+//! what comes out.
+
+mod collector;
+pub mod heap;
+mod ledger;
+mod pipeline;
+mod stream;
+mod write;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture::events::{self, Event};
+use crate::capture::{self, Capture, process};
+use crate::control::window::{self, State};
+use crate::control::{self, Facts, Format, Outputs, Settings};
+use crate::cupti;
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::{self, FoldedOptions, SvgOptions};
+use crate::record::WindowEdge;
+use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::unwind;
+use collector::{Collector, Wish};
+use pipeline::Pipeline;
+use write::Report;
+
+/// How long the exit of the application may be held up by a tracer that does not answer.
+const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+
+struct Session {
+    settings: Settings,
+    outputs: Outputs,
+    api: &'static cupti::Api,
+    pipeline: Mutex<Pipeline>,
+    collector: Collector,
+    /// How many API calls there had been when the tracer was last asked for everything.
+    calls_at_last_flush: AtomicU64,
+}
+
+enum Stage {
+    Idle,
+    Starting(ThreadId),
+    Running(&'static Session),
+    Failed(Error),
+    Over,
+}
+
+/// The session, for those who may not wait for a lock.
+static SESSION: OnceLock<&'static Session> = OnceLock::new();
+static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
+static STAGE_CHANGED: Condvar = Condvar::new();
+
+/// What the driver's injection does: sets up the session and, unless the settings say otherwise, opens
+/// a window. Says in one line why it cannot.
+pub fn inject() {
+    // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
+    // waiting for it could wait for ourselves.
+    match *STAGE.lock() {
+        Stage::Idle => {}
+        _ => return,
+    }
+    match begin(Way::Injected) {
+        Ok(session) if session.settings.enabled => drop(session.open_window()),
+        Ok(_) => {}
+        Err(error) => tell(&format!("not recording: {error}")),
+    }
+}
+
+/// Sets up the session if there is none, and opens a window.
+pub fn start() -> Result<()> {
+    loop {
+        let mut stage = STAGE.lock();
+        match &*stage {
+            Stage::Idle => {}
+            Stage::Starting(by) if *by == std::thread::current().id() => return Ok(()),
+            Stage::Starting(_) => {
+                STAGE_CHANGED.wait(&mut stage);
+                continue;
+            }
+            Stage::Running(session) => return session.open_window(),
+            Stage::Failed(error) => return Err(error.clone()),
+            Stage::Over => return Err(over()),
+        }
+        drop(stage);
+        if let Ok(session) = begin(Way::Called) {
+            return session.open_window();
+        }
+    }
+}
+
+/// Closes the window.
+pub fn stop() -> Result<()> {
+    running()?.close_window();
+    Ok(())
+}
+
+/// Collects what the GPU has completed so far.
+pub fn flush() -> Result<()> {
+    let session = running()?;
+    if session.collector.ask(Wish::Flush, LONGEST_FLUSH) {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::State, "the tracer did not answer a flush within 5 s; rows come later"))
+    }
+}
+
+/// Switches everything off after a panic of ours: nothing more is recorded or written.
+pub fn disable_after_panic() {
+    static SAID: Once = Once::new();
+    window::kill();
+    SAID.call_once(|| tell("met a bug of its own and switched itself off; the application is not affected"));
+}
+
+fn running() -> Result<&'static Session> {
+    match &*STAGE.lock() {
+        Stage::Running(session) => Ok(session),
+        Stage::Failed(error) => Err(error.clone()),
+        Stage::Over => Err(over()),
+        Stage::Idle | Stage::Starting(_) => {
+            Err(Error::new(ErrorKind::State, "no session yet; call gpuflame_start() first"))
+        }
+    }
+}
+
+fn over() -> Error {
+    Error::new(ErrorKind::State, "the process is ending, and the outputs are written")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By the driver, inside `cuInit`.
+    Injected,
+    /// By the application.
+    Called,
+}
+
+/// From `Idle` to `Running` or `Failed`. The lock is not held while CUPTI is called: subscribing may
+/// initialise the driver, and the driver may inject us.
+fn begin(way: Way) -> Result<&'static Session> {
+    {
+        let mut stage = STAGE.lock();
+        match &*stage {
+            Stage::Idle => *stage = Stage::Starting(std::thread::current().id()),
+            Stage::Running(session) => return Ok(session),
+            Stage::Failed(error) => return Err(error.clone()),
+            Stage::Starting(_) | Stage::Over => return Err(over()),
+        }
+    }
+    let result = set_up(way);
+    let mut stage = STAGE.lock();
+    *stage = match &result {
+        Ok(session) => Stage::Running(session),
+        Err(error) => Stage::Failed(error.clone()),
+    };
+    STAGE_CHANGED.notify_all();
+    result
+}
+
+fn set_up(way: Way) -> Result<&'static Session> {
+    let (settings, warnings) = control::from_environment();
+    if !settings.quiet {
+        warnings.iter().for_each(|warning| tell(warning));
+    }
+    let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
+    let pipeline = Pipeline::new(&settings, &outputs);
+    process::stay_loaded();
+    crate::capture::refill();
+    unwind::prepare();
+    events::listen(on_event);
+    let api = cupti::subscribe::<Capture>(&cupti::Options {
+        library: settings.cupti.clone(),
+        load_driver: way == Way::Called,
+    })?;
+    if !settings.quiet {
+        api.notes().iter().for_each(|note| tell(note));
+    }
+    let session: &'static Session = Box::leak(Box::new(Session {
+        settings,
+        outputs,
+        api,
+        pipeline: Mutex::new(pipeline),
+        collector: Collector::default(),
+        calls_at_last_flush: AtomicU64::new(0),
+    }));
+    session.pipeline.lock().begin(api);
+    let _ = SESSION.set(session);
+    session.collector.spawn(session)?;
+    process::stop_in_forked_children();
+    process::call_at_exit(at_exit);
+    Ok(session)
+}
+
+impl Session {
+    fn open_window(&self) -> Result<()> {
+        match window::state() {
+            State::Open => Ok(()),
+            State::Dead => Err(over()),
+            State::Closed => {
+                let mut pipeline = self.pipeline.lock();
+                if window::open() {
+                    pipeline.window(WindowEdge::Open, capture::now());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn close_window(&self) {
+        let mut pipeline = self.pipeline.lock();
+        if window::close() {
+            pipeline.window(WindowEdge::Close, capture::now());
+        }
+    }
+}
+
+/// Passed on by the tracer's callbacks, on the application's threads.
+fn on_event(event: Event<'_>) {
+    match event {
+        // The driver may register exit handlers of its own when it makes its first context, and they
+        // would run before ours: come before them again.
+        Event::ContextCreated => {
+            static FIRST: Once = Once::new();
+            FIRST.call_once(|| process::call_at_exit(at_exit));
+        }
+        Event::ContextEnds => {
+            // The lock is free again before CUPTI is called.
+            let session = running();
+            if let Ok(session) = session {
+                let _ = session.api.flush(false);
+            }
+        }
+        Event::BuffersWait => {
+            if let Some(session) = SESSION.get() {
+                session.collector.nudge();
+            }
+        }
+        Event::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),
+        Event::Panicked => disable_after_panic(),
+    }
+}
+
+/// Gathers what is left and, when called for the last time, writes the outputs. Called by the C
+/// library on the thread that exits, once for every registration.
+fn at_exit() {
+    let is_last = process::exit_calls_left() == 0;
+    let session = match &*STAGE.lock() {
+        Stage::Running(session) => *session,
+        _ => return,
+    };
+    if window::state() == State::Dead {
+        return;
+    }
+    if !session.gather_the_rest() {
+        tell("the tracer did not answer within 5 s; what it still held is lost, the rest is written");
+    }
+    if is_last {
+        *STAGE.lock() = Stage::Over;
+        session.close_window();
+        window::kill();
+        session.write_out();
+    }
+}
+
+impl Session {
+    /// Has the tracer hand over everything, complete or not. Not asked again when nothing was launched
+    /// since: the driver may be gone by now. False: it did not answer.
+    fn gather_the_rest(&self) -> bool {
+        let calls = capture::cost().calls;
+        if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            return self.collector.ask(Wish::Collect, LONGEST_FLUSH);
+        }
+        self.collector.ask(Wish::Drain, LONGEST_FLUSH)
+    }
+
+    fn write_out(&self) {
+        let Some(mut pipeline) = self.pipeline.try_lock_for(LONGEST_FLUSH) else {
+            tell("the collector does not answer; nothing is written");
+            return;
+        };
+        let held = collector::bytes_held();
+        pipeline.finish();
+        let report = self.write_files(&mut pipeline);
+        report.failures.iter().for_each(|failure| tell(failure));
+        if !self.settings.quiet {
+            print(&ledger::text(&pipeline, &report, held));
+        }
+    }
+}
+
+impl Session {
+    fn write_files(&self, pipeline: &mut Pipeline) -> Report {
+        let (profile, streams) = pipeline.outputs();
+        let options = SymbolizeOptions { internal_frames: self.settings.internal_frames };
+        Symbolizer::new(options).name(profile);
+        let unit = match self.settings.unit {
+            control::Unit::Ns => export::Unit::Nanos,
+            control::Unit::Us => export::Unit::Micros,
+            control::Unit::Count => export::Unit::Count,
+        };
+        write::all(&self.settings.formats, &self.outputs, |format, path| match format {
+            Format::Folded => {
+                write::file(path, |out| export::write_folded(profile, &FoldedOptions { unit }, out))
+            }
+            Format::Svg => {
+                let options = SvgOptions { unit, ..SvgOptions::default() };
+                write::file(path, |out| export::write_svg(profile, &options, out))
+            }
+            Format::Csv => write::file(path, |out| export::write_csv(profile, out)),
+            Format::Activities | Format::Gfr => streams.publish(format, path),
+        })
+    }
+}
+
+/// One line to stderr, which never fails and never splits.
+fn tell(message: &str) {
+    print(&format!("gpuflame: {}\n", message.replace('\n', " ")));
+}
+
+fn print(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -1,0 +1,203 @@
+//! What the collector feeds: rows go to the join, the profile and, if asked for, to a recording and a
+//! table of activities, all while the application runs.
+
+use std::collections::HashSet;
+use std::fs;
+
+use crate::aggregate::Aggregate;
+use crate::capture;
+use crate::control::{Outputs, Settings};
+use crate::cupti::{Api, Names};
+use crate::join::Join;
+use crate::profile::Profile;
+use crate::record::{ContextFlags, LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::unwind::ModuleMap;
+
+use super::stream::Streams;
+
+/// While so many launches wait for an activity, activities are read first: what was launched is to be
+/// paired before the join's window moves on. An eighth of the window.
+const MANY_OPEN: u64 = 32 << 10;
+
+/// Steps after which the collector looks up from its reading: some 20 ms.
+const MOST_STEPS: usize = 64;
+
+/// All that is known of the run so far.
+pub(super) struct Pipeline {
+    rows: Rows,
+    names: Names,
+    modules: ModuleMap,
+    dropped: u64,
+    unreadable: u64,
+}
+
+/// Everybody who takes rows.
+struct Rows {
+    join: Join,
+    aggregate: Aggregate,
+    profile: Profile,
+    streams: Streams,
+    threads: HashSet<ThreadId>,
+    /// Distinct stacks, and those of them that are not perfect.
+    stacks: u64,
+    truncated: u64,
+    guessed: u64,
+    cut: u64,
+}
+
+impl Pipeline {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            rows: Rows {
+                join: Join::default(),
+                aggregate: Aggregate::default(),
+                profile: Profile::default(),
+                streams: Streams::open(outputs, &settings.formats),
+                threads: HashSet::new(),
+                stacks: 0,
+                truncated: 0,
+                guessed: 0,
+                cut: 0,
+            },
+            names: Names::new(),
+            modules: ModuleMap::new(),
+            dropped: 0,
+            unreadable: 0,
+        }
+    }
+
+    /// Takes in what every later row may refer to: the names of API calls and the modules.
+    pub(super) fn begin(&mut self, api: &Api) {
+        for (at, text) in api.labels().iter().enumerate() {
+            self.rows.push(&Row::Label { id: LabelId(at as u32), text });
+        }
+        self.refresh_modules();
+    }
+
+    pub(super) fn window(&mut self, edge: WindowEdge, time: Nanos) {
+        self.rows.push(&Row::Window { edge, time });
+    }
+
+    /// Reads what lies ready, a good deal of it at most. False: there was nothing.
+    pub(super) fn collect(&mut self, api: &Api) -> bool {
+        self.refresh_modules();
+        (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
+    }
+
+    /// Reads everything that lies ready, however long it takes.
+    pub(super) fn collect_all(&mut self, api: &Api) {
+        while self.collect(api) {}
+    }
+
+    /// Reads a buffer, or up to a chunk of launches from each thread.
+    fn step(&mut self, api: &Api) -> bool {
+        // Under load this is where the collector spends its time, so chunks are made here.
+        capture::refill();
+        let many_open = self.rows.join.tally().launches.open() > MANY_OPEN;
+        (many_open && self.read_buffer(api)) || self.read_launches() || self.read_buffer(api)
+    }
+
+    fn read_launches(&mut self) -> bool {
+        capture::drain(|row| self.rows.push(row))
+    }
+
+    fn read_buffer(&mut self, api: &Api) -> bool {
+        let Some(filled) = capture::next_filled() else { return false };
+        let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
+        self.unreadable += tally.unreadable;
+        capture::recycle(filled);
+        true
+    }
+
+    fn refresh_modules(&mut self) {
+        let mut new = Vec::new();
+        self.modules.refresh(&mut new);
+        for module in new {
+            self.rows.push(&Row::Module(module));
+        }
+    }
+
+    /// The tracer says that it dropped records.
+    pub(super) fn note_dropped(&mut self, records: u64) {
+        self.dropped += records;
+    }
+
+    /// Gives up on what has no partner yet, and puts everything into the profile.
+    pub(super) fn finish(&mut self) {
+        let rows = &mut self.rows;
+        rows.join.finish(&mut (&mut rows.aggregate, &mut rows.streams));
+        for (loss, count) in capture::losses() {
+            let more = match loss {
+                Loss::ActivitiesDropped => self.dropped,
+                Loss::ActivitiesUnreadable => self.unreadable,
+                Loss::StacksTruncated => rows.truncated,
+                Loss::StacksGuessed => rows.guessed,
+                Loss::StacksCut => rows.cut,
+                _ => 0,
+            };
+            if count + more > 0 {
+                rows.push(&Row::Loss { loss, count: count + more });
+            }
+        }
+        rows.aggregate.fill(&mut rows.profile);
+    }
+
+    pub(super) fn join(&self) -> &Join {
+        &self.rows.join
+    }
+
+    pub(super) fn profile(&self) -> &Profile {
+        &self.rows.profile
+    }
+
+    /// The profile, to fill names in, and the outputs that were begun during the run.
+    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
+        (&mut self.rows.profile, &mut self.rows.streams)
+    }
+
+    /// How many distinct stacks there are.
+    pub(super) fn stacks(&self) -> u64 {
+        self.rows.stacks
+    }
+}
+
+impl Rows {
+    fn push(&mut self, row: &Row<'_>) {
+        self.streams.row(row);
+        match row {
+            Row::Launch(launch) => {
+                self.join.push_launch(launch, &mut (&mut self.aggregate, &mut self.streams));
+            }
+            Row::Activity(activity) => {
+                self.join.push_activity(activity, &mut (&mut self.aggregate, &mut self.streams));
+            }
+            Row::Context { thread, flags, .. } => {
+                self.note_stack(*flags);
+                self.note_thread(*thread);
+                self.profile.push(row);
+            }
+            Row::Window { .. } => {
+                self.join.push(row, &mut (&mut self.aggregate, &mut self.streams));
+                self.profile.push(row);
+            }
+            _ => self.profile.push(row),
+        }
+    }
+
+    fn note_stack(&mut self, flags: ContextFlags) {
+        self.stacks += 1;
+        self.truncated += u64::from(flags.has(ContextFlags::TRUNCATED));
+        self.guessed += u64::from(flags.has(ContextFlags::GUESSED));
+        self.cut += u64::from(flags.has(ContextFlags::CUT));
+    }
+
+    /// Asks for the name of a thread that is new, while it may still be there.
+    fn note_thread(&mut self, id: ThreadId) {
+        if self.threads.insert(id) {
+            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
+            let row = Row::Thread { id, name: name.trim_end() };
+            self.streams.row(&row);
+            self.profile.push(&row);
+        }
+    }
+}

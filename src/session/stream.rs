@@ -1,0 +1,112 @@
+//! The outputs that are written while the application runs, since they grow with it: the recording and
+//! the table of activities. They lie under temporary names and, like all outputs, get their final ones
+//! at exit. What goes wrong is kept until then: the application is not to be told in mid-run.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use crate::control::{Format, Outputs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::ActivityTable;
+use crate::join::{Launched, Origin, Sink};
+use crate::record::{self, Activity, CorrelationId, Row};
+use crate::symbolize;
+
+use super::write::Part;
+
+/// See the module's documentation.
+pub(super) struct Streams {
+    activities: Stream<ActivityTable<BufWriter<File>>>,
+    recording: Stream<record::Writer<BufWriter<File>>>,
+}
+
+/// One such output.
+enum Stream<W> {
+    /// Nobody asked for it, or it is finished.
+    None,
+    Open(Part, W),
+    Failed(Error),
+}
+
+impl Streams {
+    /// Begins those that are among `formats`.
+    pub(super) fn open(outputs: &Outputs, formats: &[Format]) -> Self {
+        Self {
+            activities: Stream::open(outputs, formats, Format::Activities, |file| {
+                ActivityTable::new(file, symbolize::kernel_name)
+            }),
+            recording: Stream::open(outputs, formats, Format::Gfr, record::Writer::new),
+        }
+    }
+
+    /// Takes a row of any kind, before the join does.
+    pub(super) fn row(&mut self, row: &Row<'_>) {
+        if let Stream::Open(_, table) = &mut self.activities {
+            table.row(row);
+        }
+        if let Stream::Open(_, writer) = &mut self.recording
+            && let Err(error) = writer.row(row)
+        {
+            self.recording = Stream::Failed(error);
+        }
+    }
+
+    /// Ends the output of `format` and gives it its name.
+    pub(super) fn publish(&mut self, format: Format, path: &Path) -> Result<()> {
+        match format {
+            Format::Activities => self.activities.publish(path, ActivityTable::finish),
+            _ => self.recording.publish(path, record::Writer::finish),
+        }
+    }
+
+    fn table(&mut self) -> Option<&mut ActivityTable<BufWriter<File>>> {
+        match &mut self.activities {
+            Stream::Open(_, table) => Some(table),
+            _ => None,
+        }
+    }
+}
+
+impl<W> Stream<W> {
+    fn open(
+        outputs: &Outputs,
+        formats: &[Format],
+        format: Format,
+        begin: impl FnOnce(BufWriter<File>) -> Result<W>,
+    ) -> Self {
+        if !formats.contains(&format) {
+            return Self::None;
+        }
+        let (names, _) = outputs.choose(&[format.suffix()], |_| false);
+        let opened = Part::create(&names[0]).and_then(|part| {
+            let file = BufWriter::with_capacity(1 << 16, part.file.try_clone()?);
+            Ok((part, begin(file)?))
+        });
+        match opened {
+            Ok((part, writer)) => Self::Open(part, writer),
+            Err(error) => Self::Failed(error),
+        }
+    }
+
+    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<BufWriter<File>>) -> Result<()> {
+        match std::mem::replace(self, Self::None) {
+            Self::Open(part, writer) => {
+                end(writer)?.flush()?;
+                part.publish(path)
+            }
+            Self::Failed(error) => Err(error),
+            Self::None => Err(Error::new(ErrorKind::State, "it was not begun")),
+        }
+    }
+}
+
+impl Sink for Streams {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.table().activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.table().pending(id, launched);
+    }
+}

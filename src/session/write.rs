@@ -1,0 +1,160 @@
+//! Writes the outputs: each to a temporary name beside its final one, then renamed, so that nothing
+//! half-written ever has the name of a result. A file that cannot be written is one line; the others
+//! are written all the same.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::control::{Format, Outputs, Rename};
+use crate::error::Result;
+
+/// What became of the outputs.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// Files written.
+    pub(super) written: Vec<PathBuf>,
+    /// Files that got another name than asked for, since that one was taken.
+    pub(super) renamed: Vec<Rename>,
+    /// One sentence for each file that could not be written.
+    pub(super) failures: Vec<String>,
+}
+
+/// Has `write` make a file for each of `formats`, under names that are not taken.
+pub(super) fn all(
+    formats: &[Format],
+    outputs: &Outputs,
+    mut write: impl FnMut(Format, &Path) -> Result<()>,
+) -> Report {
+    let suffixes: Vec<_> = formats.iter().map(|format| format.suffix()).collect();
+    let (paths, renamed) = outputs.choose(&suffixes, Path::exists);
+    let mut report = Report { renamed, ..Report::default() };
+    for (format, path) in formats.iter().zip(paths) {
+        match write(*format, &path) {
+            Ok(()) => report.written.push(path),
+            Err(error) => report.failures.push(format!(
+                "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
+                path.display()
+            )),
+        }
+    }
+    report.renamed.retain(|rename| report.written.contains(&rename.used));
+    report
+}
+
+/// Writes one file, all of it or none.
+pub(super) fn file(path: &Path, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
+    let part = Part::create(path)?;
+    let mut out = BufWriter::with_capacity(1 << 16, &part.file);
+    content(&mut out)?;
+    out.flush()?;
+    drop(out);
+    part.publish(path)
+}
+
+/// A file under a temporary name, which goes away unless it is published.
+#[derive(Debug)]
+pub(super) struct Part {
+    path: PathBuf,
+    pub(super) file: File,
+    published: bool,
+}
+
+impl Part {
+    /// A new file beside `target`, whose folders are made where they are missing.
+    pub(super) fn create(target: &Path) -> Result<Self> {
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let path = PathBuf::from(name);
+        let file = File::create(&path)?;
+        Ok(Self { path, file, published: false })
+    }
+
+    /// Gives the file its final name.
+    pub(super) fn publish(mut self, target: &Path) -> Result<()> {
+        fs::rename(&self.path, target)?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::Facts;
+    use crate::error::{Error, ErrorKind};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gpuflame-write-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn write(outputs: &Outputs, formats: &[Format], content: fn(Format) -> Result<&'static str>) -> Report {
+        all(formats, outputs, |format, path| {
+            file(path, |out| {
+                out.write_all(b"begun ")?;
+                Ok(out.write_all(content(format)?.as_bytes())?)
+            })
+        })
+    }
+
+    #[test]
+    fn folders_are_made_and_only_final_names_remain() {
+        let folder = folder("made");
+        let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
+        let report = write(&outputs, &[Format::Folded, Format::Csv], |format| Ok(format.suffix()));
+        assert_eq!(report.failures, Vec::<String>::new());
+        assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded"]);
+        assert_eq!(fs::read_to_string(folder.join("a/b/x.csv")).unwrap(), "begun .csv");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
+        let folder = folder("half");
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let report = write(&outputs, &[Format::Folded, Format::Csv], |format| match format {
+            Format::Folded => Err(Error::new(ErrorKind::Io, "no room")),
+            _ => Ok("done"),
+        });
+        assert_eq!(names(&folder), ["x.csv"]);
+        let expected = format!(
+            "cannot write {}/x.folded: no room; set GPUFLAME_OUTPUT to a place that can be written and has room",
+            folder.display()
+        );
+        assert_eq!(report.failures, [expected]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_there_keeps_its_content() {
+        let folder = folder("there");
+        fs::write(folder.join("x.csv"), "old").unwrap();
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let report = write(&outputs, &[Format::Csv], |_| Ok("new"));
+        assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "begun new");
+        assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,151 @@
+//! A log-linear histogram of durations, for percentiles of each kernel on each device.
+//!
+//! Values up to 1,024 have a bucket each. Beyond, every power of two is cut into 64 buckets, and a bucket
+//! answers with its middle: the relative error is at most 1/128 = 0.8 %. Only buckets that were hit are
+//! stored (10 bytes each): kernels hit a few dozen, while the dense tables of the `hdrhistogram` crate
+//! take 80 to 170 KB for each name at this precision over the same range, which a program with a
+//! thousand kernels cannot afford inside somebody else's process.
+
+/// Values below this have a bucket each.
+const LINEAR: u64 = 1 << LINEAR_BITS;
+const LINEAR_BITS: u32 = 10;
+/// Buckets for each power of two beyond, as a power of two.
+const SUB_BITS: u32 = 6;
+
+/// See the module's documentation. Any `u64` can be recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// Ascending, with `counts` in step: the look-up then runs through 2 bytes a bucket.
+    buckets: Vec<u16>,
+    counts: Vec<u64>,
+    total: u64,
+    /// Where the last value went; kernels take about as long as they did a moment ago.
+    last: usize,
+}
+
+impl Histogram {
+    /// Counts `value` once.
+    pub fn record(&mut self, value: u64) {
+        self.total += 1;
+        let bucket = bucket_of(value);
+        if self.buckets.get(self.last) != Some(&bucket) {
+            self.last = self.position(bucket);
+        }
+        self.counts[self.last] += 1;
+    }
+
+    /// How many values were recorded.
+    pub fn count(&self) -> u64 {
+        self.total
+    }
+
+    /// The `percent`th percentile by nearest rank: the smallest value that at least that share of all
+    /// values do not exceed. Exact up to 1,024, within 0.8 % beyond; 0 where nothing was recorded.
+    pub fn percentile(&self, percent: u8) -> u64 {
+        let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
+        let mut below = 0;
+        for (&bucket, &count) in self.buckets.iter().zip(&self.counts) {
+            below += count;
+            if below >= rank {
+                return middle_of(bucket);
+            }
+        }
+        0
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<u16>() + self.counts.capacity() * size_of::<u64>()
+    }
+
+    fn position(&mut self, bucket: u16) -> usize {
+        match self.buckets.binary_search(&bucket) {
+            Ok(at) => at,
+            Err(at) => {
+                self.buckets.insert(at, bucket);
+                self.counts.insert(at, 0);
+                at
+            }
+        }
+    }
+}
+
+fn bucket_of(value: u64) -> u16 {
+    if value <= LINEAR {
+        return value as u16;
+    }
+    let octave = value.ilog2();
+    let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
+    // The first bucket beyond begins at 1,024, which has one of its own: hence the 1.
+    (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
+}
+
+fn middle_of(bucket: u16) -> u64 {
+    let Some(index) = u64::from(bucket).checked_sub(LINEAR + 1) else { return u64::from(bucket) };
+    let shift = LINEAR_BITS - SUB_BITS + (index >> SUB_BITS) as u32;
+    let start = ((1 << SUB_BITS) + (index & ((1 << SUB_BITS) - 1))) << shift;
+    start + (1 << (shift - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(values: impl IntoIterator<Item = u64>) -> Histogram {
+        let mut histogram = Histogram::default();
+        values.into_iter().for_each(|value| histogram.record(value));
+        histogram
+    }
+
+    #[test]
+    fn nothing_recorded_answers_zero() {
+        assert_eq!(Histogram::default().percentile(50), 0);
+    }
+
+    #[test]
+    fn values_up_to_1024_are_exact() {
+        for value in 0..=1024 {
+            assert_eq!(middle_of(bucket_of(value)), value);
+        }
+    }
+
+    #[test]
+    fn larger_values_are_within_one_percent() {
+        let mut value = 1025_u64;
+        while value < u64::MAX / 100 * 99 {
+            let answer = middle_of(bucket_of(value));
+            let error = answer.abs_diff(value) as f64 / value as f64;
+            assert!(error <= 0.01, "{value} is answered with {answer}");
+            value += value / 99;
+        }
+        assert!(middle_of(bucket_of(u64::MAX)) > u64::MAX / 100 * 99);
+    }
+
+    #[test]
+    fn buckets_ascend_with_their_values() {
+        let mut value = 1_u64;
+        while value < u64::MAX / 2 {
+            assert!(bucket_of(value) <= bucket_of(value + 1), "at {value}");
+            value += 1 + value / 300;
+        }
+        assert!(bucket_of(1024) < bucket_of(1025));
+    }
+
+    #[test]
+    fn percentiles_are_by_nearest_rank() {
+        let hundred = histogram(1..=100);
+        assert_eq!([50, 95, 99, 100].map(|p| hundred.percentile(p)), [50, 95, 99, 100]);
+        let three = histogram([30, 10, 20]);
+        assert_eq!([0, 33, 34, 50, 67].map(|p| three.percentile(p)), [10, 10, 20, 20, 30]);
+    }
+
+    #[test]
+    fn memory_follows_the_buckets_hit_and_not_the_values() {
+        let few = histogram((0..1_000_000).map(|i| 3_000_000 + i % 1000));
+        assert!(few.heap_bytes() < 200, "{} bytes", few.heap_bytes());
+        let all = histogram(
+            (0..64).flat_map(|octave| (0..2000).map(move |i| (1_u64 << octave) + (i << octave >> 11))),
+        );
+        assert!(all.heap_bytes() < 128 << 10, "{} bytes", all.heap_bytes());
+    }
+}

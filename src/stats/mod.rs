@@ -1,0 +1,5 @@
+//! Summaries of many numbers in little space. Knows nothing of GPUs.
+
+mod histogram;
+
+pub use histogram::Histogram;

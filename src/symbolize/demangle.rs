@@ -1,0 +1,117 @@
+//! Mangled symbols into names for people: C++ without parameters and return types, Rust without hashes.
+//!
+//! Parameters are left out since a name in a flame graph is a place and not a signature: with them a
+//! symbol of a large C++ library takes 354 bytes on average. Symbols come from other people's files and
+//! may be built to explode: what would grow beyond [`LONGEST`] stays mangled.
+
+use std::fmt;
+
+use cpp_demangle::{DemangleOptions, Symbol};
+
+/// Names are cut off nowhere else, so this is long: the longest honest ones seen have about 10 KB.
+const LONGEST: usize = 16 << 10;
+
+/// The name of a kernel: `_Z4gemmIfLi128EEvPT_` is `gemm<float, 128>`. What is not mangled, or not
+/// rightly, stays as it is.
+pub fn kernel_name(symbol: &str) -> String {
+    cpp(symbol).unwrap_or_else(|| symbol.to_owned())
+}
+
+/// The name of a function, C++ or Rust. What is not mangled, or not rightly, stays as it is.
+pub(super) fn function_name(symbol: &str) -> String {
+    rust(symbol).or_else(|| cpp(symbol)).unwrap_or_else(|| symbol.to_owned())
+}
+
+fn rust(symbol: &str) -> Option<String> {
+    let name = rustc_demangle::try_demangle(symbol).ok()?;
+    let mut text = Bounded::default();
+    // The alternate form leaves out the hash.
+    fmt::write(&mut text, format_args!("{name:#}")).ok()?;
+    Some(text.0)
+}
+
+fn cpp(symbol: &str) -> Option<String> {
+    // The versions that some symbol tables append are no part of the mangling.
+    let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
+    if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
+        return None;
+    }
+    let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
+    let mut text = Bounded::default();
+    Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
+    // A qualifier of the parameters that were left out.
+    let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
+    text.0.truncate(length);
+    Some(text.0)
+}
+
+/// Text that refuses to become longer than [`LONGEST`].
+#[derive(Default)]
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > LONGEST {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_lose_parameters_and_return_types_and_keep_template_arguments() {
+        for (symbol, name) in [
+            ("_Z13matmul_kernelPfS_i", "matmul_kernel"),
+            ("_Z4gemmIfLi128EEvPT_S1_i", "gemm<float, 128>"),
+            ("_ZN3lib4gemmIfLb1EEEvPKT_", "lib::gemm<float, true>"),
+            ("_ZN12_GLOBAL__N_15fusedEPf", "(anonymous namespace)::fused"),
+            ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
+            ("_Znonsense", "_Znonsense"),
+            ("", ""),
+        ] {
+            assert_eq!(kernel_name(symbol), name);
+        }
+    }
+
+    #[test]
+    fn functions_may_be_cpp_or_rust() {
+        for (symbol, name) in [
+            ("_ZN3foo3barEi", "foo::bar"),
+            ("_ZZN4main3fooEvENKUlvE_clEv", "main::foo()::{lambda()#1}::operator()"),
+            ("_ZN4core3fmt5write17h0123456789abcdefE", "core::fmt::write"),
+            ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+            ("_ZN3foo3barEi.part.0", "foo::bar"),
+            ("_ZNSt6thread11_State_implIvE6_M_runEv@@GLIBCXX_3.4", "std::thread::_State_impl<void>::_M_run"),
+            ("main", "main"),
+        ] {
+            assert_eq!(function_name(symbol), name);
+        }
+    }
+
+    #[test]
+    fn a_symbol_built_to_explode_stays_mangled() {
+        // f<a<int, int>, a<the one before, the one before>, and so on>: each is twice as long as the last.
+        let explode = |levels: u32| {
+            let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
+            format!("_Z1fI1aIiiE{pairs}Evv")
+        };
+        assert_eq!(kernel_name(&explode(2)), "f<a<int, int>, a<a<int, int>, a<int, int> > >");
+        assert_eq!(kernel_name(&explode(30)), explode(30));
+    }
+
+    fn base36(mut value: u32) -> String {
+        let mut text = Vec::new();
+        loop {
+            text.push(char::from_digit(value % 36, 36).unwrap().to_ascii_uppercase());
+            value /= 36;
+            if value == 0 {
+                return text.into_iter().rev().collect();
+            }
+        }
+    }
+}

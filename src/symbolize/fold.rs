@@ -1,0 +1,231 @@
+//! Which frames of a stack a person wants to see.
+//!
+//! Between the user's code and the API call lie frames of CUDA's libraries and of the compiler's stubs,
+//! and below `main` lies what the C and Rust runtimes do to get there. They are folded away, so that a
+//! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing.
+
+/// What a module is, by its file's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The user's code, and all libraries but those below.
+    Code,
+    /// CUDA's own libraries, and ours.
+    Cuda,
+    /// The C and C++ runtimes, whose frames are start code where they lie at the root.
+    Runtime,
+}
+
+impl Origin {
+    pub(super) fn of(path: &str) -> Self {
+        let file = path.rsplit('/').next().unwrap_or(path);
+        // With a suffix of any kind: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
+        let is = |stem: &str| {
+            file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
+        };
+        if ["libcuda", "libcudart", "libcupti", "libgpuflame"].into_iter().any(is) {
+            Self::Cuda
+        } else if ["libc", "libpthread", "ld", "ld-linux", "libstdc++", "libc++"].into_iter().any(is) {
+            Self::Runtime
+        } else {
+            Self::Code
+        }
+    }
+}
+
+/// A name of a stack about to be folded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name<'a> {
+    /// As it is shown.
+    pub(super) text: &'a str,
+    pub(super) origin: Origin,
+    /// It is the API call (or another label), and no code.
+    pub(super) is_label: bool,
+    /// It has the symbol of a kernel: then it is the function that the compiler made to launch it.
+    pub(super) is_kernel: bool,
+}
+
+/// Whether each name of `stack`, root first, is shown.
+pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
+    let mut shown: Vec<bool> =
+        stack.iter().map(|name| name.is_label || name.origin != Origin::Cuda).collect();
+    let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
+    let api = stack.get(tip).map_or("", |label| label.text);
+    let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
+    let call = call.unwrap_or(tip);
+    let start = start_code(&stack[..call]);
+    if (start..call).any(|at| shown[at]) {
+        shown[..start].fill(false);
+        shown[call..tip].fill(false);
+    }
+    shown
+}
+
+/// Whether code next to the API call's label only carries it out: the call itself where CUDA's runtime is
+/// linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++
+/// wrappers of the same name, the host side of a kernel, and our own callback.
+fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
+    const INNER: [&str; 7] = [
+        "libcudart_static_",
+        "__cudart",
+        "cudart::",
+        "__device_stub__",
+        "gpuflame::",
+        "<gpuflame::",
+        "InitializeInjection",
+    ];
+    let bare = name.text.trim_start_matches('_');
+    let is_api = bare
+        .strip_prefix(api)
+        .is_some_and(|rest| matches!(rest, "" | "_ptsz" | "_ptds" | "_v2" | "_v3") || rest.starts_with('<'));
+    name.is_kernel
+        || (!api.is_empty() && is_api)
+        || INNER.into_iter().any(|inner| name.text.starts_with(inner))
+}
+
+/// How many frames at the root are start code.
+fn start_code(stack: &[Name<'_>]) -> usize {
+    // Rust marks the end of its start code, for `main` and for threads.
+    let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
+    let is_start = |name: &Name<'_>| name.origin == Origin::Runtime || is_start(name.text, marker.is_some());
+    // `_start` has no name in a stripped program; what it calls has, or is known by its file.
+    let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
+    let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
+    begin + stack[begin..].iter().take_while(|name| is_start(name)).count()
+}
+
+fn is_start(name: &str, in_rust: bool) -> bool {
+    const NAMES: [&str; 8] = [
+        "_start",
+        "_dl_start_user",
+        "clone",
+        "__clone",
+        "clone3",
+        "__clone3",
+        "start_thread",
+        "execute_native_thread_routine",
+    ];
+    // How std::thread gets from pthread_create to the function given.
+    const PREFIXES: [&str; 5] = [
+        "__libc_start_",
+        "std::thread::_State_impl<",
+        "std::thread::_Invoker<",
+        "std::__invoke",
+        "std::invoke",
+    ];
+    NAMES.contains(&name)
+        || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || (in_rust && name.contains("FnOnce") && name.contains("call_once"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `label` at the end; `cuda!name`, `libc!name` and `kernel!name` say where a name is from.
+    fn shown(stack: &str) -> String {
+        let last = stack.split(';').count() - 1;
+        let names: Vec<Name<'_>> = stack
+            .split(';')
+            .enumerate()
+            .map(|(at, name)| {
+                let (from, text) = name.split_once('!').unwrap_or(("", name));
+                let origin = match from {
+                    "cuda" => Origin::Cuda,
+                    "libc" => Origin::Runtime,
+                    _ => Origin::Code,
+                };
+                Name { text, origin, is_label: at == last, is_kernel: from == "kernel" }
+            })
+            .collect();
+        let shown = fold(&names);
+        let texts: Vec<_> =
+            names.iter().zip(shown).filter(|(_, shown)| *shown).map(|(n, _)| n.text).collect();
+        texts.join(";")
+    }
+
+    #[test]
+    fn libraries_are_told_by_their_file_names() {
+        for (path, origin) in [
+            ("/usr/lib/libcuda.so.1", Origin::Cuda),
+            ("/x/libcudart.so.12", Origin::Cuda),
+            ("/x/libcudart-d0da41ae.so.11.0", Origin::Cuda),
+            ("libcupti.so.13", Origin::Cuda),
+            ("/x/target/debug/libgpuflame.so", Origin::Cuda),
+            ("/x/libcudadebugger.so.1", Origin::Code),
+            ("/x/libcublas.so.12", Origin::Code),
+            ("/lib/x86_64-linux-gnu/libc.so.6", Origin::Runtime),
+            ("/lib/libc-2.31.so", Origin::Runtime),
+            ("/lib64/ld-linux-x86-64.so.2", Origin::Runtime),
+            ("/lib/libcrypto.so", Origin::Code),
+            ("", Origin::Code),
+        ] {
+            assert_eq!(Origin::of(path), origin, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_c_program_begins_at_main_and_ends_in_the_call() {
+        let stack = "_start;libc!__libc_start_main;libc!libc.so.6+0x27249;main;decode;cuda!cudaLaunchKernel;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;decode;cudaLaunchKernel");
+        let stripped = "app+0x1070;libc!libc.so.6+0x27249;app+0x1234;cudaLaunchKernel";
+        assert_eq!(shown(stripped), "app+0x1234;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn the_runtime_in_the_middle_of_a_stack_stays_and_cuda_does_not() {
+        let stack = "main;libc!qsort;compare;cuda!cuFoo;cuda!libcuda.so.1+0x12;callback;cuMemcpyAsync";
+        assert_eq!(shown(stack), "main;qsort;compare;callback;cuMemcpyAsync");
+    }
+
+    #[test]
+    fn a_statically_linked_runtime_does_not_name_the_call_twice() {
+        let stack = "main;run;cudaLaunchKernel;libcudart_static_38e3d;__cudart804;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;run;cudaLaunchKernel");
+        assert_eq!(shown("main;__cudaLaunchKernel_ptsz;cudaLaunchKernel"), "main;cudaLaunchKernel");
+        assert_eq!(shown("main;cudaLaunchKernel<char>;cuda!x;cudaLaunchKernel"), "main;cudaLaunchKernel");
+        assert_eq!(
+            shown("main;cudaLaunchKernelOften;cudaLaunchKernel"),
+            "main;cudaLaunchKernelOften;cudaLaunchKernel"
+        );
+    }
+
+    #[test]
+    fn the_host_side_of_a_kernel_is_part_of_the_call() {
+        let stack =
+            "main;forward;kernel!matmul;__device_stub__Z6matmulPf;cudaLaunchKernel<char>;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;forward;cudaLaunchKernel");
+        assert_eq!(
+            shown("main;kernel!matmul;helper;cudaLaunchKernel"),
+            "main;matmul;helper;cudaLaunchKernel"
+        );
+    }
+
+    #[test]
+    fn rust_begins_where_it_says_so() {
+        let main = "_start;libc!x;main;std::rt::lang_start_internal;std::rt::lang_start::{{closure}};\
+            std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>;\
+            <fn() as core::ops::function::FnOnce<()>>::call_once;demo::main;demo::run;cuLaunchKernel";
+        assert_eq!(shown(main), "demo::main;demo::run;cuLaunchKernel");
+        let thread = "libc!clone3;libc!start_thread;std::sys::thread::unix::Thread::new::thread_start;\
+            <Box as FnOnce>::call_once;std::thread::Builder::spawn_unchecked_::{{closure}};\
+            std::sys::backtrace::__rust_begin_short_backtrace;demo::worker::{{closure}};cuLaunchKernel";
+        assert_eq!(shown(thread), "demo::worker::{{closure}};cuLaunchKernel");
+    }
+
+    #[test]
+    fn cpp_threads_begin_at_the_function_given() {
+        let stack = "libc!clone3;libc!libc.so.6+0x1;libc!libstdc++.so.6+0x2;\
+            std::thread::_State_impl<std::thread::_Invoker<X> >::_M_run;std::__invoke_impl<void>;worker;cudaMemcpy";
+        assert_eq!(shown(stack), "worker;cudaMemcpy");
+    }
+
+    #[test]
+    fn nothing_is_folded_at_the_ends_if_nothing_would_be_left() {
+        assert_eq!(
+            shown("_start;cudaLaunchKernel;cudaLaunchKernel"),
+            "_start;cudaLaunchKernel;cudaLaunchKernel"
+        );
+        assert_eq!(shown("cudaLaunchKernel"), "cudaLaunchKernel");
+        assert_eq!(shown("cuda!a;cudaLaunchKernel"), "cudaLaunchKernel");
+    }
+}

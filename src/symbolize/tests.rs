@@ -1,0 +1,281 @@
+//! Real files: this test program itself, its C library, and programs compiled here where there is a
+//! compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::*;
+use crate::record::{ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, Row, ThreadId};
+
+/// The modules of this process that hold code, as `capture` would describe them (without build ids).
+fn own_modules() -> Vec<Module> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut modules: Vec<Module> = Vec::new();
+    let mut first = std::collections::HashMap::new();
+    for line in maps.lines() {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [range, permissions, offset, .., path] = fields[..] else { continue };
+        if !path.starts_with('/') {
+            continue;
+        }
+        let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        let (start, end) = range.split_once('-').map(|(start, end)| (hex(start), hex(end))).unwrap();
+        // Of position-independent files the first mapping begins at virtual address 0.
+        let bias = *first.entry(path.to_owned()).or_insert(start - hex(offset));
+        if permissions.contains('x') {
+            let epoch = ModuleEpoch(0);
+            modules.push(Module { epoch, start, end, bias, path: path.to_owned(), build_id: Vec::new() });
+        }
+    }
+    modules
+}
+
+#[inline(never)]
+fn a_function_to_find() -> u64 {
+    std::hint::black_box(17)
+}
+
+const API: LabelId = LabelId(1);
+
+/// A profile with one context, whose code is at `addresses`, leaf first, under `cudaLaunchKernel`.
+fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
+    let mut profile = Profile::default();
+    profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
+    modules.iter().for_each(|module| profile.push(&Row::Module(module.clone())));
+    let mut frames = vec![Frame::label(API)];
+    frames.extend(addresses.iter().map(|&address| Frame::native_exact(address, ModuleEpoch(0))));
+    let (thread, flags) = (ThreadId(1), ContextFlags(0));
+    profile.push(&Row::Context { id: ContextId(2), thread, flags, frames: &frames });
+    profile
+}
+
+/// The stack as it is shown, root first.
+fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
+    Symbolizer::new(options).name(profile);
+    let shown = profile.shown(ContextId(2)).unwrap();
+    let mut names: Vec<_> =
+        profile.shown_names(shown).map(|id| profile.strings().get(id).to_owned()).collect();
+    names.reverse();
+    names
+}
+
+const ALL: SymbolizeOptions = SymbolizeOptions { internal_frames: true };
+
+#[test]
+fn a_function_of_this_program_has_its_name() {
+    assert_eq!(a_function_to_find(), 17);
+    let address = a_function_to_find as fn() -> u64 as usize as u64;
+    let names = shown(&mut profile_of(&own_modules(), &[address + 4]), ALL);
+    assert!(names[0].ends_with("symbolize::tests::a_function_to_find"), "{names:?}");
+    assert_eq!(names.last().unwrap(), "cudaLaunchKernel");
+}
+
+#[test]
+fn a_function_of_the_c_library_has_its_name() {
+    let address = libc::getpid as unsafe extern "C" fn() -> libc::pid_t as usize as u64;
+    let names = shown(&mut profile_of(&own_modules(), &[address + 1]), ALL);
+    assert!(names[0].contains("getpid"), "{names:?}");
+}
+
+#[test]
+fn what_has_no_symbol_shows_its_module_and_offset() {
+    let module = |start, path: &str| Module {
+        epoch: ModuleEpoch(0),
+        start,
+        end: start + 0x1000,
+        bias: start - 0x500,
+        path: path.to_owned(),
+        build_id: Vec::new(),
+    };
+    let modules = [module(0x1000, "/no/such/lib.so"), module(0x3000, ""), module(0x5000, "/dev/null")];
+    let mut profile = profile_of(&modules, &[0x1010, 0x3010, 0x5010, 0x9000]);
+    let names = shown(&mut profile, ALL);
+    assert_eq!(
+        names,
+        ["[unknown]+0x9000", "null+0x510", "[unknown]+0x510", "lib.so+0x510", "cudaLaunchKernel"]
+    );
+}
+
+#[test]
+fn a_file_that_was_replaced_gives_no_names() {
+    let mut modules = own_modules();
+    modules.iter_mut().for_each(|module| module.build_id = vec![1, 2, 3]);
+    let address = a_function_to_find as fn() -> u64 as usize as u64;
+    let names = shown(&mut profile_of(&modules, &[address + 4]), ALL);
+    let file = Path::new("/proc/self/exe").canonicalize().unwrap();
+    let file = file.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(names[0].starts_with(&format!("{file}+0x")), "{names:?}");
+}
+
+#[test]
+fn a_profile_that_grows_is_named_again_for_what_is_new() {
+    let mut profile = profile_of(&[], &[0x10, 0x20]);
+    let mut symbolizer = Symbolizer::new(ALL);
+    symbolizer.name(&mut profile);
+    let frames = [Frame::native_exact(0x10, ModuleEpoch(0)), Frame::native_exact(0x30, ModuleEpoch(0))];
+    let (thread, flags) = (ThreadId(1), ContextFlags(0));
+    profile.push(&Row::Context { id: ContextId(3), thread, flags, frames: &frames });
+    symbolizer.name(&mut profile);
+    let shown = profile.shown(ContextId(3)).unwrap();
+    let names: Vec<_> = profile.shown_names(shown).map(|id| profile.strings().get(id)).collect();
+    assert_eq!(names, ["[unknown]+0x10", "[unknown]+0x30"]);
+    assert_eq!(symbolizer.misses(), 3);
+}
+
+#[test]
+fn a_thread_of_this_program_begins_at_the_function_given_to_it() {
+    let capture = || {
+        let mut addresses = Vec::new();
+        backtrace::trace(|frame| {
+            addresses.push((frame.ip() as u64).saturating_sub(1));
+            !frame.ip().is_null()
+        });
+        addresses
+    };
+    let addresses = std::thread::spawn(capture).join().unwrap();
+    let names = shown(&mut profile_of(&own_modules(), &addresses), SymbolizeOptions::default());
+    assert!(names[0].contains("a_thread_of_this_program"), "{names:#?}");
+    let all = shown(&mut profile_of(&own_modules(), &addresses), ALL);
+    assert!(all.len() > names.len() + 3, "{all:#?}");
+}
+
+/// A folder that goes away with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("gpuflame-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder left behind in /tmp is no reason to fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Compiles `source` and returns the file, or `None` where there is no such compiler.
+fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) -> Option<PathBuf> {
+    let (input, output) = (folder.0.join("source.cc"), folder.0.join("program"));
+    std::fs::write(&input, source).unwrap();
+    let run = Command::new(compiler).args(arguments).arg("-o").arg(&output).arg(&input).status();
+    match run {
+        Ok(status) if status.success() => Some(output),
+        other => {
+            eprintln!("skipped: {compiler} gave {other:?}");
+            None
+        }
+    }
+}
+
+/// Where a symbol of `program` is, by `nm`.
+fn address_of(program: &Path, symbol: &str) -> u64 {
+    let output = Command::new("nm").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.ends_with(&format!(" {symbol}"))).unwrap();
+    u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+}
+
+/// The whole of `program`, as if it were mapped at `bias`.
+fn mapped(program: &Path, bias: u64) -> Module {
+    let build_id = blazesym::helper::read_elf_build_id(program).unwrap().unwrap().to_vec();
+    let path = program.to_str().unwrap().to_owned();
+    Module { epoch: ModuleEpoch(0), start: bias, end: bias + (1 << 20), bias, path, build_id }
+}
+
+const INLINED: &str = "
+volatile int sink;
+namespace lib { template <typename T> inline __attribute__((always_inline)) void inner(T x) {
+    for (int i = 0; i < x; i++) sink += i;
+} }
+static inline __attribute__((always_inline)) void middle(int x) { lib::inner<int>(x); }
+__attribute__((noinline)) void outer(int x) { middle(x); }
+int main(int count, char **) { outer(count); }
+";
+
+#[test]
+fn inlined_calls_become_frames_outermost_first() {
+    let folder = Folder::new("inlined");
+    let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
+    let at = address_of(&program, "_Z5outeri");
+    let bias = 0x5555_0000_0000;
+    // Somewhere in the loop.
+    let names = (0..40).step_by(4).map(|i| {
+        let mut profile = profile_of(&[mapped(&program, bias)], &[bias + at + i]);
+        shown(&mut profile, SymbolizeOptions::default())
+    });
+    let deepest = names.max_by_key(Vec::len).unwrap();
+    assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
+}
+
+#[test]
+fn line_tables_give_what_is_inlined_and_the_symbol_table_the_namespace() {
+    let folder = Folder::new("lines");
+    let source = "namespace deep { __attribute__((noinline)) int function(int x) {
+        for (int i = 0; i < x; i++) x ^= i * 7;
+        return x;
+    } }
+    int main(int count, char **) { return deep::function(count); }";
+    for debug in ["-g", "-g1"] {
+        let Some(program) = compile(&folder, "c++", source, &[debug, "-O2", "-Wl,--build-id"]) else {
+            return;
+        };
+        let at = 0x5555_0000_0000 + address_of(&program, "_ZN4deep8functionEi") + 2;
+        let mut profile = profile_of(&[mapped(&program, 0x5555_0000_0000)], &[at]);
+        assert_eq!(shown(&mut profile, ALL), ["deep::function", "cudaLaunchKernel"], "{debug}");
+    }
+}
+
+#[test]
+fn without_debug_information_the_symbol_table_is_enough() {
+    let folder = Folder::new("symtab");
+    let Some(program) = compile(&folder, "c++", INLINED, &["-O2", "-Wl,--build-id"]) else { return };
+    let (outer, start) = (address_of(&program, "_Z5outeri"), address_of(&program, "_start"));
+    let bias = 0x5555_0000_0000;
+    let modules = [mapped(&program, bias)];
+    let addresses = [bias + outer + 2, bias + start + 2];
+    assert_eq!(shown(&mut profile_of(&modules, &addresses), ALL), ["_start", "outer", "cudaLaunchKernel"]);
+    let folded = shown(&mut profile_of(&modules, &addresses), SymbolizeOptions::default());
+    assert_eq!(folded, ["outer", "cudaLaunchKernel"]);
+}
+
+#[test]
+fn the_host_side_of_a_kernel_is_folded_once_its_name_is_known() {
+    let folder = Folder::new("stub");
+    let Some(program) = compile(&folder, "c++", INLINED, &["-O2", "-Wl,--build-id"]) else { return };
+    let (main, stub) = (address_of(&program, "main"), address_of(&program, "_Z5outeri"));
+    let bias = 0x5555_0000_0000;
+    let mut profile = profile_of(&[mapped(&program, bias)], &[bias + stub + 2, bias + main + 2]);
+    let mut symbolizer = Symbolizer::default();
+    symbolizer.name(&mut profile);
+    let names = |profile: &Profile| profile.shown_names(profile.shown(ContextId(2)).unwrap()).count();
+    assert_eq!(names(&profile), 3, "main, outer and the call");
+    profile.push(&Row::Name { id: NameId(1), text: "_Z5outeri" });
+    symbolizer.name(&mut profile);
+    assert_eq!(names(&profile), 2, "main and the call");
+    assert_eq!(profile.kernel(NameId(1)), Some("outer"));
+}
+
+#[test]
+fn garbage_instead_of_a_file_gives_no_names() {
+    let folder = Folder::new("garbage");
+    let program = folder.0.join("lib.so");
+    let mut bytes = std::fs::read("/proc/self/exe").unwrap();
+    bytes.truncate(100_000);
+    for contents in [b"".to_vec(), b"\x7fELF garbage".to_vec(), bytes] {
+        std::fs::write(&program, contents).unwrap();
+        let module = Module {
+            epoch: ModuleEpoch(0),
+            start: 0,
+            end: 1 << 30,
+            bias: 0,
+            path: program.to_str().unwrap().to_owned(),
+            build_id: Vec::new(),
+        };
+        let names = shown(&mut profile_of(&[module], &[0x4321]), ALL);
+        assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
+    }
+}

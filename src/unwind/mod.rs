@@ -1,0 +1,136 @@
+//! Unwinding: registers and memory in, addresses out.
+//!
+//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that
+//! may run anywhere: under somebody's allocator, in a signal handler, on a coroutine's stack. So a
+//! capture takes no lock that is held for long, allocates nothing, makes no system call in its steady
+//! state, and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
+//! libgcc's unwinder; where there is no unwind information it follows frame pointers and says so.
+//!
+//! [`ModuleMap`] remembers which file lay where, and when, so that the addresses can be named later.
+//!
+//! What it does not do: names, other threads' stacks, or exceptions.
+//!
+//! ```
+//! use gpuflame::unwind::{self, Skip, Unwinder};
+//!
+//! unwind::prepare();
+//! let mut unwinder = Unwinder::new().expect("memory for one thread's unwinder");
+//! let captured = unwinder.capture(Skip::None);
+//! assert!(captured.frames.len() > 1 && !captured.is_partial());
+//! ```
+
+use std::ops::Range;
+
+use crate::record::{ContextFlags, Frame};
+
+mod bounds;
+mod loader;
+mod memory;
+mod modules;
+mod notes;
+pub mod tls;
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as engine;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod portable;
+#[cfg(not(target_arch = "x86_64"))]
+use portable as engine;
+
+pub use modules::ModuleMap;
+
+/// The most frames of one stack that are kept. The root of a deeper stack is cut off.
+pub const MAX_FRAMES: usize = 1024;
+
+/// Looks up what may not be looked up inside a callback. Call it when the library is loaded, on any
+/// thread; captures before it are slower, not wrong.
+pub fn prepare() {
+    loader::prepare();
+    bounds::prepare();
+}
+
+/// Asks the loader whether objects were loaded or unloaded, about 12 ns, and says whether that was so
+/// since anybody last asked.
+///
+/// Rules for code that was unloaded are forgotten when somebody notices: a poll, or any capture that
+/// meets an address it has no rule for. Between an unload and that moment, code that was loaded to the
+/// very same address may be unwound by the rules of what was there before. Call this after a `dlclose`
+/// that you know of, poll it from a housekeeping thread every few milliseconds, or set
+/// [`Unwinder::check_every_capture`].
+pub fn poll() -> bool {
+    let before = loader::latest();
+    loader::poll() != before
+}
+
+/// Leading frames (leaf side) to leave out: those of the callback that captures.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Skip {
+    /// Keep all, beginning with the function that called [`Unwinder::capture`].
+    #[default]
+    None,
+    /// Leave out so many. Inlining changes how many frames a function has.
+    Count(usize),
+    /// Leave out all leading frames whose code lies in this range, such as that of our own library.
+    Inside(Range<u64>),
+    /// Leave out the frames whose stack pointer is below this address: given the address of a local
+    /// variable of the callback, that is everything up to and including the callback.
+    Below(u64),
+}
+
+/// One captured stack. Borrowed from the unwinder: copy it before the next capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured<'a> {
+    /// The frames, leaf first.
+    pub frames: &'a [Frame],
+    /// How many frames at the root end (the end of `frames`) are the same as in the capture before.
+    pub kept: usize,
+    /// How good the stack is.
+    pub flags: ContextFlags,
+}
+
+impl Captured<'_> {
+    /// Whether frames are missing at the root.
+    pub fn is_partial(&self) -> bool {
+        self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0
+    }
+}
+
+/// Captures the stack of the thread that made it.
+#[derive(Debug)]
+pub struct Unwinder {
+    engine: engine::Owned,
+}
+
+impl Unwinder {
+    /// An unwinder for the calling thread, in memory of its own; `None` where the kernel gives none.
+    ///
+    /// It asks for the bounds of the thread's stack (`pthread_getattr_np`, which allocates, on all but the
+    /// main thread): make one per thread and keep it.
+    pub fn new() -> Option<Self> {
+        Some(Self { engine: engine::Owned::new()? })
+    }
+
+    /// Whether every capture asks the loader if objects were unloaded: about 12 ns each, and a short
+    /// loader lock. Default: no; see [`poll`].
+    pub fn check_every_capture(&mut self, check: bool) {
+        self.engine.check_every_capture(check);
+    }
+
+    /// Whether the last stack is remembered, so that only new frames are walked. Default: yes. Without, every
+    /// capture walks to the root: the same frames, for checking one by the other.
+    pub fn remember_stacks(&mut self, remember: bool) {
+        self.engine.remember_stacks(remember);
+    }
+
+    /// Captures the stack of the calling thread, beginning at the caller of this function.
+    ///
+    /// A capture inside a capture of the same unwinder (from a signal handler) gives no frames and
+    /// disturbs nothing; it is marked [`ContextFlags::CUT`].
+    #[inline(always)]
+    pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
+        self.engine.capture(skip)
+    }
+}

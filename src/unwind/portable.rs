@@ -1,0 +1,199 @@
+//! The engine for machines without rules of their own: framehop, behind the same face.
+//!
+//! It is there so that gpuflame builds and works beyond x86-64; it is slower (see the performance page),
+//! and when objects come or go it allocates, inside the callback that notices. Only aarch64 has an
+//! unwinder in framehop; elsewhere a capture is empty and marked as cut.
+
+use std::fmt;
+
+use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
+
+use super::bounds::{Stack, Stacks};
+use super::loader::{self, Counts, Object, Visit};
+use super::{Captured, MAX_FRAMES, Skip, memory, notes};
+use crate::record::{ContextFlags, Frame};
+
+/// Return addresses may carry a signature above the 48 bits of an address.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// One thread's engine.
+pub(super) struct Owned {
+    /// The state of the loader that `unwinder` knows.
+    known: Option<Counts>,
+    checks_every_capture: bool,
+    unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,
+    cache: CacheAarch64<MustNotAllocateDuringUnwind>,
+    stacks: Stacks,
+    frames: Vec<Frame>,
+    is_busy: bool,
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+/// The registers that a walk starts from.
+struct Registers {
+    pc: u64,
+    lr: u64,
+    sp: u64,
+    fp: u64,
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn registers() -> Option<Registers> {
+    let (pc, lr, sp, fp);
+    // SAFETY: only reads registers.
+    unsafe {
+        std::arch::asm!(
+            "adr {pc}, .",
+            "mov {lr}, x30",
+            "mov {sp}, sp",
+            "mov {fp}, x29",
+            pc = out(reg) pc,
+            lr = out(reg) lr,
+            sp = out(reg) sp,
+            fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    Some(Registers { pc, lr, sp, fp })
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn registers() -> Option<Registers> {
+    None
+}
+
+impl Owned {
+    pub(super) fn new() -> Option<Self> {
+        let mut engine = Self {
+            known: None,
+            checks_every_capture: false,
+            unwinder: UnwinderAarch64::new(),
+            cache: CacheAarch64::new_in(),
+            stacks: Stacks::of_this_thread(),
+            frames: Vec::with_capacity(MAX_FRAMES),
+            is_busy: false,
+        };
+        engine.learn(loader::poll());
+        Some(engine)
+    }
+
+    pub(super) fn check_every_capture(&mut self, check: bool) {
+        self.checks_every_capture = check;
+    }
+
+    /// Nothing is remembered here.
+    pub(super) fn remember_stacks(&mut self, _remember: bool) {}
+
+    #[inline(always)]
+    pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
+        match registers() {
+            Some(registers) if !self.is_busy => self.capture_from(&registers, &skip),
+            _ => Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT) },
+        }
+    }
+
+    fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {
+        self.is_busy = true;
+        let counts = if self.checks_every_capture { loader::poll() } else { loader::latest() };
+        if self.known != Some(counts) {
+            self.learn(counts);
+        }
+        self.frames.clear();
+        let flags = self.walk(registers, skip, counts);
+        self.is_busy = false;
+        Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags) }
+    }
+
+    /// Tells framehop about every object that is loaded.
+    fn learn(&mut self, counts: Counts) {
+        let mut unwinder = UnwinderAarch64::new();
+        loader::visit(|object| {
+            notes::object(object, counts);
+            if let Some(module) = module(object) {
+                unwinder.add_module(module);
+            }
+            Visit::Next
+        });
+        self.unwinder = unwinder;
+        self.known = Some(counts);
+    }
+
+    fn walk(&mut self, registers: &Registers, skip: &Skip, counts: Counts) -> u32 {
+        let Some(stack) = self.stacks.holding(registers.sp) else { return ContextFlags::CUT };
+        let mut read = |address| read(stack, registers.sp, address).ok_or(());
+        let mut walker = UnwindRegsAarch64::new_with_ptr_auth_mask(
+            PtrAuthMask(ADDRESS),
+            registers.lr,
+            registers.sp,
+            registers.fp,
+        );
+        let mut address = FrameAddress::from_instruction_pointer(registers.pc);
+        let mut skipping = true;
+        let mut skipped = 0;
+        while self.frames.len() < MAX_FRAMES {
+            let pc = address.address();
+            skipping = skipping && skips(skip, skipped, pc, walker.sp());
+            if skipping {
+                skipped += 1;
+            } else if address.is_return_address() {
+                self.frames.push(Frame::native(pc, counts.epoch()));
+            } else {
+                self.frames.push(Frame::native_exact(pc, counts.epoch()));
+            }
+            let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
+            match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
+                Ok(Some(caller)) => address = caller,
+                Ok(None) => return 0,
+                Err(_) => {
+                    notes::unknown(address.address_for_lookup(), counts);
+                    return ContextFlags::CUT;
+                }
+            }
+        }
+        ContextFlags::TRUNCATED
+    }
+}
+
+fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
+    match skip {
+        Skip::None => false,
+        Skip::Count(count) => skipped < *count,
+        Skip::Inside(range) => range.contains(&pc),
+        Skip::Below(address) => sp < *address,
+    }
+}
+
+fn read(stack: Stack, sp: u64, address: u64) -> Option<u64> {
+    let is_above = address >= sp && address <= stack.hi.wrapping_sub(8);
+    // SAFETY: the word lies on the stack that the thread is running on, above its stack pointer.
+    (is_above && stack.contains(address)).then(|| unsafe { memory::word(address) })
+}
+
+fn module(object: &Object) -> Option<Module<&'static [u8]>> {
+    let header = object.eh_frame_hdr()?;
+    let bases = gimli::BaseAddresses::default().set_eh_frame_hdr(header.as_ptr() as u64);
+    let parsed = gimli::EhFrameHdr::new(header, gimli::LittleEndian).parse(&bases, 8).ok()?;
+    let start = parsed.eh_frame_ptr().direct().ok()?;
+    let eh_frame = object.rest_of_segment(start)?;
+    let in_file = |section: &[u8]| {
+        let first = (section.as_ptr() as u64).wrapping_sub(object.bias);
+        first..first + section.len() as u64
+    };
+    let sections = ExplicitModuleSectionInfo {
+        base_svma: 0,
+        eh_frame_svma: Some(in_file(eh_frame)),
+        eh_frame: Some(eh_frame),
+        eh_frame_hdr_svma: Some(in_file(header)),
+        eh_frame_hdr: Some(header),
+        ..Default::default()
+    };
+    let name = object.name().to_string_lossy().into_owned();
+    Some(Module::new(name, object.start..object.end, object.bias, sections))
+}

@@ -1,0 +1,293 @@
+//! The engine for x86-64: a table of compact rules, one per return address, and the walk that uses it.
+
+mod compile;
+mod memo;
+mod rule;
+mod slow;
+mod stub;
+mod table;
+mod walk;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use self::compile::Compiler;
+use self::memo::Memo;
+use self::stub::Entry;
+use self::walk::{End, Never, Step, Walk, Walked};
+use super::bounds::Stacks;
+use super::loader::{self, Counts};
+use super::{Captured, MAX_FRAMES, Skip, memory};
+use crate::record::{ContextFlags, Frame};
+
+/// How often a capture starts over when objects are unloaded under it.
+const ATTEMPTS: usize = 3;
+
+/// One thread's engine, in a mapping of its own.
+#[derive(Debug)]
+pub(super) struct Owned(NonNull<Engine>);
+
+/// What a thread needs to walk its stack. The large arrays come last, and are only touched as far as
+/// stacks reach.
+#[repr(C)]
+pub(super) struct Engine {
+    /// Set while a capture runs: a signal handler may try another.
+    is_busy: AtomicBool,
+    checks_every_capture: bool,
+    aside: Aside,
+    /// Index of the leaf in `frames`; the root lies at the end.
+    leaf: usize,
+    /// Index of the leafmost frame that was in the capture before.
+    joined: usize,
+    /// How many frames the capture before showed, and this one.
+    shown: [usize; 2],
+    flags: ContextFlags,
+    stacks: Stacks,
+    compiler: Compiler,
+    /// The steps that were walked, leaf first: those of the frames before `joined`.
+    steps: [Step; MAX_FRAMES],
+    frames: [Frame; MAX_FRAMES],
+    memo: Memo,
+}
+
+impl Owned {
+    pub(super) fn new() -> Option<Self> {
+        let engine = memory::map(size_of::<Engine>())?.cast::<Engine>();
+        let place = engine.as_ptr();
+        // SAFETY: the fresh mapping is large enough and page-aligned. The fields that are not written here
+        // are valid as zeroes.
+        unsafe {
+            (&raw mut (*place).stacks).write(Stacks::of_this_thread());
+            (&raw mut (*place).compiler).write(Compiler::new());
+            (&raw mut (*place).leaf).write(MAX_FRAMES);
+            (*place).memo.clear(Counts::default());
+        }
+        Some(Self(engine))
+    }
+
+    pub(super) fn check_every_capture(&mut self, check: bool) {
+        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        unsafe { self.0.as_mut() }.checks_every_capture = check;
+    }
+
+    pub(super) fn remember_stacks(&mut self, remember: bool) {
+        // SAFETY: as above.
+        unsafe { self.0.as_mut() }.aside = Aside { is_off: !remember, ..Aside::default() };
+    }
+
+    #[inline(always)]
+    pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
+        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        if !unsafe { stub::capture(self.0.as_ptr()) } {
+            return Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT) };
+        }
+        // SAFETY: as above.
+        unsafe { self.0.as_mut() }.captured(&skip)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
+        unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
+    }
+}
+
+impl Engine {
+    /// Captures the stack that `entry` begins, unless this engine is capturing already: then `false`.
+    ///
+    /// # Safety
+    /// `engine` is valid and belongs to the calling thread.
+    unsafe fn capture(engine: *mut Self, entry: &Entry) -> bool {
+        // SAFETY: the caller vouches for `engine`; no reference to the whole is made before it is free.
+        let is_busy = unsafe { &(*engine).is_busy };
+        if is_busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        is_busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: only this thread uses the engine, and no capture of it is under way.
+        unsafe { &mut *engine }.capture_idle(entry);
+        compiler_fence(Ordering::SeqCst);
+        is_busy.store(false, Ordering::Relaxed);
+        true
+    }
+
+    fn capture_idle(&mut self, entry: &Entry) {
+        let mut counts = if self.checks_every_capture { loader::poll() } else { loader::latest() };
+        for _ in 0..ATTEMPTS {
+            self.capture_once(entry, counts);
+            // Rules of an older loader state may have been overwritten while we read them.
+            let now = loader::latest();
+            if now == counts {
+                break;
+            }
+            counts = now;
+        }
+    }
+
+    #[inline(always)]
+    fn capture_once(&mut self, entry: &Entry, counts: Counts) {
+        self.memo.expire(counts);
+        match self.aside.next() {
+            Turn::Memo => self.capture_with_memo(entry, counts),
+            Turn::Refresh => self.capture_plainly(entry, counts, true),
+            Turn::Plain => self.capture_plainly(entry, counts, false),
+        }
+    }
+
+    #[inline(always)]
+    fn capture_with_memo(&mut self, entry: &Entry, counts: Counts) {
+        let mut standing = self.memo.verify();
+        let mut walk = Walk {
+            counts,
+            stacks: &mut self.stacks,
+            compiler: &mut self.compiler,
+            steps: &mut self.steps,
+            is_guessed: false,
+        };
+        let walked = walk.run(entry, &mut standing);
+        let joined = match walked.end {
+            End::Joined(frame) => frame,
+            _ => MAX_FRAMES,
+        };
+        if walked.count > joined {
+            // More frames than are kept: then the outermost are left out, and no part is as before.
+            return self.capture_plainly(entry, counts, true);
+        }
+        self.keep(&walked, joined, counts, true);
+        self.aside.saw(MAX_FRAMES - joined, MAX_FRAMES - self.leaf);
+    }
+
+    #[inline(never)]
+    fn capture_plainly(&mut self, entry: &Entry, counts: Counts, refreshes: bool) {
+        let mut walk = Walk {
+            counts,
+            stacks: &mut self.stacks,
+            compiler: &mut self.compiler,
+            steps: &mut self.steps,
+            is_guessed: false,
+        };
+        let walked = walk.run(entry, &mut Never);
+        self.keep(&walked, MAX_FRAMES, counts, refreshes);
+    }
+
+    /// Turns the steps of a walk into frames, in front of those that it joined.
+    #[inline(always)]
+    fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts, refreshes: bool) {
+        self.joined = joined;
+        self.leaf = joined - walked.count;
+        let steps = &self.steps[..walked.count];
+        let epoch = counts.epoch();
+        for (frame, step) in self.frames[self.leaf..joined].iter_mut().zip(steps) {
+            *frame = if step.rule.is_exact() {
+                Frame::native_exact(step.pc, epoch)
+            } else {
+                Frame::native(step.pc, epoch)
+            };
+        }
+        self.flags = self.judge(walked);
+        if refreshes && walked.is_on_own_stack {
+            self.memo.extend(steps, walked.end);
+        } else {
+            self.memo.clear(counts);
+        }
+    }
+
+    #[inline(always)]
+    fn judge(&self, walked: &Walked) -> ContextFlags {
+        let (ended, is_guessed) = match walked.end {
+            End::Bottom | End::ZeroReturn(_) => (0, false),
+            End::NoInformation | End::Lost => (ContextFlags::CUT, false),
+            End::TooDeep => (ContextFlags::TRUNCATED, false),
+            End::Joined(frame) => {
+                (if self.memo.is_cut() { ContextFlags::CUT } else { 0 }, self.memo.is_guessed(frame))
+            }
+        };
+        let guessed = if walked.is_guessed || is_guessed { ContextFlags::GUESSED } else { 0 };
+        ContextFlags(ended | guessed)
+    }
+
+    #[inline(always)]
+    fn captured(&mut self, skip: &Skip) -> Captured<'_> {
+        let skipped = self.skipped(skip);
+        let frames = &self.frames[self.leaf + skipped..];
+        self.shown = [self.shown[1], frames.len()];
+        let kept = (MAX_FRAMES - self.joined).min(self.shown[0]).min(self.shown[1]);
+        Captured { frames, kept, flags: self.flags }
+    }
+
+    /// How many leading frames are left out.
+    #[inline(always)]
+    fn skipped(&self, skip: &Skip) -> usize {
+        let total = MAX_FRAMES - self.leaf;
+        match skip {
+            Skip::None => 0,
+            Skip::Count(count) => total.min(*count),
+            Skip::Inside(range) => {
+                self.frames[self.leaf..].iter().take_while(|frame| range.contains(&address(**frame))).count()
+            }
+            Skip::Below(limit) => self.stack_pointers().take_while(|sp| sp < limit).count(),
+        }
+    }
+
+    fn stack_pointers(&self) -> impl Iterator<Item = u64> {
+        let walked = self.steps[..self.joined - self.leaf].iter().map(|step| step.sp);
+        walked.chain(self.memo.stack_pointers(self.joined))
+    }
+}
+
+/// The code address in a native frame.
+fn address(frame: Frame) -> u64 {
+    frame.0 & ((1 << 48) - 1)
+}
+
+/// What a capture does about the memo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Verify it, join it, extend it.
+    Memo,
+    /// Walk plainly, and fill it.
+    Refresh,
+    /// Walk plainly, and let it be.
+    Plain,
+}
+
+/// Steps the memo aside where stacks share too little with the one before for it to pay.
+#[derive(Clone, Copy, Debug, Default)]
+struct Aside {
+    /// The memo is not wanted at all.
+    is_off: bool,
+    /// Captures in a row that shared little.
+    poor: u32,
+    /// Captures since the memo stepped aside or was last tried.
+    since: u32,
+}
+
+/// So many poor captures in a row put the memo aside; it is tried again after as many.
+const POOR: u32 = 8;
+
+impl Aside {
+    #[inline(always)]
+    fn next(&mut self) -> Turn {
+        if self.poor < POOR {
+            return if self.is_off { Turn::Plain } else { Turn::Memo };
+        }
+        self.since += 1;
+        match self.since {
+            POOR => {
+                self.since = 0;
+                Turn::Memo
+            }
+            seven if seven == POOR - 1 => Turn::Refresh,
+            _ => Turn::Plain,
+        }
+    }
+
+    /// Takes in that `shared` of `total` frames were the same as before.
+    #[inline(always)]
+    fn saw(&mut self, shared: usize, total: usize) {
+        let is_poor = shared * 4 < total;
+        self.poor = if is_poor { self.poor.saturating_add(1) } else { 0 };
+    }
+}

@@ -1,0 +1,132 @@
+//! One word that says how to leave a frame.
+//!
+//! ```text
+//!  63    56 55     50 49   48   47              32 31                              0
+//! +--------+---------+----+----+------------------+---------------------------------+
+//! | kind   | 0       | EX | BP | k                | offset (signed)                 |
+//! +--------+---------+----+----+------------------+---------------------------------+
+//! ```
+//!
+//! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack
+//! pointer) is `rsp + offset`, or `rbp + offset` with BP set; the return address lies at `CFA - 8`; and
+//! rbp, where k is not 0, was saved at `CFA - 8k`. The other kinds say what else there is.
+//! EX is set only in the copy that a walk keeps of a rule: the frame was interrupted, and did not call.
+
+/// How to leave a frame. See the module's drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(super) struct Rule(pub(super) u64);
+
+/// The kinds of rules beside the plain step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// A plain step.
+    Step = 0,
+    /// The outermost frame: its return address is undefined.
+    End = 1,
+    /// A frame that realigned its stack: CFA = `*(rbp + offset)`, rbp was saved at `*rbp`.
+    Realigned = 2,
+    /// A signal trampoline: the registers lie in the `ucontext_t` at rsp.
+    Signal = 3,
+    /// No unwind information. The offset field holds the number of loads at which that was found out.
+    Unknown = 4,
+    /// Anything else: the walk starts over with all registers.
+    Slow = 5,
+}
+
+const BP: u64 = 1 << 48;
+const EXACT: u64 = 1 << 49;
+const KIND_SHIFT: u32 = 56;
+const SAVED_SHIFT: u32 = 32;
+
+impl Rule {
+    /// CFA = rsp + `offset` or, where `from_bp`, rbp + `offset`; rbp saved at CFA - 8 `saved`.
+    pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
+        let base = if from_bp { BP } else { 0 };
+        Self(base | u64::from(saved) << SAVED_SHIFT | u64::from(offset as u32))
+    }
+
+    /// CFA = `*(rbp + offset)`.
+    pub(super) fn realigned(offset: i32) -> Self {
+        Self((Kind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
+    }
+
+    /// No unwind information was found when `loads` objects had been loaded.
+    pub(super) fn unknown(loads: u32) -> Self {
+        Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
+    }
+
+    pub(super) const END: Self = Self((Kind::End as u64) << KIND_SHIFT);
+    pub(super) const SIGNAL: Self = Self((Kind::Signal as u64) << KIND_SHIFT);
+    pub(super) const SLOW: Self = Self((Kind::Slow as u64) << KIND_SHIFT);
+
+    #[inline(always)]
+    pub(super) fn is_step(self) -> bool {
+        self.0 >> KIND_SHIFT == 0
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        match self.0 >> KIND_SHIFT {
+            0 => Kind::Step,
+            1 => Kind::End,
+            2 => Kind::Realigned,
+            3 => Kind::Signal,
+            4 => Kind::Unknown,
+            _ => Kind::Slow,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_bp_based(self) -> bool {
+        self.0 & BP != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn offset(self) -> i64 {
+        i64::from(self.0 as i32)
+    }
+
+    /// How far below the CFA rbp was saved, in bytes; 0 = it was not.
+    #[inline(always)]
+    pub(super) fn saved(self) -> u64 {
+        (self.0 >> SAVED_SHIFT & 0xffff) * 8
+    }
+
+    /// The same rule, marked as that of a frame whose address is not a return address.
+    pub(super) fn at_exact(self, is_exact: bool) -> Self {
+        if is_exact { Self(self.0 | EXACT) } else { self }
+    }
+
+    /// Whether the frame's address is not a return address.
+    #[inline(always)]
+    pub(super) fn is_exact(self) -> bool {
+        self.0 & EXACT != 0
+    }
+
+    /// The number of loads that an [`Kind::Unknown`] rule was made at.
+    pub(super) fn loads(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_keeps_its_parts() {
+        let rule = Rule::step(true, -24, 65535);
+        assert!(rule.is_step() && rule.is_bp_based());
+        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 65535 * 8, Kind::Step));
+        assert_eq!(Rule::step(false, i32::MAX, 0).offset(), i64::from(i32::MAX));
+    }
+
+    #[test]
+    fn special_rules_are_no_steps() {
+        let special = [Rule::END, Rule::SIGNAL, Rule::SLOW, Rule::unknown(u32::MAX), Rule::realigned(-8)];
+        assert!(special.iter().all(|rule| !rule.is_step()));
+        assert_eq!(Rule::realigned(-8).offset(), -8);
+        assert_eq!(Rule::unknown(77).loads(), 77);
+    }
+}

@@ -1,0 +1,195 @@
+//! The walk with all registers, for stacks that hold a frame no compact rule can say.
+//!
+//! Such frames are rare (0.3 % of the code of the worst library, and nearly all of it where no call is
+//! made): the dynamic loader's lazy binding keeps its frame in rbx, hand-written code does as it likes.
+//! The walk starts over at the stub, whose registers are known, and runs every unwind program in full.
+
+use gimli::{CfaRule, Register, RegisterRule, X86_64};
+
+use super::compile::{Row, is_made_by_hand};
+use super::rule::Rule;
+use super::stub::Entry;
+use super::walk::{Bounds, End, Step, Walk, Walked, is_frame_pointer};
+use crate::unwind::loader::{self, Object};
+use crate::unwind::{MAX_FRAMES, notes};
+
+/// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
+#[derive(Clone, Copy, Debug)]
+struct Registers {
+    values: [u64; 17],
+    /// Bit n: register n is known.
+    known: u32,
+}
+
+impl Registers {
+    fn at(entry: &Entry) -> Self {
+        let mut registers = Self { values: [0; 17], known: 0 };
+        for (register, value) in [
+            (X86_64::RBX, entry.rbx),
+            (X86_64::RBP, entry.rbp),
+            (X86_64::RSP, entry.sp()),
+            (X86_64::R12, entry.r12),
+            (X86_64::R13, entry.r13),
+            (X86_64::R14, entry.r14),
+            (X86_64::R15, entry.r15),
+            (X86_64::RA, entry.pc),
+        ] {
+            registers.set(register, value);
+        }
+        registers
+    }
+
+    fn get(&self, register: Register) -> Option<u64> {
+        let value = self.values.get(usize::from(register.0))?;
+        (self.known & (1 << register.0) != 0).then_some(*value)
+    }
+
+    fn set(&mut self, register: Register, value: u64) {
+        if let Some(place) = self.values.get_mut(usize::from(register.0)) {
+            *place = value;
+            self.known |= 1 << register.0;
+        }
+    }
+
+    fn forget(&mut self, register: Register) {
+        self.known &= !(1u32.checked_shl(u32::from(register.0)).unwrap_or(0));
+    }
+
+    fn pc(&self) -> u64 {
+        self.values[usize::from(X86_64::RA.0)]
+    }
+
+    fn sp(&self) -> u64 {
+        self.values[usize::from(X86_64::RSP.0)]
+    }
+
+    fn bp(&self) -> u64 {
+        self.values[usize::from(X86_64::RBP.0)]
+    }
+}
+
+/// What leaving a frame led to.
+enum Left {
+    /// The caller's registers, and whether it was interrupted and did not call.
+    To(Registers, bool),
+    End(End),
+    /// There is no unwind information here.
+    Unknown,
+}
+
+impl Walk<'_> {
+    /// Walks from `entry` on with all registers, over whatever the plain walk has written.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn run_slowly(&mut self, entry: &Entry) -> Walked {
+        let mut registers = Registers::at(entry);
+        let mut is_exact = false;
+        let Some(mut bounds) = Bounds::around(registers.sp(), self.stacks) else {
+            return self.result(0, End::Lost, false);
+        };
+        for count in 0..MAX_FRAMES {
+            let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
+            self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact) };
+            let left = match self.leave(&registers, is_exact, &bounds) {
+                Left::Unknown => self.trust_frame_pointer(&registers, &bounds),
+                left => left,
+            };
+            match left {
+                Left::To(caller, was_interrupted) => (registers, is_exact) = (caller, was_interrupted),
+                Left::End(end) => return self.result(count + 1, end, false),
+                Left::Unknown => return self.result(count + 1, End::NoInformation, false),
+            }
+            if registers.pc() == 0 {
+                return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
+            }
+            if is_exact {
+                match Bounds::around(registers.sp(), self.stacks) {
+                    Some(next) => bounds = next,
+                    None => return self.result(count + 1, End::Lost, false),
+                }
+            }
+        }
+        self.result(MAX_FRAMES, End::TooDeep, false)
+    }
+
+    fn leave(&mut self, registers: &Registers, is_exact: bool, bounds: &Bounds) -> Left {
+        let address = registers.pc().wrapping_sub(u64::from(!is_exact));
+        let compiler = &mut *self.compiler;
+        let mut look = |object: &Object| {
+            notes::object(object, loader::latest());
+            match compiler.row(object, address) {
+                Some(row) => Some(leave_by(&row, registers, bounds)),
+                None => is_made_by_hand(object, registers.pc()).then_some(Left::End(End::Bottom)),
+            }
+        };
+        let left = if self.is_guessed {
+            Object::visiting(address, look).flatten()
+        } else {
+            Object::holding(address).and_then(|object| look(&object))
+        };
+        left.unwrap_or(Left::Unknown)
+    }
+
+    fn trust_frame_pointer(&mut self, registers: &Registers, bounds: &Bounds) -> Left {
+        let (sp, bp) = (registers.sp(), registers.bp());
+        if !is_frame_pointer(sp, bp, bounds) {
+            return Left::Unknown;
+        }
+        let (Some(saved), Some(pc)) = (bounds.read_guess(sp, bp), bounds.read_guess(sp, bp + 8)) else {
+            return Left::End(End::Lost);
+        };
+        self.is_guessed = true;
+        let mut caller = *registers;
+        caller.set(X86_64::RBP, saved);
+        caller.set(X86_64::RSP, bp + 16);
+        caller.set(X86_64::RA, pc);
+        Left::To(caller, false)
+    }
+}
+
+/// Applies one row to all registers.
+fn leave_by(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Left {
+    match row.row.register(X86_64::RA) {
+        None | Some(RegisterRule::Undefined) => return Left::End(End::Bottom),
+        Some(_) => {}
+    }
+    let Some(cfa) = cfa(row, registers, bounds) else { return Left::End(End::Lost) };
+    if !row.is_signal && !bounds.leads_on(registers.sp(), cfa) {
+        return Left::End(End::Lost);
+    }
+    let mut caller = *registers;
+    caller.set(X86_64::RSP, cfa);
+    for (register, rule) in row.row.registers() {
+        let memory = |address| bounds.read(registers.sp(), address);
+        let evaluate = |expression| row.evaluate(expression, Some(cfa), |r| registers.get(r), memory);
+        let value = match rule {
+            RegisterRule::Undefined | RegisterRule::SameValue => continue,
+            RegisterRule::Offset(offset) => memory(cfa.wrapping_add_signed(*offset)),
+            RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add_signed(*offset)),
+            RegisterRule::Register(other) => registers.get(*other),
+            RegisterRule::Expression(expression) => evaluate(expression).and_then(memory),
+            RegisterRule::ValExpression(expression) => evaluate(expression),
+            _ => None,
+        };
+        match value {
+            Some(value) => caller.set(*register, value),
+            None if *register == X86_64::RA || *register == X86_64::RSP => return Left::End(End::Lost),
+            None => caller.forget(*register),
+        }
+    }
+    Left::To(caller, row.is_signal)
+}
+
+fn cfa(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Option<u64> {
+    match row.row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            Some(registers.get(*register)?.wrapping_add_signed(*offset))
+        }
+        CfaRule::Expression(expression) => row.evaluate(
+            expression,
+            None,
+            |register| registers.get(register),
+            |address| bounds.read(registers.sp(), address),
+        ),
+    }
+}

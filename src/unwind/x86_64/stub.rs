@@ -1,0 +1,75 @@
+//! The way in: fixes the registers of the caller before compiled code touches them.
+//!
+//! After it, every start address is a return address, so the first frame is looked up like all others;
+//! and the callee-saved registers lie in memory for the rare frame that needs more than rsp and rbp.
+
+use super::Engine;
+
+/// The registers that a function keeps for its caller, as the stub pushes them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Entry {
+    pub(super) r15: u64,
+    pub(super) r14: u64,
+    pub(super) r13: u64,
+    pub(super) r12: u64,
+    pub(super) rbx: u64,
+    pub(super) rbp: u64,
+    /// Where the stub returns to: the first frame.
+    pub(super) pc: u64,
+}
+
+impl Entry {
+    /// The caller's stack pointer, once the stub has returned.
+    pub(super) fn sp(&self) -> u64 {
+        std::ptr::from_ref(self) as u64 + size_of::<Self>() as u64
+    }
+}
+
+/// Captures the stack from the caller of this function on; `false` if a capture is under way already.
+///
+/// # Safety
+/// `engine` is valid, and belongs to the calling thread.
+#[unsafe(naked)]
+pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "push rbx",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbx, 0",
+        "push r12",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset r12, 0",
+        "push r13",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset r13, 0",
+        "push r14",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset r14, 0",
+        "push r15",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset r15, 0",
+        "mov rsi, rsp",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "call {enter}",
+        // The callee kept the registers; only the stack pointer has to go back.
+        "add rsp, 56",
+        ".cfi_adjust_cfa_offset -56",
+        "ret",
+        ".cfi_endproc",
+        enter = sym enter,
+    )
+}
+
+/// # Safety
+/// As for [`capture`]; `entry` is what the stub pushed.
+unsafe extern "C-unwind" fn enter(engine: *mut Engine, entry: *const Entry) -> bool {
+    // SAFETY: `entry` lies in the stub's frame, which outlives this call.
+    let entry = unsafe { &*entry };
+    // SAFETY: the caller vouches for `engine`, which no other thread uses.
+    unsafe { Engine::capture(engine, entry) }
+}

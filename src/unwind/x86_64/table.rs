@@ -1,0 +1,209 @@
+//! The rules that have been compiled so far, shared by all threads.
+//!
+//! Open addressing over 16-byte slots `{key, rule}`. The key is the looked-up address (47 bits) with the
+//! low 16 bits of the loader's unload count above it, so that an unload makes every older rule
+//! unfindable at once: its slot is then free for the next rule. Nobody waits for anybody:
+//!
+//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release.
+//! * A reader loads the key with Acquire, then the rule. A slot whose key carries the present unload
+//!   count is not written again, but for an *unknown* rule that learns better in place.
+//! * A slot is reused only by a newer rule, after the count moved on. A reader that might have met such a slot finds the
+//!   count changed at the end of its capture and starts over (see `walk`), so one check a capture
+//!   replaces one a frame. What it read meanwhile was held against the stack's bounds.
+//! * A table that fills up is replaced by one twice as large. The old one stays, for readers inside it:
+//!   all old tables together are smaller than the new one.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use super::rule::Rule;
+use crate::unwind::loader::Counts;
+use crate::unwind::memory;
+
+/// Slots of the first table: 128 KiB.
+const FIRST: usize = 8192;
+/// How many slots from its home on a key may lie.
+const REACH: usize = 32;
+
+const EMPTY: u64 = 0;
+const CLAIMED: u64 = 1;
+const ADDRESS: u64 = (1 << 48) - 1;
+
+#[repr(C, align(16))]
+struct Slot {
+    key: AtomicU64,
+    rule: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
+
+/// A table and its size. It is followed in memory by `capacity + REACH` slots.
+#[repr(C, align(64))]
+pub(super) struct Table {
+    /// 64 - log2(capacity): how far a hash is shifted to give a home.
+    shift: u32,
+    /// The unload count above the 16 bits that keys hold. A table serves one era only, so no tag comes back.
+    era: u32,
+    /// The unload count that `live` counts for.
+    unloads: AtomicU32,
+    /// Rules stored under that count.
+    live: AtomicU32,
+}
+
+static CURRENT: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
+static GROWING: AtomicBool = AtomicBool::new(false);
+
+/// What sets the keys of one loader state apart from those of another.
+#[inline(always)]
+fn tag(counts: Counts) -> u64 {
+    u64::from(counts.unloads()) << 48
+}
+
+/// The key under which the rule for `address` is stored while the loader is in state `counts`.
+#[inline(always)]
+pub(super) fn key(address: u64, counts: Counts) -> u64 {
+    (address & ADDRESS) | tag(counts)
+}
+
+/// Whether the rule under `found` was made before an unload that the one for `key` knows of.
+fn is_older(found: u64, key: u64) -> bool {
+    ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
+}
+
+/// The table in use; made on the first call. `None` where there is no memory for one.
+#[inline(always)]
+pub(super) fn current(counts: Counts) -> Option<&'static Table> {
+    // SAFETY: a published table is never freed.
+    match unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
+        Some(table) if table.era == era(counts) => Some(table),
+        old => replace(old, FIRST, counts),
+    }
+}
+
+fn era(counts: Counts) -> u32 {
+    counts.unloads() >> 16
+}
+
+/// Publishes a table of `capacity` in place of `old`, with what still holds of the old one; if another
+/// thread is at it, says `None`.
+#[cold]
+fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'static Table> {
+    if GROWING.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    let expected = old.map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut published = None;
+    if std::ptr::eq(CURRENT.load(Ordering::Acquire), expected)
+        && let Some(table) = Table::map(capacity, era(counts))
+    {
+        // SAFETY: the new table is mapped, and is never freed.
+        let new: &'static Table = unsafe { &*table };
+        if let Some(old) = old.filter(|old| old.era == new.era) {
+            old.copy_into(new, counts);
+        }
+        CURRENT.store(table, Ordering::Release);
+        published = Some(new);
+    }
+    GROWING.store(false, Ordering::Release);
+    published
+}
+
+/// Stores `rule` for all threads, in a larger table if need be.
+pub(super) fn remember(key: u64, rule: Rule, counts: Counts) {
+    let Some(table) = current(counts) else { return };
+    if table.put(key, rule, counts) != Stored::Yes {
+        replace(Some(table), table.capacity() * 2, counts);
+    }
+}
+
+impl Table {
+    fn bytes(capacity: usize) -> usize {
+        size_of::<Self>() + (capacity + REACH) * size_of::<Slot>()
+    }
+
+    fn map(capacity: usize, era: u32) -> Option<*mut Self> {
+        let table = memory::map(Self::bytes(capacity))?.cast::<Self>().as_ptr();
+        let shift = u64::BITS - capacity.trailing_zeros();
+        // SAFETY: the fresh mapping is page-aligned and large enough; zeroed slots are empty slots.
+        unsafe { table.write(Self { shift, era, unloads: AtomicU32::new(0), live: AtomicU32::new(0) }) };
+        Some(table)
+    }
+
+    fn capacity(&self) -> usize {
+        1 << (u64::BITS - self.shift)
+    }
+
+    /// The slots in which `key` may lie.
+    #[inline(always)]
+    fn reach(&self, key: u64) -> &[Slot] {
+        let home = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
+        // SAFETY: `map` laid out capacity + REACH slots behind the header, and home < capacity.
+        unsafe { std::slice::from_raw_parts(slots.add(home), REACH) }
+    }
+
+    /// The rule stored under `key`.
+    #[inline(always)]
+    pub(super) fn get(&self, key: u64) -> Option<Rule> {
+        for slot in self.reach(key) {
+            let found = slot.key.load(Ordering::Acquire);
+            if found == key {
+                return Some(Rule(slot.rule.load(Ordering::Acquire)));
+            }
+            if found == EMPTY {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Stores `rule` under `key`, in place where the key is there already. It may fail, for lack of room:
+    /// then the next walk compiles it again.
+    pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
+        for slot in self.reach(key) {
+            let found = slot.key.load(Ordering::Acquire);
+            if found == key {
+                slot.rule.store(rule.0, Ordering::Release);
+                return Stored::Yes;
+            }
+            let is_free = found == EMPTY || (found != CLAIMED && is_older(found, key));
+            if is_free
+                && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            {
+                slot.rule.store(rule.0, Ordering::Release);
+                slot.key.store(key, Ordering::Release);
+                return if self.count(counts) > self.capacity() / 2 { Stored::HalfFull } else { Stored::Yes };
+            }
+        }
+        Stored::No
+    }
+
+    /// Counts one more rule of the present loader state. Racing threads may lose a count; it is a hint.
+    fn count(&self, counts: Counts) -> usize {
+        if self.unloads.swap(counts.unloads(), Ordering::Relaxed) != counts.unloads() {
+            self.live.store(0, Ordering::Relaxed);
+        }
+        self.live.fetch_add(1, Ordering::Relaxed) as usize + 1
+    }
+
+    /// Hands every rule of the present loader state to `target`.
+    fn copy_into(&self, target: &Self, counts: Counts) {
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
+        // SAFETY: `map` laid out capacity + REACH slots behind the header.
+        let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + REACH) };
+        for slot in slots {
+            let key = slot.key.load(Ordering::Acquire);
+            if key > CLAIMED && key & !ADDRESS == tag(counts) {
+                target.put(key, Rule(slot.rule.load(Ordering::Acquire)), counts);
+            }
+        }
+    }
+}
+
+/// What became of a rule given to [`Table::put`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    Yes,
+    /// Stored, but the table should grow.
+    HalfFull,
+    No,
+}

@@ -1,0 +1,172 @@
+//! The hot path by itself: the callback is called as the tracer would call it, without a tracer.
+//!
+//! One test, in a process of its own: it counts every allocation of the process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gpuflame::capture::{self, Capture};
+use gpuflame::control::window;
+use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer};
+use gpuflame::record::{ContextId, CorrelationId, Frame, Launch, Row};
+
+struct Counting;
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed to `System` unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the tracer would pass to the callback.
+fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
+    Call {
+        kind,
+        api: ApiCall(3),
+        layer: Layer::Runtime,
+        correlation: CorrelationId(correlation),
+        slot,
+        return_value,
+        symbol_name: std::ptr::null(),
+    }
+}
+
+/// One API call: enter, perhaps a call inside it, exit.
+fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
+    let slot = Cell::new(0);
+    Capture::enter(&made(kind, outer, &slot, 0));
+    if let Some(inner) = inner {
+        deeper(&|| {
+            let slot = Cell::new(0);
+            Capture::enter(&made(kind, inner, &slot, 0));
+            Capture::exit(&made(kind, inner, &slot, result));
+        });
+    }
+    Capture::exit(&made(kind, outer, &slot, result));
+}
+
+/// A frame below the caller's, as the driver's are below the runtime's.
+#[inline(never)]
+fn deeper(inside: &dyn Fn()) {
+    let mut room = [0u8; 256];
+    black_box(&mut room);
+    inside();
+    black_box(&mut room);
+}
+
+#[inline(never)]
+fn decode(ids: std::ops::Range<u32>) {
+    for id in ids {
+        call(CallKind::Launch, id, None, 0);
+    }
+    black_box(());
+}
+
+#[inline(never)]
+fn prefill(ids: std::ops::Range<u32>) {
+    for id in ids {
+        call(CallKind::Copy { sync: true }, id, None, 0);
+    }
+    black_box(());
+}
+
+#[derive(Default)]
+struct Drained {
+    launches: Vec<Launch>,
+    contexts: Vec<(ContextId, Vec<Frame>)>,
+}
+
+fn drained() -> Drained {
+    let mut all = Drained::default();
+    while capture::drain(|row| match row {
+        Row::Launch(launch) => all.launches.push(*launch),
+        Row::Context { id, frames, .. } => all.contexts.push((*id, frames.to_vec())),
+        _ => {}
+    }) {}
+    all
+}
+
+#[test]
+fn the_callback_records_each_launch_once_and_allocates_nothing() {
+    gpuflame::unwind::prepare();
+    capture::refill();
+
+    // A closed window: recorded as outside, without a stack.
+    call(CallKind::Launch, 1, None, 0);
+    let outside = drained();
+    assert_eq!(outside.contexts, []);
+    assert_eq!(outside.launches.len(), 1);
+    assert_eq!(outside.launches[0].context, ContextId::OUTSIDE);
+
+    assert!(window::open());
+    decode(10..20);
+    prefill(20..30);
+    let first = drained();
+    assert_eq!(first.launches.len(), 20);
+    assert_eq!(first.contexts.len(), 2, "two call sites, two contexts");
+    let contexts: Vec<_> = first.launches.iter().map(|launch| launch.context).collect();
+    assert!(contexts[..10].iter().all(|id| *id == first.contexts[0].0));
+    assert!(contexts[10..].iter().all(|id| *id == first.contexts[1].0));
+    assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
+    assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
+
+    // A nested call counts once, whether it shares the id or has its own.
+    call(CallKind::Launch, 30, Some(30), 0);
+    call(CallKind::Launch, 31, Some(32), 0);
+    call(CallKind::Set { sync: true }, 33, Some(34), 0);
+    let nested = drained().launches;
+    let ids: Vec<_> = nested.iter().map(|launch| (launch.correlation.0, launch.within.0)).collect();
+    assert_eq!(ids, [(30, 30), (31, 31), (32, 31), (33, 33), (34, 33)]);
+    assert_eq!(nested[1].context, nested[2].context);
+
+    // A failed launch is counted, not recorded.
+    call(CallKind::Launch, 40, Some(41), 700);
+    assert_eq!(drained().launches, []);
+    let failed = capture::losses().find(|(loss, _)| *loss == gpuflame::record::Loss::LaunchesFailed);
+    assert_eq!(failed.map(|(_, count)| count), Some(1));
+
+    // A call that never returned does not swallow those that follow.
+    abandon(50);
+    decode(51..53);
+    let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
+    assert_eq!(after, [51, 52]);
+
+    // Steady state: nothing is allocated, and nothing lost.
+    let mut seen = 0;
+    for round in 0..50u32 {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        decode(1000 + round * 1000..2000 + round * 1000);
+        prefill(100_000 + round * 1000..101_000 + round * 1000);
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(allocated, 0, "round {round}");
+        let drained = drained();
+        let new = if round == 0 { 2 } else { 0 };
+        assert_eq!(drained.contexts.len(), new, "known stacks stay known");
+        seen += drained.launches.len();
+        capture::refill();
+    }
+    assert_eq!(seen, 50 * 2000);
+}
+
+/// Enters a call and never leaves it.
+#[inline(never)]
+fn abandon(id: u32) {
+    deeper(&|| {
+        let slot = Cell::new(0);
+        Capture::enter(&made(CallKind::Launch, id, &slot, 0));
+    });
+}

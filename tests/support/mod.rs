@@ -1,0 +1,290 @@
+//! What integration tests share: the simulated CUDA stack in a folder, C programs compiled against it,
+//! runs of them under gpuflame, and what came out beside what really ran.
+#![allow(dead_code)] // Each test binary uses its own part.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+/// The repository.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folder of a test that it may fill; empty at first.
+pub fn scratch(name: &str) -> PathBuf {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{run}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Where cargo has put the shared libraries that the tests depend on.
+fn libraries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// `libgpuflame.so`, as built for the tests.
+pub fn gpuflame() -> PathBuf {
+    libraries().join("libgpuflame.so")
+}
+
+/// A folder with the simulated libraries under their real names.
+pub fn cuda() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
+}
+
+/// The same with these names for CUPTI, perhaps none.
+pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
+    let folder = scratch(name);
+    let link = |library: &str, soname: &str| {
+        symlink(libraries().join(library), folder.join(soname)).unwrap();
+    };
+    for soname in ["libcuda.so.1", "libcuda.so"] {
+        link("libgpusim_cuda.so", soname);
+    }
+    for soname in ["libcudart.so.13", "libcudart.so"] {
+        link("libgpusim_cudart.so", soname);
+    }
+    for soname in cupti {
+        link("libgpusim_cupti.so", soname);
+    }
+    folder
+}
+
+/// Compiles `source` (a path in the repository; `.c` or `.cpp`) with `flags`, linked to the CUDA runtime.
+pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
+    let source = root().join(source);
+    let is_cpp = source.extension() == Some(OsStr::new("cpp"));
+    let program = scratch("program").join(source.file_stem().unwrap());
+    let mut command = Command::new(if is_cpp { "g++" } else { "gcc" });
+    command.args(["-g", if is_cpp { "-std=c++11" } else { "-std=gnu99" }, "-Wall", "-Wextra", "-Werror"]);
+    command.arg("-I").arg(root().join("tests/gpusim/include")).arg("-I").arg(root().join("include"));
+    command.args(flags).arg(&source).arg("-o").arg(&program);
+    command.arg("-L").arg(cuda()).args(["-lcudart", "-lcuda", "-lpthread", "-ldl", "-lm"]);
+    if flags.contains(&"-DLINKED") {
+        command.arg("-L").arg(libraries()).arg("-lgpuflame");
+    }
+    let output = command.output().expect("a C compiler (gcc and g++) is needed for the tests");
+    assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// How gpuflame comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Not by itself.
+    None,
+    /// `CUDA_INJECTION64_PATH`.
+    Injected,
+    /// `LD_PRELOAD`.
+    Preloaded,
+}
+
+/// A run to be made of a program under gpuflame.
+pub struct Run {
+    command: Command,
+    folder: PathBuf,
+}
+
+/// What a run left.
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub folder: PathBuf,
+}
+
+impl Run {
+    pub fn new(program: &Path, way: Way) -> Self {
+        let folder = scratch("run");
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            if name.starts_with("GPUFLAME_") || name.starts_with("GPUSIM_") || name.starts_with("CUDA_INJ") {
+                command.env_remove(name);
+            }
+        }
+        command.current_dir(&folder).stdin(Stdio::null());
+        command.env("GPUFLAME_OUTPUT", "out").env("GPUSIM_TRUTH", "summary:truth.json");
+        let mut run = Self { command, folder };
+        run.libraries(cuda());
+        match way {
+            Way::None => {}
+            Way::Injected => drop(run.command.env("CUDA_INJECTION64_PATH", gpuflame())),
+            Way::Preloaded => drop(run.command.env("LD_PRELOAD", gpuflame())),
+        }
+        run
+    }
+
+    /// Looks for CUDA's libraries in `folder`.
+    pub fn libraries(&mut self, folder: &Path) {
+        let path = std::env::join_paths([folder, &libraries()]).unwrap();
+        self.command.env("LD_LIBRARY_PATH", path);
+    }
+
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.command.arg(arg);
+        self
+    }
+
+    pub fn args<'a>(mut self, args: impl IntoIterator<Item = &'a str>) -> Self {
+        self.command.args(args);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
+    pub fn with_libraries(mut self, folder: &Path) -> Self {
+        self.libraries(folder);
+        self
+    }
+
+    /// Runs it, and expects that it ends well.
+    pub fn ok(self) -> Done {
+        let shown = format!("{:?}", self.command);
+        let done = self.done();
+        assert_eq!(done.code, Some(0), "{shown}\n{}{}", done.stdout, done.stderr);
+        done
+    }
+
+    /// Runs it, however it ends.
+    pub fn done(mut self) -> Done {
+        let Output { status, stdout, stderr } = self.command.output().unwrap();
+        Done {
+            code: status.code(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            folder: self.folder,
+        }
+    }
+}
+
+impl Done {
+    pub fn file(&self, name: &str) -> String {
+        let path = self.folder.join(name);
+        fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.stderr))
+    }
+
+    /// The folded stacks: frames, root first, and weight.
+    pub fn folded(&self) -> Vec<(Vec<String>, u64)> {
+        let line = |line: &str| {
+            let (stack, weight) = line.rsplit_once(' ').unwrap();
+            (stack.split(';').map(str::to_owned).collect(), weight.parse().unwrap())
+        };
+        self.file("out.folded").lines().filter(|text| !text.starts_with("# ")).map(line).collect()
+    }
+
+    /// GPU time by (call site, leaf), the API call left out: what the truth file can be held against.
+    pub fn by_site(&self) -> BTreeMap<(String, String), u64> {
+        let mut sums = BTreeMap::new();
+        for (mut frames, weight) in self.folded() {
+            let leaf = frames.pop().unwrap();
+            frames.pop();
+            *sums.entry((frames.join(";"), leaf)).or_default() += weight;
+        }
+        sums
+    }
+
+    pub fn truth(&self) -> Truth {
+        let mut truth = Truth { sums: BTreeMap::new(), totals: Value::Null };
+        for line in self.file("truth.json").lines() {
+            let row: Value = serde_json::from_str(line).unwrap();
+            match row.get("totals") {
+                Some(totals) => truth.totals = totals.clone(),
+                None => truth.add(&row),
+            }
+        }
+        truth
+    }
+
+    /// The lines of the ledger that begin with `gpuflame: WORD`, without that.
+    pub fn ledger(&self, word: &str) -> Vec<&str> {
+        let prefix = format!("gpuflame: {word}");
+        self.stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix(prefix.as_str()))
+            .map(str::trim_start)
+            .collect()
+    }
+
+    /// The sum of a ledger line `N = a 1 + b 2`: N and its parts, which must add up.
+    pub fn sum(&self, word: &str) -> (u64, BTreeMap<String, u64>) {
+        let lines = self.ledger(&format!("{word} "));
+        let [line] = lines[..] else { panic!("one line of {word}, not {lines:?}\n{}", self.stderr) };
+        let (total, parts) = line.split_once(" = ").unwrap();
+        let part = |part: &str| {
+            let (word, count) = part.rsplit_once(' ').unwrap();
+            (word.to_owned(), count.parse::<u64>().unwrap())
+        };
+        let parts: BTreeMap<_, _> = parts.split(" + ").map(part).collect();
+        let total: u64 = total.parse().unwrap();
+        assert_eq!(total, parts.values().sum::<u64>(), "the ledger does not add up: {line}");
+        (total, parts)
+    }
+
+    /// Asserts that everything that ran is in the outputs under the stack of its call site, to the
+    /// nanosecond, and nothing else is; and that the ledger says so.
+    pub fn assert_exact(&self) {
+        let truth = self.truth();
+        let found = self.by_site();
+        for (key, nanos) in &truth.sums {
+            assert_eq!(found.get(key), Some(nanos), "{key:?}\n{found:#?}\n{}", self.stderr);
+        }
+        assert_eq!(found, truth.sums, "{}", self.stderr);
+        let (launches, parts) = self.sum("launches");
+        assert_eq!(launches, truth.count("count"), "{}", self.stderr);
+        assert_eq!(parts["matched"], launches, "{}", self.stderr);
+        let (activities, parts) = self.sum("activities");
+        assert_eq!(activities, truth.count("count"), "{}", self.stderr);
+        assert_eq!(parts["matched"], activities, "{}", self.stderr);
+    }
+}
+
+/// What really ran.
+pub struct Truth {
+    /// GPU time by (call site, leaf of the flame graph).
+    pub sums: BTreeMap<(String, String), u64>,
+    totals: Value,
+}
+
+impl Truth {
+    pub fn count(&self, what: &str) -> u64 {
+        self.totals[what].as_u64().unwrap_or_else(|| panic!("no {what} in {}", self.totals))
+    }
+
+    fn add(&mut self, row: &Value) {
+        let text = |field: &str| row[field].as_str().unwrap_or_default();
+        let leaf = match text("kind") {
+            "kernel" => format!("[GPU_Kernel]{}", text("name")),
+            "memset" => "[GPU_Memset]".to_owned(),
+            "memcpy_p2p" => "[GPU_Memcpy PtoP]".to_owned(),
+            _ => format!("[GPU_Memcpy {}]", text("copy")),
+        };
+        let sum = self.sums.entry((text("site").to_owned(), leaf)).or_default();
+        *sum += row["total_ns"].as_u64().unwrap();
+    }
+}
+
+/// Whether this run must not skip what this machine can do.
+pub fn is_ci() -> bool {
+    std::env::var_os("CI").is_some()
+}

@@ -1,0 +1,94 @@
+//! The unwinder against libgcc's, over stacks of every shape, compiled here with gcc.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "unwind/build.rs"]
+mod build;
+#[path = "unwind/oracle.rs"]
+mod oracle;
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+
+use build::{Library, compile};
+use oracle::{Addresses, capture_both};
+
+/// How often a case called back, and the flags of what was captured. One case runs at a time.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static FLAGS: AtomicU32 = AtomicU32::new(0);
+static ONE_CASE: Mutex<()> = Mutex::new(());
+
+/// What a case calls from its depths: captures twice (rules cold and warm) and compares with libgcc.
+extern "C-unwind" fn check() {
+    let (mut ours, mut theirs) = (Addresses::new(), Addresses::new());
+    for _ in 0..2 {
+        FLAGS.fetch_or(capture_both(&mut ours, &mut theirs).0, Ordering::Relaxed);
+        assert_same(&ours, &theirs);
+    }
+    CALLS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn assert_same(ours: &Addresses, theirs: &Addresses) {
+    // The innermost frame is the one that captured: at another call for each of the two.
+    assert!(ours.count > 0 && theirs.count > 0, "empty: {} {}", ours.count, theirs.count);
+    assert_eq!(hex(&ours.as_slice()[1..]), hex(&theirs.as_slice()[1..]));
+}
+
+fn hex(addresses: &[u64]) -> Vec<String> {
+    addresses.iter().map(|address| format!("{address:#x}")).collect()
+}
+
+/// A case: a C function that takes a callback.
+type Case = extern "C-unwind" fn(extern "C-unwind" fn());
+
+/// Every way that the C and C++ cases are compiled.
+const BUILDS: [&[&str]; 5] = [
+    &["-O0"],
+    &["-O2", "-fomit-frame-pointer"],
+    &["-O2", "-fno-omit-frame-pointer"],
+    &["-O2", "-fomit-frame-pointer", "-mstackrealign"],
+    &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"],
+];
+
+/// Runs one case in every build, on a thread of its own, and gives the flags that its captures had.
+fn run(source: &str, case: &str) -> u32 {
+    let _alone = ONE_CASE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    FLAGS.store(0, Ordering::Relaxed);
+    for options in BUILDS {
+        let library = Library::open(&compile(source, options));
+        // SAFETY: every case is a C function of this type.
+        let case = unsafe { std::mem::transmute::<*mut c_void, Case>(library.symbol(case)) };
+        CALLS.store(0, Ordering::Relaxed);
+        thread::spawn(move || case(check)).join().unwrap_or_else(|_| panic!("{options:?}"));
+        assert!(CALLS.load(Ordering::Relaxed) > 0, "{options:?}: never called back");
+    }
+    FLAGS.load(Ordering::Relaxed)
+}
+
+macro_rules! agrees {
+    ($($name:ident: $source:literal $case:literal,)*) => {$(
+        #[test]
+        fn $name() {
+            assert_eq!(run($source, $case), 0, "no capture is marked");
+        }
+    )*};
+}
+
+agrees! {
+    plain_calls_agree_with_libgcc: "cases.c" "plain",
+    frames_that_grow_agree_with_libgcc: "cases.c" "with_alloca",
+    realigned_frames_agree_with_libgcc: "cases.c" "realigned",
+    a_callback_from_qsort_agrees_with_libgcc: "cases.c" "through_qsort",
+    a_tail_call_leaves_no_frame_for_either: "cases.c" "tail_called",
+    frames_with_all_registers_saved_agree_with_libgcc: "cases.c" "many_registers",
+    a_signal_handler_sees_the_interrupted_stack: "cases.c" "in_signal",
+    a_handler_on_an_alternate_stack_sees_the_interrupted_one: "cases.c" "on_alternate_stack",
+    a_fault_is_looked_up_at_its_exact_address: "cases.c" "in_fault",
+    a_thread_on_a_stack_of_its_user_agrees_with_libgcc: "cases.c" "on_user_stack",
+    a_coroutine_agrees_with_libgcc: "cases.c" "coroutine",
+    a_stack_after_longjmp_agrees_with_libgcc: "cases.c" "after_longjmp",
+    frames_that_need_all_registers_agree_with_libgcc: "cases.c" "slow_frames",
+    cpp_classes_agree_with_libgcc: "cases.cc" "classes",
+    cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
+}

@@ -1,0 +1,88 @@
+//! libgcc's unwinder, the one that C++ exceptions trust, as the judge of ours.
+
+use std::ffi::{c_int, c_void};
+
+use gpuflame::record::FrameKind;
+use gpuflame::unwind::{Skip, Unwinder, tls};
+
+unsafe extern "C-unwind" {
+    fn _Unwind_Backtrace(
+        trace: extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int,
+        argument: *mut c_void,
+    ) -> c_int;
+    fn _Unwind_GetIPInfo(context: *mut c_void, before_instruction: *mut c_int) -> usize;
+    fn _Unwind_GetCFA(context: *mut c_void) -> usize;
+}
+
+/// Room for one stack without an allocation: it is filled inside signal handlers.
+pub(crate) struct Addresses {
+    pub(crate) list: [u64; 1100],
+    pub(crate) count: usize,
+    below: u64,
+}
+
+impl Addresses {
+    pub(crate) const fn new() -> Self {
+        Self { list: [0; 1100], count: 0, below: 0 }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u64] {
+        &self.list[..self.count]
+    }
+
+    /// The look-up addresses that libgcc finds in the frames whose stack pointer is not below `below`.
+    #[inline(never)]
+    pub(crate) fn take_from_libgcc(&mut self, below: u64) {
+        extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
+            // SAFETY: `take_from_libgcc` passed itself, and waits.
+            let stack = unsafe { &mut *argument.cast::<Addresses>() };
+            let mut exact = 0;
+            // SAFETY: libgcc passed this context.
+            let pc = unsafe { _Unwind_GetIPInfo(context, &mut exact) } as u64;
+            // SAFETY: as above.
+            let sp = unsafe { _Unwind_GetCFA(context) } as u64;
+            if (sp >= stack.below || stack.count > 0) && pc != 0 && stack.count < stack.list.len() {
+                stack.list[stack.count] = if exact != 0 { pc } else { pc - 1 };
+                stack.count += 1;
+            }
+            0
+        }
+        (self.count, self.below) = (0, below);
+        // SAFETY: `step` gets what it expects; it does not unwind.
+        unsafe { _Unwind_Backtrace(step, std::ptr::from_mut(self).cast()) };
+    }
+
+    /// The look-up addresses of a capture.
+    pub(crate) fn take(&mut self, frames: &[gpuflame::record::Frame]) {
+        self.count = frames.len();
+        for (address, frame) in self.list.iter_mut().zip(frames) {
+            *address = match frame.kind() {
+                FrameKind::Native { address, .. } => address,
+                _ => 0,
+            };
+        }
+    }
+}
+
+/// The calling thread's unwinder, made on first use. Signal handlers find it ready.
+pub(crate) fn unwinder() -> &'static mut Unwinder {
+    if tls::get().is_null() {
+        gpuflame::unwind::prepare();
+        let unwinder = Box::new(Unwinder::new().expect("memory for an unwinder"));
+        tls::set(Box::into_raw(unwinder).cast());
+    }
+    // SAFETY: only this function sets the pointer; callers drop the reference before they ask again.
+    unsafe { &mut *tls::get().cast::<Unwinder>() }
+}
+
+/// Captures with ours, `ours`, and with libgcc's, `theirs`, what lies above the caller of this function.
+#[inline(never)]
+pub(crate) fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
+    let here = 0u64;
+    let below = std::hint::black_box(&raw const here) as u64;
+    let captured = unwinder().capture(Skip::Below(below));
+    ours.take(captured.frames);
+    let flags = captured.flags;
+    theirs.take_from_libgcc(below);
+    flags
+}
