@@ -6,14 +6,20 @@
  *     cargo build --release -p gpuflame-capi
  *     cc -std=c99 -O2 -g examples/embed.c -o embed -I include -I /usr/local/cuda/include \
  *         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
- *     GPUFLAME_ENABLED=0 ./embed
+ *     ./embed
  *
- * GPUFLAME_ENABLED=0 keeps the window shut until gpuflame_start. Without CUDA, on the simulated stack:
+ * Linked like this, gpuflame comes in at the first gpuflame_start, so the first hundred are no concern of
+ * its ledger: 200 = matched 100 + outside 100. Injected, it sees all 300, and GPUFLAME_ENABLED=0 keeps the
+ * window shut until gpuflame_start:
+ *
+ *     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so GPUFLAME_ENABLED=0 ./embed
+ *
+ * Without CUDA, on the simulated stack:
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/embed.c -o embed -I include -DGPUSIM -isystem tests/gpusim/include \
  *         -L target/release -lgpuflame -L $libs -lcudart -Wl,-rpath,$PWD/target/release
- *     GPUFLAME_ENABLED=0 tests/gpusim/run ./embed
+ *     tests/gpusim/run ./embed
  */
 #include "call_site.h"
 

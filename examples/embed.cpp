@@ -3,9 +3,9 @@
 //     cargo build --release -p gpuflame-capi
 //     c++ -std=c++11 -O2 -g examples/embed.cpp -o embed++ -I include -I /usr/local/cuda/include
 //         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
-//     GPUFLAME_ENABLED=0 ./embed++
+//     ./embed++
 //
-// (The second command is one line.) On the simulated stack as in embed.c.
+// The second command is one line. Injected, and on the simulated stack: as embed.c says.
 
 #include "call_site.h"
 
@@ -21,12 +21,10 @@
 #include <cuda_runtime_api.h>
 #endif
 
-namespace {
-
 const int launches = 100;
 const std::size_t bytes = 1 << 20;
 
-void check(cudaError_t error, const char *call)
+static void check(cudaError_t error, const char *call)
 {
     if (error != cudaSuccess)
         throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
@@ -45,7 +43,7 @@ private:
     void *address_;
 };
 
-OWN_FRAME void launch(const Memory &memory)
+OWN_FRAME static void launch(const Memory &memory)
 {
     ENTER();
     for (int i = 0; i < launches; i++) {
@@ -55,7 +53,7 @@ OWN_FRAME void launch(const Memory &memory)
     LEAVE();
 }
 
-OWN_FRAME void warm_up(const Memory &memory)
+OWN_FRAME static void warm_up(const Memory &memory)
 {
     ENTER();
     launch(memory);
@@ -63,7 +61,7 @@ OWN_FRAME void warm_up(const Memory &memory)
 }
 
 // The part to look at. It need not wait for the GPU: what is launched here is followed to its end.
-OWN_FRAME void measure(const Memory &memory)
+OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();
     gpuflame::Window window;
@@ -73,14 +71,12 @@ OWN_FRAME void measure(const Memory &memory)
     LEAVE();
 }
 
-OWN_FRAME void wind_down(const Memory &memory)
+OWN_FRAME static void wind_down(const Memory &memory)
 {
     ENTER();
     launch(memory);
     LEAVE();
 }
-
-} // namespace
 
 int main()
 try {
