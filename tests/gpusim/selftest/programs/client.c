@@ -93,7 +93,7 @@ static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     act_inside("requested");
     *size = bytes;
     *records = atol(option("CLIENT_RECORDS", "0"));
-    *buffer = bytes ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+    *buffer = bytes ? malloc(bytes + 1) : NULL;
     if (bytes % 2) *buffer += 1;
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
 }

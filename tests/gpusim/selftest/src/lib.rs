@@ -198,7 +198,8 @@ impl Outcome {
     }
 }
 
-fn scratch() -> PathBuf {
+/// A folder in target for what tests make.
+pub fn scratch() -> PathBuf {
     let deps = deps();
     let dir = deps.parent().expect("deps has a parent").join("gpusim-selftest");
     fs::create_dir_all(&dir).expect("a folder in target");
@@ -206,7 +207,7 @@ fn scratch() -> PathBuf {
 }
 
 /// The folder of this test program, where cargo put the libraries as well.
-fn deps() -> PathBuf {
+pub fn deps() -> PathBuf {
     let exe = std::env::current_exe().expect("a path");
     exe.parent().expect("a folder").to_owned()
 }
