@@ -56,13 +56,11 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 /// When the application is linked against one copy of this library and the driver injects another
 /// (two files), the linked one is the session: it gets the call. False: this copy is it.
 pub(crate) fn forward_to_linked_copy() -> bool {
-    let own = crate::gpuflame_start as *const c_void;
     // SAFETY: looks a symbol up in the global scope; an injected copy is not in it.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    if linked.is_null() || std::ptr::eq(linked, own) {
-        return false;
-    }
-    let Some(path) = file_of(linked) else { return false };
+    // Our own address of that name is no help: the loader gives us the linked copy's.
+    let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
+    let Some(path) = file_of(linked).filter(|path| Some(path) != own.as_ref()) else { return false };
     let Ok(path) = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()) else { return false };
     // SAFETY: RTLD_NOLOAD only finds what is loaded already.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

@@ -1,6 +1,6 @@
 //! What integration tests share: the simulated CUDA stack in a folder, C programs compiled against it,
 //! runs of them under gpuflame, and what came out beside what really ran.
-#![allow(dead_code)] // Each test binary uses its own part.
+#![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
