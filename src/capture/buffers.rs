@@ -51,7 +51,11 @@ pub(super) fn request() -> Option<Buffer> {
     let may = ring
         .made
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < MOST).then_some(made + 1));
-    may.is_ok().then(|| Buffer::new(BUFFER_BYTES))
+    let buffer = may.is_ok().then(|| Buffer::new(BUFFER_BYTES)).flatten();
+    if may.is_ok() && buffer.is_none() {
+        ring.made.fetch_sub(1, Ordering::Relaxed);
+    }
+    buffer
 }
 
 /// The tracer is done with a buffer. True: several wait by now, and the collector should not sleep on.

@@ -173,8 +173,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
     }
     add(&thread.tally.calls, 1);
     if let Some(spent) = pending.spent {
-        add(&thread.tally.timed_calls, 1);
-        add(&thread.tally.timed_nanos, spent + now().since(time));
+        thread.tally.times.add(spent + now().since(time));
     }
 }
 

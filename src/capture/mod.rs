@@ -7,6 +7,7 @@
 
 mod buffers;
 mod callback;
+mod cost;
 pub mod events;
 mod intern;
 mod log;
@@ -16,6 +17,7 @@ mod thread;
 
 pub use buffers::{next_filled, recycle};
 pub use callback::{Capture, now};
+pub use cost::Cost;
 pub use log::refill;
 pub use memory::held;
-pub use thread::{Cost, cost, drain, losses};
+pub use thread::{cost, drain, losses};

@@ -14,6 +14,7 @@ use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Loss,
 use crate::unwind::{Unwinder, tls};
 
 use super::callback::Pending;
+use super::cost::{self, Cost, Times};
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::{buffers, memory};
@@ -61,15 +62,18 @@ struct Readers {
 
 /// Counters that one thread writes and the collector reads; sums over all threads mean something,
 /// single values do not (a state is handed from thread to thread).
-#[derive(Default)]
 pub(super) struct Tally {
     pub(super) losses: [AtomicU64; Loss::ALL.len()],
     pub(super) calls: AtomicU64,
-    pub(super) timed_calls: AtomicU64,
-    pub(super) timed_nanos: AtomicU64,
+    pub(super) times: Times,
 }
 
 impl Tally {
+    const fn new() -> Self {
+        let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
+        Self { losses, calls: AtomicU64::new(0), times: Times::new() }
+    }
+
     pub(super) fn lose(&self, loss: Loss) {
         add(&self.losses[loss as usize - 1], 1);
     }
@@ -177,7 +181,7 @@ impl Thread {
             stage: AtomicU32::new(LIVE),
             launches: Log::new(),
             contexts: Log::new(),
-            tally: Tally::default(),
+            tally: Tally::new(),
             busy: AtomicBool::new(false),
             own: UnsafeCell::new(own),
             readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new() }),
@@ -322,22 +326,7 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     })
 }
 
-/// What the callbacks cost the application.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// API calls that were looked at, from enter to exit.
-    pub calls: u64,
-    /// How many of them were timed.
-    pub timed_calls: u64,
-    /// What the timed ones took inside gpuflame, nanoseconds.
-    pub timed_nanos: u64,
-}
-
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
-    all().fold(Cost::default(), |sum, thread| Cost {
-        calls: sum.calls + thread.tally.calls.load(Ordering::Relaxed),
-        timed_calls: sum.timed_calls + thread.tally.timed_calls.load(Ordering::Relaxed),
-        timed_nanos: sum.timed_nanos + thread.tally.timed_nanos.load(Ordering::Relaxed),
-    })
+    cost::of_all(all().map(|thread| (&thread.tally.calls, &thread.tally.times)))
 }

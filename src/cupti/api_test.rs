@@ -42,7 +42,7 @@ impl Tracer for Scribe {
 
     fn request_buffer() -> Option<Buffer> {
         let taken = BUFFERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        taken.is_ok().then(|| Buffer::new(4096))
+        taken.ok().and_then(|_| Buffer::new(4096))
     }
 
     fn buffer_completed(filled: Filled) {

@@ -4,28 +4,69 @@
 //! bare address; it comes back as [`Filled`]. CUPTI is believed about neither address nor size: a buffer
 //! that was not lent is not taken back, and no more than was lent is read.
 
+use std::mem::ManuallyDrop;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// Bytes of all buffers that there are.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all buffers that there are, whoever has them.
+pub fn bytes_held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
 /// Zeroed memory for activity records, aligned to 8 bytes.
+///
+/// It comes from the kernel and goes back there. Through the C library's allocator a buffer that is given
+/// back would raise the size up to which that one keeps memory for itself: the buffers of a burst would
+/// stay in the process, and the application's own large blocks with them.
 #[derive(Debug)]
-pub struct Buffer(Box<[u64]>);
+pub struct Buffer {
+    start: NonNull<u64>,
+    words: usize,
+}
+
+// SAFETY: a buffer owns its memory, as a box would.
+unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// A buffer of `bytes`, rounded up to a multiple of 8. NVIDIA recommends 1 to 10 MB.
-    ///
-    /// Large ones are fresh pages from the kernel: they cost nothing until CUPTI writes to them.
-    pub fn new(bytes: usize) -> Self {
-        Self(vec![0; bytes.div_ceil(8)].into_boxed_slice())
+    /// A buffer of `bytes`, rounded up to a multiple of 8; `None` for 0, or where the kernel gives none.
+    /// NVIDIA recommends 1 to 10 MB. It costs nothing until CUPTI writes to it.
+    pub fn new(bytes: usize) -> Option<Self> {
+        let words = bytes.div_ceil(8);
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
+        let start = unsafe { libc::mmap(null_mut(), 8 * words, rights, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        HELD.fetch_add(8 * words, Ordering::Relaxed);
+        Some(Self { start: NonNull::new(start.cast())?, words })
     }
 
     /// Its size in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len() * 8
+    pub fn bytes(&self) -> usize {
+        8 * self.words
     }
 
-    /// Whether nothing fits in it.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    fn words(&self) -> &[u64] {
+        // SAFETY: `words` mapped words, initialised by the kernel, that live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+
+    fn words_mut(&mut self) -> &mut [u64] {
+        // SAFETY: as in `words`, and `&mut self` means that nobody else reads them.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.bytes(), Ordering::Relaxed);
+        // SAFETY: a whole mapping of ours, and its owner is gone.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
     }
 }
 
@@ -44,8 +85,8 @@ impl Filled {
 
     /// The records.
     pub fn bytes(&self) -> &[u8] {
-        let words = &self.buffer.0;
-        let valid = self.valid.min(size_of_val::<[u64]>(words));
+        let words = self.buffer.words();
+        let valid = self.valid.min(size_of_val(words));
         // SAFETY: the bytes of initialised words, and no more of them than there are.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
@@ -53,8 +94,8 @@ impl Filled {
     /// The buffer, zeroed for its next use: as far as it was written, since early deliveries and flushes
     /// return buffers of a few records, by the thousand.
     pub fn recycle(mut self) -> Buffer {
-        let written = self.valid.div_ceil(8).min(self.buffer.0.len());
-        self.buffer.0[..written].fill(0);
+        let written = self.valid.div_ceil(8).min(self.buffer.words);
+        self.buffer.words_mut()[..written].fill(0);
         self.buffer
     }
 }
@@ -72,8 +113,7 @@ pub(super) struct Lent(Mutex<Vec<Loan>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Loan {
-    address: usize,
-    start: *mut u64,
+    start: NonNull<u64>,
     words: usize,
     is_spare: bool,
 }
@@ -97,30 +137,28 @@ impl Lent {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Lends `buffer`, or a spare one: its address and size in bytes.
+    /// Lends `buffer`, or a spare one: its address and size in bytes, which are 0 where the kernel gives no
+    /// memory at all.
     pub(super) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
-        let buffer = buffer.filter(|buffer| !buffer.is_empty());
         let is_spare = buffer.is_none();
-        let buffer = buffer.unwrap_or_else(|| Buffer::new(SPARE_BYTES));
-        let words = buffer.0.len();
-        let start = Box::into_raw(buffer.0).cast::<u64>();
-        self.loans().push(Loan { address: start.addr(), start, words, is_spare });
-        (start.cast(), words * 8)
+        let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
+        let Buffer { start, words } = *ManuallyDrop::new(buffer);
+        self.loans().push(Loan { start, words, is_spare });
+        (start.as_ptr().cast(), words * 8)
     }
 
     /// Takes back what CUPTI returns.
     pub(super) fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
         let loan = {
             let mut loans = self.loans();
-            let Some(at) = loans.iter().position(|loan| loan.address == address.addr()) else {
+            let Some(at) = loans.iter().position(|loan| loan.start.as_ptr().cast() == address) else {
                 return Returned::Stranger;
             };
             loans.swap_remove(at)
         };
-        let memory = std::ptr::slice_from_raw_parts_mut(loan.start, loan.words);
-        // SAFETY: `lend` made these two of a box, and the loan was struck off, so this happens once.
-        let buffer = Buffer(unsafe { Box::from_raw(memory) });
-        let valid = valid.min(buffer.len());
+        // `lend` took these two from a buffer, and the loan was struck off, so this happens once.
+        let buffer = Buffer { start: loan.start, words: loan.words };
+        let valid = valid.min(buffer.bytes());
         let filled = Filled { buffer, valid };
         if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }
     }
@@ -142,19 +180,19 @@ mod tests {
     #[test]
     fn a_buffer_comes_back_with_what_was_written_and_is_zero_again_when_recycled() {
         let lent = Lent::new();
-        let (start, size) = lent.lend(Some(Buffer::new(100)));
+        let (start, size) = lent.lend(Buffer::new(100));
         assert_eq!((size, start.addr() % 8), (104, 0));
         // SAFETY: the buffer has 104 bytes and is ours to write until it is taken back.
         unsafe { start.write_bytes(0xab, 16) };
         let Returned::Filled(filled) = lent.take_back(start, 16) else { panic!("not ours?") };
         assert_eq!(filled.bytes(), [0xab; 16]);
-        assert!(filled.recycle().0.iter().all(|word| *word == 0));
+        assert!(filled.recycle().words().iter().all(|word| *word == 0));
     }
 
     #[test]
     fn more_than_was_lent_is_never_read() {
         let lent = Lent::new();
-        let (start, _) = lent.lend(Some(Buffer::new(64)));
+        let (start, _) = lent.lend(Buffer::new(64));
         let Returned::Filled(filled) = lent.take_back(start, 1 << 40) else { panic!("not ours?") };
         assert_eq!(filled.bytes().len(), 64);
     }
@@ -162,7 +200,7 @@ mod tests {
     #[test]
     fn without_a_buffer_a_spare_one_is_lent() {
         let lent = Lent::new();
-        for nothing in [None, Some(Buffer::new(0))] {
+        for nothing in [None, Buffer::new(0)] {
             let (start, size) = lent.lend(nothing);
             assert_eq!(size, SPARE_BYTES);
             assert!(matches!(lent.take_back(start, 8), Returned::Spare(_)));
@@ -172,7 +210,7 @@ mod tests {
     #[test]
     fn what_was_not_lent_is_not_taken() {
         let lent = Lent::new();
-        let (start, _) = lent.lend(Some(Buffer::new(64)));
+        let (start, _) = lent.lend(Buffer::new(64));
         assert!(matches!(lent.take_back(start.wrapping_add(8), 8), Returned::Stranger));
         assert!(matches!(lent.take_back(start, 8), Returned::Filled(_)));
         assert!(matches!(lent.take_back(start, 8), Returned::Stranger));

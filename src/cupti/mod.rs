@@ -31,7 +31,7 @@ pub mod version;
 
 pub use activity::Tally;
 pub use api::Api;
-pub use buffer::{Buffer, Filled};
+pub use buffer::{Buffer, Filled, bytes_held};
 pub use callback::{Call, Layer, Tracer};
 pub use calls::{ApiCall, CallKind, classify, label};
 pub use driver::Driver;

@@ -10,7 +10,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::capture::{self, process};
 use crate::control::window::{self, State};
+use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
+use crate::unwind;
 
 use super::{Session, heap};
 
@@ -131,5 +133,5 @@ impl Collector {
 
 /// Bytes that gpuflame holds: mapped and on the heap.
 pub(super) fn bytes_held() -> usize {
-    capture::held().0 + heap::held()
+    capture::held().0 + unwind::bytes_held() + cupti::bytes_held() + heap::held()
 }

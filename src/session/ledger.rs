@@ -122,7 +122,9 @@ fn top(profile: &Profile) -> Vec<String> {
 }
 
 fn cost(cost: Cost, held: usize) -> String {
-    let mean = cost.timed_nanos.checked_div(cost.timed_calls);
-    let mean = mean.map_or_else(|| "not measured".to_owned(), |mean| format!("{mean} ns a call (mean)"));
-    format!("own cost: {mean}, {} calls, {:.1} MiB held", cost.calls, held as f64 / f64::from(1 << 20))
+    let each = match cost.median {
+        Some(median) => format!("{median} ns a call (median of {} timed)", cost.timed),
+        None => "not measured".to_owned(),
+    };
+    format!("own cost: {each}, {} calls, {:.1} MiB held", cost.calls, held as f64 / f64::from(1 << 20))
 }

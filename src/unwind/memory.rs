@@ -4,6 +4,14 @@
 //! path may call `malloc`. What a thread or the process needs for good is mapped here, zeroed, once.
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes mapped now.
+pub fn bytes_held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
 
 /// Maps `bytes` of zeroed memory, or `None` where the kernel refuses. It lies on a page boundary.
 pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
@@ -11,7 +19,11 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-    if address == libc::MAP_FAILED { None } else { NonNull::new(address.cast()) }
+    if address == libc::MAP_FAILED {
+        return None;
+    }
+    HELD.fetch_add(bytes, Ordering::Relaxed);
+    NonNull::new(address.cast())
 }
 
 /// Gives memory back that [`map`] handed out.
@@ -21,6 +33,7 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller vouches that this is a whole mapping of ours that nobody uses.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
+    HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// The word at `address`, whatever its alignment.

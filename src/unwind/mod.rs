@@ -40,6 +40,7 @@ mod portable;
 #[cfg(not(target_arch = "x86_64"))]
 use portable as engine;
 
+pub use memory::bytes_held;
 pub use modules::ModuleMap;
 
 /// The most frames of one stack that are kept. The root of a deeper stack is cut off.
