@@ -4,7 +4,6 @@
 use std::fmt::Write;
 
 use crate::capture::{self, Cost};
-use crate::join::{Activities, Launches};
 use crate::profile::{DeviceUse, Profile, WorkStats};
 use crate::record::{Loss, Missing, WindowEdge, Work};
 
@@ -20,8 +19,13 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     let tally = pipeline.join().tally();
     let lost = |loss| profile.losses().find(|(kind, _)| *kind == loss).map_or(0, |(_, count)| count);
     let mut lines = vec![
-        launches(&tally.launches, lost(Loss::LaunchesDropped) + lost(Loss::StacksNested)),
-        activities(&tally.activities, lost(Loss::ActivitiesDropped)),
+        sum(
+            "launches",
+            tally.launches.seen,
+            &tally.launches.parts(),
+            lost(Loss::LaunchesDropped) + lost(Loss::StacksNested),
+        ),
+        sum("activities", tally.activities.seen, &tally.activities.parts(), lost(Loss::ActivitiesDropped)),
         losses(&lost, tally.activities.untimed),
         format!("stacks {} distinct", pipeline.stacks()),
     ];
@@ -40,32 +44,11 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     })
 }
 
-/// `launches N = matched M + …`: every launch that was seen, and what became of it.
-fn launches(launches: &Launches, dropped: u64) -> String {
-    format!(
-        "launches {} = matched {} + {} {} + outside {} + dropped {}",
-        launches.seen + dropped,
-        launches.matched,
-        Missing::Pending.word(),
-        launches.pending + launches.open(),
-        launches.outside,
-        dropped
-    )
-}
-
-/// `activities N = matched M + …`: the same from the GPU's side.
-fn activities(activities: &Activities, dropped: u64) -> String {
-    format!(
-        "activities {} = matched {} + {} {} + {} {} + outside {} + dropped {}",
-        activities.seen + dropped,
-        activities.matched,
-        Missing::LaunchedBefore.word(),
-        activities.launched_before,
-        Missing::NoStack.word(),
-        activities.no_stack + activities.open(),
-        activities.outside,
-        dropped
-    )
+/// `launches N = matched M + …`: all that were seen, and what became of them.
+fn sum(what: &str, seen: u64, parts: &[(&str, u64)], dropped: u64) -> String {
+    let parts: Vec<_> =
+        parts.iter().chain(&[("dropped", dropped)]).map(|(word, n)| format!("{word} {n}")).collect();
+    format!("{what} {} = {}", seen + dropped, parts.join(" + "))
 }
 
 /// Everything that can be lost, also what was not: a line that scripts can rely on.
