@@ -10,7 +10,7 @@ use csv::ByteRecord;
 
 use super::leaf::Kind;
 use super::{clean, table};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, Missing, NameId, Row, Work};
 
@@ -80,6 +80,11 @@ impl<W: Write> ActivityTable<W> {
         if let Row::Name { id, text } = row {
             self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
         }
+    }
+
+    /// What went wrong, told once; the table is of no use then.
+    pub fn failure(&mut self) -> Option<Error> {
+        self.failed.take().map(table::error)
     }
 
     /// Ends the table and gives the writer back.

@@ -39,7 +39,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     );
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "gpuflame: {line}");
+        let _ = writeln!(text, "gpuflame: {}", super::on_one_line(line));
         text
     })
 }

@@ -339,7 +339,12 @@ impl Session {
 
 /// One line to stderr, which never fails and never splits.
 fn tell(message: &str) {
-    print(&format!("gpuflame: {}\n", message.replace('\n', " ")));
+    print(&format!("gpuflame: {}\n", on_one_line(message)));
+}
+
+/// Names and settings are other people's words: none may end a line or drive a terminal.
+fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn print(text: &str) {

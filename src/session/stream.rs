@@ -60,10 +60,13 @@ impl Streams {
         }
     }
 
-    fn table(&mut self) -> Option<&mut ActivityTable<BufWriter<File>>> {
-        match &mut self.activities {
-            Stream::Open(_, table) => Some(table),
-            _ => None,
+    /// Has `write` add to the table, if there is one. A table that fails goes at once: what it has written
+    /// so far takes room that the other outputs need.
+    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<BufWriter<File>>)) {
+        let Stream::Open(_, table) = &mut self.activities else { return };
+        write(table);
+        if let Some(error) = table.failure() {
+            self.activities = Stream::Failed(error);
         }
     }
 }
@@ -103,10 +106,10 @@ impl<W> Stream<W> {
 
 impl Sink for Streams {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        self.table().activity(activity, origin);
+        self.table(|table| table.activity(activity, origin));
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
-        self.table().pending(id, launched);
+        self.table(|table| table.pending(id, launched));
     }
 }

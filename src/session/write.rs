@@ -1,6 +1,6 @@
 //! Writes the outputs: each to a temporary name beside its final one, then renamed, so that nothing
-//! half-written ever has the name of a result. A file that cannot be written is one line; the others
-//! are written all the same.
+//! half-written ever has the name of a result. What cannot be written is one line for each cause; the
+//! others are written all the same.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -16,7 +16,7 @@ pub(super) struct Report {
     pub(super) written: Vec<PathBuf>,
     /// Files that got another name than asked for, since that one was taken.
     pub(super) renamed: Vec<Rename>,
-    /// One sentence for each file that could not be written.
+    /// One sentence for each reason for which files could not be written.
     pub(super) failures: Vec<String>,
 }
 
@@ -27,19 +27,31 @@ pub(super) fn all(
     mut write: impl FnMut(Format, &Path) -> Result<()>,
 ) -> Report {
     let suffixes: Vec<_> = formats.iter().map(|format| format.suffix()).collect();
-    let (paths, renamed) = outputs.choose(&suffixes, Path::exists);
+    // A link is a name that is taken, wherever it points.
+    let (paths, renamed) = outputs.choose(&suffixes, |path| path.symlink_metadata().is_ok());
     let mut report = Report { renamed, ..Report::default() };
+    let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     for (format, path) in formats.iter().zip(paths) {
-        match write(*format, &path) {
-            Ok(()) => report.written.push(path),
-            Err(error) => report.failures.push(format!(
-                "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
-                path.display()
-            )),
+        let Err(error) = write(*format, &path) else {
+            report.written.push(path);
+            continue;
+        };
+        let (error, name) = (error.to_string(), path.display().to_string());
+        match failed.iter_mut().find(|(known, _)| *known == error) {
+            Some((_, names)) => names.push(name),
+            None => failed.push((error, vec![name])),
         }
     }
+    report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.used));
     report
+}
+
+fn refusal(error: &str, names: &[String]) -> String {
+    format!(
+        "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
+        names.join(", ")
+    )
 }
 
 /// Writes one file, all of it or none.
@@ -144,6 +156,23 @@ mod tests {
         );
         assert_eq!(report.failures, [expected]);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_cause_is_told_once_for_all_its_files() {
+        let folder = folder("cause");
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let report = write(&outputs, &[Format::Folded, Format::Svg, Format::Csv], |format| {
+            Err(Error::new(ErrorKind::Io, if format == Format::Svg { "no room" } else { "no leave" }))
+        });
+        let folder = folder.display();
+        let next = "set GPUFLAME_OUTPUT to a place that can be written and has room";
+        let expected = [
+            format!("cannot write {folder}/x.folded, {folder}/x.csv: no leave; {next}"),
+            format!("cannot write {folder}/x.svg: no room; {next}"),
+        ];
+        assert_eq!(report.failures, expected);
+        fs::remove_dir_all(folder.to_string()).unwrap();
     }
 
     #[test]

@@ -271,6 +271,11 @@ impl Truth {
         self.totals[what].as_u64().unwrap_or_else(|| panic!("no {what} in {}", self.totals))
     }
 
+    /// How many records the simulated stack made wrong in this way.
+    pub fn fault(&self, name: &str) -> u64 {
+        self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
+    }
+
     fn add(&mut self, row: &Value) {
         let text = |field: &str| row[field].as_str().unwrap_or_default();
         let leaf = match text("kind") {

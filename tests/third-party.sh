@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Installs NVIDIA's own Python binding, `cuda-bindings` from PyPI, into FOLDER, once, and prints the Python
+# that has it: a client of the driver's interface that we did not write.
+#
+#   tests/third-party.sh FOLDER       exits with 75, and a sentence, if it cannot be had
+set -euo pipefail
+version=13.0.3
+folder=${1:?"usage: tests/third-party.sh FOLDER"}/cuda-bindings-$version
+python=$folder/bin/python
+
+if [ ! -e "$folder/done" ]; then
+    rm -rf "$folder"
+    python3 -m venv "$folder" >&2
+    # numpy and the rest of what it may use is not needed: the binding only.
+    "$python" -m pip install -q --only-binary=:all: --no-deps "cuda-bindings==$version" "cuda-pathfinder" >&2 || {
+        echo "cuda-bindings $version cannot be had from PyPI" >&2
+        exit 75
+    }
+    touch "$folder/done"
+fi
+echo "$python"
