@@ -58,26 +58,27 @@ install_toolkit() {
     echo "$packages" >"$toolkit/stamp"
 }
 
-# Real code for the Hopper GPUs, PTX for what comes after, and for older ones: no GPU older than Turing
-# runs CUDA 13.
-architectures="-gencode arch=compute_75,code=compute_75 -gencode arch=compute_90,code=[sm_90,compute_90]"
+# Machine code for Hopper, PTX for what came after and, from compute_75 on, before: CUDA 13 has nothing older.
+set -- -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart $cudart \
+    -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
 
 if [ "$(system_nvcc)" -ge 12 ]; then
     nvcc=nvcc
-    libraries=
 else
     install_toolkit
     cuda=$(echo "$toolkit"/lib/python3*/site-packages/nvidia/cu13)
     nvcc=$cuda/bin/nvcc
-    # With a run path the program finds its libcudart; LD_LIBRARY_PATH still goes before it.
-    libraries="-L$cuda/lib -Xlinker --enable-new-dtags,-rpath,$cuda/lib"
+    # With a run path the program finds its libcudart; as a new dtag, LD_LIBRARY_PATH still goes before it.
+    # The linker takes it from the environment, since nvcc breaks options at spaces.
+    export LD_RUN_PATH="$cuda/lib"
+    set -- "$@" "-L$cuda/lib" -Xlinker --enable-new-dtags
 fi
 
 # Whether $1 must be built anew: it is older than a source, a header or this script.
 stale() {
     [ -x "$1" ] || return 0
-    for source in "$2" "$here"/*.h "$here"/*/*.h "$here/build-cuda.sh"; do
-        [ "$source" -nt "$1" ] && return 0
+    for input in "$2" "$here"/*.h "$here"/*/*.h "$here/build-cuda.sh"; do
+        [ "$input" -nt "$1" ] && return 0
     done
     return 1
 }
@@ -88,15 +89,13 @@ for source in "$here"/*.cu; do
     program=$out/$name$suffix
     stale "$program" "$source" || continue
     log=$program.log
-    # shellcheck disable=SC2086 # lists of words
-    if "$nvcc" -g -O2 -lineinfo -Xcompiler -Wall,-Wextra $architectures -cudart $cudart \
-        "$source" -o "$program.new" $libraries >"$log" 2>&1; then
+    if "$nvcc" "$@" "$source" -o "$program.new" >"$log" 2>&1; then
         mv "$program.new" "$program"
         echo "$program"
     else
         rm -f "$program.new"
         reason=$(grep -m1 -i error "$log" | sed "s|^$here/|examples/|" | grep .) ||
-            reason="examples/$name.cu: nvcc failed"
+            reason="examples/$name.cu: nvcc failed: $(tail -n 1 "$log")"
         say "$reason; the rest is in $log"
         failed=1
     fi

@@ -3,8 +3,8 @@
  * computes nothing; on a real GPU its launches fail with "invalid device function".
  *
  *     libs=$(tests/gpusim/run --stage)
- *     cc -std=c99 -O2 -g examples/llm_inference.c -I tests/gpusim/include -L $libs -lcudart -lpthread -lm -o llm
- *     CUDA_INJECTION64_PATH=libgpuflame.so tests/gpusim/run ./llm --tokens 256
+ *     cc -std=c99 -O2 -g examples/llm_inference.c -o llm -isystem tests/gpusim/include -L $libs -lcudart -lpthread -lm
+ *     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so tests/gpusim/run ./llm --tokens 256
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 

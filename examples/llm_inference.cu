@@ -2,7 +2,7 @@
 // launches them is llm/program.h. They are written to be right and plain, not to be fast.
 //
 //     examples/build-cuda.sh
-//     CUDA_INJECTION64_PATH=libgpuflame.so target/examples-cuda/llm_inference --tokens 256
+//     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/llm_inference --tokens 256
 //
 // --check holds every token's probabilities against a CPU's (llm/reference.h).
 

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// `frame!(decode)` at the top of `fn decode` keeps `demo::workload::decode` on this thread's path until
 /// the function returns. (It also keeps the last call of the function from becoming a jump.)
 macro_rules! frame {
-    ($function:ident) => {
+    ($function:path) => {
         let _frame = $crate::call_site::Frame::enter(concat!(module_path!(), "::", stringify!($function)));
     };
 }

@@ -4,7 +4,8 @@
 //! One [`Gpu`] is one device's primary context, current on the thread that opened it. Nothing is freed:
 //! the process ends with its work, and the driver frees what it held.
 
-use crate::{Result, call_site};
+use crate::Result;
+use crate::call_site::{self, frame};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
@@ -213,7 +214,9 @@ impl Gpu {
     }
 
     /// Copies `from` into the beginning of `to`; returns when `from` is needed no more.
+    #[inline(never)]
     pub(crate) fn write(&self, to: &Buffer, from: &[f32]) -> Result<()> {
+        frame!(Gpu::write);
         assert!(from.len() <= to.len, "it must fit");
         call_site::tell();
         // SAFETY: both sides have that many bytes, and `from` has been read when the call returns.
@@ -222,7 +225,9 @@ impl Gpu {
     }
 
     /// Copies the beginning of `from` into `to`, on `stream`; returns when that is done.
+    #[inline(never)]
     pub(crate) fn read(&self, to: &mut [f32], from: &Buffer, stream: Stream) -> Result<()> {
+        frame!(Gpu::read);
         assert!(to.len() <= from.len, "it must fit");
         call_site::tell();
         let bytes = size_of_val(to);
@@ -235,7 +240,9 @@ impl Gpu {
     }
 
     /// Gives `stream` the work of copying `from` into the beginning of `to`.
+    #[inline(never)]
     pub(crate) fn copy(&self, to: &Buffer, from: &Buffer, stream: Stream) -> Result<()> {
+        frame!(Gpu::copy);
         assert!(from.len <= to.len, "it must fit");
         call_site::tell();
         // SAFETY: both sides have that many bytes, and device memory is never freed.
@@ -244,7 +251,9 @@ impl Gpu {
     }
 
     /// Gives `stream` the work of filling `buffer` with zeros.
+    #[inline(never)]
     pub(crate) fn clear(&self, buffer: &Buffer, stream: Stream) -> Result<()> {
+        frame!(Gpu::clear);
         call_site::tell();
         // SAFETY: the buffer has that many bytes, and device memory is never freed.
         let code = unsafe { (self.api.set)(buffer.address, 0, buffer.bytes(), stream.0) };
@@ -255,6 +264,7 @@ impl Gpu {
     ///
     /// # Safety
     /// `arguments` are those that the kernel declares, and it stays inside the buffers.
+    #[inline(never)]
     pub(crate) unsafe fn launch(
         &self,
         kernel: Kernel,
@@ -262,6 +272,7 @@ impl Gpu {
         stream: Stream,
         arguments: &[Argument],
     ) -> Result<()> {
+        frame!(Gpu::launch);
         const BLOCK: u32 = 128;
         // A count takes the first half of its word: CUDA runs on little-endian machines only.
         let mut values: Vec<u64> = arguments.iter().map(|argument| argument.word()).collect();

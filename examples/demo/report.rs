@@ -6,6 +6,7 @@ use std::path::Path;
 
 /// One row: a kernel, a direction of copies, or memset.
 struct Work {
+    kind: String,
     name: String,
     count: String,
     total_ns: u64,
@@ -18,14 +19,15 @@ pub(crate) fn top_five(table: &Path) -> Result<()> {
     let mut works = read(table).map_err(|e| format!("{}: {e}", table.display()))?;
     works.sort_by_key(|work| std::cmp::Reverse(work.total_ns));
     println!();
-    println!("{:>7}  {:>10}  {:>7}  {:>10}  name", "share", "total", "count", "average");
+    println!("{:>7}  {:>10}  {:>7}  {:>10}  {:<6}  name", "share", "total", "count", "average", "kind");
     for work in works.iter().take(5) {
         println!(
-            "{:>6.1}%  {:>10}  {:>7}  {:>10}  {}",
+            "{:>6.1}%  {:>10}  {:>7}  {:>10}  {:<6}  {}",
             work.share.parse::<f64>().unwrap_or_default(),
             duration(work.total_ns),
             work.count,
             duration(work.average_ns),
+            work.kind,
             work.name
         );
     }
@@ -53,6 +55,7 @@ fn work(header: &StringRecord, row: &StringRecord) -> Result<Work> {
         text.parse().map_err(|_| format!("{column} is {text:?}, not a number"))
     };
     Ok(Work {
+        kind: text("kind")?,
         name: text("name")?,
         count: text("count")?,
         total_ns: number("total_ns")?,

@@ -6,7 +6,7 @@
  * so both are the same program, and both must give the same stacks. It is written in what C99 and C++
  * have in common. The functions stand so that a flame graph of them reads well:
  *
- *     main;serve;generate;decode;forward;layer;attention_block;matmul
+ *     main;serve;generate;decode;forward;layer;attention_block;matmul;matmul_kernel
  */
 #ifndef LLM_PROGRAM_H
 #define LLM_PROGRAM_H
@@ -34,10 +34,13 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
+/* The stub that stands for a kernel on the host is a function of the kernel's name, and has a frame. */
 #define RUN(kernel, blocks, threads, stream, ...) \
     do { \
+        const size_t caller = call_site_enter(#kernel); \
         CUDA_CALL_SITE(); \
         LAUNCH(kernel, blocks, threads, stream)(__VA_ARGS__); \
+        call_site_leave(caller); \
         check(cudaGetLastError(), #kernel); \
     } while (0)
 

@@ -1,6 +1,6 @@
 //! All that happens on the application's threads.
 //!
-//! [`callback`] is the hot path, and one file. What it writes goes through a [`log`] a thread to the
+//! `callback` is the hot path, and one file. What it writes goes through a `log` a thread to the
 //! collector, which calls [`drain`]. Nothing here knows what becomes of the rows.
 
 #![allow(unsafe_code)]

@@ -8,7 +8,7 @@
 //!                               +--> Failed (said once; the application runs on)
 //! ```
 //!
-//! [`collector`] is the thread that gathers rows, [`pipeline`] what it feeds, [`write`] and [`ledger`]
+//! `collector` is the thread that gathers rows, `pipeline` what it feeds, `write` and `ledger`
 //! what comes out.
 
 mod collector;
@@ -69,6 +69,10 @@ static STAGE_CHANGED: Condvar = Condvar::new();
 /// What the driver's injection does: sets up the session and, unless the settings say otherwise, opens
 /// a window. Says in one line why it cannot.
 pub fn inject() {
+    // In a forked child even our locks are not to be trusted.
+    if window::state() == State::Dead {
+        return;
+    }
     // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
     // waiting for it could wait for ourselves.
     match *STAGE.lock() {
@@ -84,6 +88,9 @@ pub fn inject() {
 
 /// Sets up the session if there is none, and opens a window.
 pub fn start() -> Result<()> {
+    if window::state() == State::Dead {
+        return Err(over());
+    }
     loop {
         let mut stage = STAGE.lock();
         match &*stage {
@@ -128,6 +135,9 @@ pub fn disable_after_panic() {
 }
 
 fn running() -> Result<&'static Session> {
+    if window::state() == State::Dead {
+        return Err(over());
+    }
     match &*STAGE.lock() {
         Stage::Running(session) => Ok(session),
         Stage::Failed(error) => Err(error.clone()),
@@ -139,7 +149,7 @@ fn running() -> Result<&'static Session> {
 }
 
 fn over() -> Error {
-    Error::new(ErrorKind::State, "the process is ending, and the outputs are written")
+    Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -258,14 +268,14 @@ fn on_event(event: Event<'_>) {
 /// Gathers what is left and, when called for the last time, writes the outputs. Called by the C
 /// library on the thread that exits, once for every registration.
 fn at_exit() {
+    if window::state() == State::Dead {
+        return;
+    }
     let is_last = process::exit_calls_left() == 0;
     let session = match &*STAGE.lock() {
         Stage::Running(session) => *session,
         _ => return,
     };
-    if window::state() == State::Dead {
-        return;
-    }
     if !session.gather_the_rest() {
         tell("the tracer did not answer within 5 s; what it still held is lost, the rest is written");
     }

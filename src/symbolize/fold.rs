@@ -114,7 +114,8 @@ fn is_start(name: &str, in_rust: bool) -> bool {
     ];
     NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || (in_rust && name.contains("FnOnce") && name.contains("call_once"))
+        // Named by DWARF without its path where it was inlined.
+        || (in_rust && (name.contains("FnOnce") && name.contains("call_once") || name.starts_with("call_once<")))
 }
 
 #[cfg(test)]
@@ -206,6 +207,9 @@ mod tests {
             std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>;\
             <fn() as core::ops::function::FnOnce<()>>::call_once;demo::main;demo::run;cuLaunchKernel";
         assert_eq!(shown(main), "demo::main;demo::run;cuLaunchKernel");
+        let inlined =
+            "std::sys::backtrace::__rust_begin_short_backtrace;call_once<fn(), ()>;demo::main;cuLaunchKernel";
+        assert_eq!(shown(inlined), "demo::main;cuLaunchKernel");
         let thread = "libc!clone3;libc!start_thread;std::sys::thread::unix::Thread::new::thread_start;\
             <Box as FnOnce>::call_once;std::thread::Builder::spawn_unchecked_::{{closure}};\
             std::sys::backtrace::__rust_begin_short_backtrace;demo::worker::{{closure}};cuLaunchKernel";

@@ -125,8 +125,8 @@ impl Row<'_> {
             CfaRule::Expression(expression) => (false, self.constant_above_rsp(expression, pc)?),
         };
         let saved = match self.row.register(X86_64::RBP) {
-            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 0,
-            Some(RegisterRule::Offset(below)) if below < 0 && below % 8 == 0 => {
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 1,
+            Some(RegisterRule::Offset(below)) if below < -8 && below % 8 == 0 => {
                 u16::try_from(-below / 8).ok()?
             }
             Some(_) => return None,

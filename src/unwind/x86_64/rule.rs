@@ -9,7 +9,8 @@
 //!
 //! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack
 //! pointer) is `rsp + offset`, or `rbp + offset` with BP set; the return address lies at `CFA - 8`; and
-//! rbp, where k is not 0, was saved at `CFA - 8k`. The other kinds say what else there is.
+//! rbp was saved at `CFA - 8k`, or not at all where k is 1: so the word at `CFA - 8k` can be read in any
+//! case, and the walk needs no branch. The other kinds say what else there is.
 //! EX is set only in the copy that a walk keeps of a rule: the frame was interrupted, and did not call.
 
 /// How to leave a frame. See the module's drawing.
@@ -41,10 +42,10 @@ const KIND_SHIFT: u32 = 56;
 const SAVED_SHIFT: u32 = 32;
 
 impl Rule {
-    /// CFA = rsp + `offset` or, where `from_bp`, rbp + `offset`; rbp saved at CFA - 8 `saved`.
+    /// CFA = rsp + `offset` or, where `from_bp`, rbp + `offset`; rbp saved at CFA - 8 `saved`, 1 = not at all.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
         let base = if from_bp { BP } else { 0 };
-        Self(base | u64::from(saved) << SAVED_SHIFT | u64::from(offset as u32))
+        Self(base | u64::from(saved.max(1)) << SAVED_SHIFT | u64::from(offset as u32))
     }
 
     /// CFA = `*(rbp + offset)`.
@@ -64,6 +65,12 @@ impl Rule {
     #[inline(always)]
     pub(super) fn is_step(self) -> bool {
         self.0 >> KIND_SHIFT == 0
+    }
+
+    /// Whether this is a step out of a frame that called.
+    #[inline(always)]
+    pub(super) fn is_plain(self) -> bool {
+        self.0 >> EXACT.trailing_zeros() == 0
     }
 
     pub(super) fn kind(self) -> Kind {
@@ -87,10 +94,16 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// How far below the CFA rbp was saved, in bytes; 0 = it was not.
+    /// How far below the CFA rbp was saved, in bytes; if it was not, the return address lies there.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & 0xffff) * 8
+    }
+
+    /// Whether the caller's rbp was saved, and is not the frame's own.
+    #[inline(always)]
+    pub(super) fn restores_bp(self) -> bool {
+        self.saved() > 8
     }
 
     /// The same rule, marked as that of a frame whose address is not a return address.
@@ -119,7 +132,8 @@ mod tests {
         let rule = Rule::step(true, -24, 65535);
         assert!(rule.is_step() && rule.is_bp_based());
         assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 65535 * 8, Kind::Step));
-        assert_eq!(Rule::step(false, i32::MAX, 0).offset(), i64::from(i32::MAX));
+        assert_eq!(Rule::step(false, i32::MAX, 1).offset(), i64::from(i32::MAX));
+        assert!(rule.restores_bp() && !Rule::step(false, 8, 1).restores_bp());
     }
 
     #[test]

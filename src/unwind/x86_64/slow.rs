@@ -84,7 +84,7 @@ impl Walk<'_> {
     pub(super) fn run_slowly(&mut self, entry: &Entry) -> Walked {
         let mut registers = Registers::at(entry);
         let mut is_exact = false;
-        let Some(mut bounds) = Bounds::around(registers.sp(), self.stacks) else {
+        let Some(mut bounds) = Bounds::entered_at(registers.sp(), self.stacks) else {
             return self.result(0, End::Lost, false);
         };
         for count in 0..MAX_FRAMES {
@@ -103,7 +103,7 @@ impl Walk<'_> {
                 return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
             }
             if is_exact {
-                match Bounds::around(registers.sp(), self.stacks) {
+                match Bounds::entered_at(registers.sp(), self.stacks) {
                     Some(next) => bounds = next,
                     None => return self.result(count + 1, End::Lost, false),
                 }
@@ -132,7 +132,7 @@ impl Walk<'_> {
 
     fn trust_frame_pointer(&mut self, registers: &Registers, bounds: &Bounds) -> Left {
         let (sp, bp) = (registers.sp(), registers.bp());
-        if !is_frame_pointer(sp, bp, bounds) {
+        if !is_frame_pointer(sp, bp, *bounds) {
             return Left::Unknown;
         }
         let (Some(saved), Some(pc)) = (bounds.read_guess(sp, bp), bounds.read_guess(sp, bp + 8)) else {

@@ -1,7 +1,8 @@
 //! The rules that have been compiled so far, shared by all threads.
 //!
-//! Open addressing over 16-byte slots `{key, rule}`. The key is the looked-up address (47 bits) with the
-//! low 16 bits of the loader's unload count above it, so that an unload makes every older rule
+//! Open addressing over 16-byte slots `{key, rule}`. The key is a *place*, one more than the address that
+//! is looked up, so that a return address is its own place; above its 47 bits stand the low 16 bits of
+//! the loader's unload count, so that an unload makes every older rule
 //! unfindable at once: its slot is then free for the next rule. Nobody waits for anybody:
 //!
 //! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release.
@@ -28,6 +29,9 @@ const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 const ADDRESS: u64 = (1 << 48) - 1;
 
+/// Multiplies a key into a hash. It is shifted so that the tag falls out: a walk need not wait for it.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
+
 #[repr(C, align(16))]
 struct Slot {
     key: AtomicU64,
@@ -39,8 +43,8 @@ const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
 /// A table and its size. It is followed in memory by `capacity + REACH` slots.
 #[repr(C, align(64))]
 pub(super) struct Table {
-    /// 64 - log2(capacity): how far a hash is shifted to give a home.
-    shift: u32,
+    /// The bits of a hash that are the home's distance from the first slot, in bytes.
+    homes: u64,
     /// The unload count above the 16 bits that keys hold. A table serves one era only, so no tag comes back.
     era: u32,
     /// The unload count that `live` counts for.
@@ -58,10 +62,10 @@ fn tag(counts: Counts) -> u64 {
     u64::from(counts.unloads()) << 48
 }
 
-/// The key under which the rule for `address` is stored while the loader is in state `counts`.
+/// The key under which the rule for `place` is stored while the loader is in state `counts`.
 #[inline(always)]
-pub(super) fn key(address: u64, counts: Counts) -> u64 {
-    (address & ADDRESS) | tag(counts)
+fn key(place: u64, counts: Counts) -> u64 {
+    (place & ADDRESS) | tag(counts)
 }
 
 /// Whether the rule under `found` was made before an unload that the one for `key` knows of.
@@ -107,10 +111,10 @@ fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'sta
     published
 }
 
-/// Stores `rule` for all threads, in a larger table if need be.
-pub(super) fn remember(key: u64, rule: Rule, counts: Counts) {
+/// Stores the rule for `place` for all threads, in a larger table if need be.
+pub(super) fn remember(place: u64, rule: Rule, counts: Counts) {
     let Some(table) = current(counts) else { return };
-    if table.put(key, rule, counts) != Stored::Yes {
+    if table.put(key(place, counts), rule, counts) != Stored::Yes {
         replace(Some(table), table.capacity() * 2, counts);
     }
 }
@@ -122,28 +126,39 @@ impl Table {
 
     fn map(capacity: usize, era: u32) -> Option<*mut Self> {
         let table = memory::map(Self::bytes(capacity))?.cast::<Self>().as_ptr();
-        let shift = u64::BITS - capacity.trailing_zeros();
+        let homes = ((capacity - 1) * size_of::<Slot>()) as u64;
         // SAFETY: the fresh mapping is page-aligned and large enough; zeroed slots are empty slots.
-        unsafe { table.write(Self { shift, era, unloads: AtomicU32::new(0), live: AtomicU32::new(0) }) };
+        unsafe { table.write(Self { homes, era, unloads: AtomicU32::new(0), live: AtomicU32::new(0) }) };
         Some(table)
     }
 
     fn capacity(&self) -> usize {
-        1 << (u64::BITS - self.shift)
+        self.homes as usize / size_of::<Slot>() + 1
     }
 
-    /// The slots in which `key` may lie.
+    /// The slots in which the rule for the place in `key` may lie.
     #[inline(always)]
     fn reach(&self, key: u64) -> &[Slot] {
-        let home = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
+        let home = key.wrapping_mul(SPREAD) >> 32 & self.homes;
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` laid out capacity + REACH slots behind the header, and home < capacity.
-        unsafe { std::slice::from_raw_parts(slots.add(home), REACH) }
+        // SAFETY: `map` laid out capacity + REACH slots behind the header, and the home is among the first
+        // `capacity`, at a multiple of a slot's size.
+        unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), REACH) }
     }
 
-    /// The rule stored under `key`.
+    /// The rule for `place`, stored in the loader state `counts`.
     #[inline(always)]
-    pub(super) fn get(&self, key: u64) -> Option<Rule> {
+    pub(super) fn get(&self, place: u64, counts: Counts) -> Option<Rule> {
+        let key = key(place, counts);
+        let home = &self.reach(place)[0];
+        if home.key.load(Ordering::Acquire) == key {
+            return Some(Rule(home.rule.load(Ordering::Acquire)));
+        }
+        self.get_from_others(key)
+    }
+
+    #[inline(never)]
+    fn get_from_others(&self, key: u64) -> Option<Rule> {
         for slot in self.reach(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key {

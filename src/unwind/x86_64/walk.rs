@@ -3,11 +3,13 @@
 //! It reads the stack and nothing else, and no word outside the bounds of the stack that it is on. What
 //! a compact rule cannot say (see `rule`) is done in `slow`, which starts over with all registers.
 
+use std::hint::select_unpredictable;
+
 use super::compile::Compiler;
 use super::rule::{Kind, Rule};
 use super::stub::Entry;
-use super::table::{self, Table};
-use crate::unwind::bounds::{Stack, Stacks};
+use super::table;
+use crate::unwind::bounds::Stacks;
 use crate::unwind::loader::{self, Counts, Object};
 use crate::unwind::memory::{word, word_if_mapped};
 use crate::unwind::{MAX_FRAMES, notes};
@@ -28,6 +30,19 @@ pub(super) struct Step {
     pub(super) bp: u64,
     /// How it is left.
     pub(super) rule: Rule,
+}
+
+impl Step {
+    /// A copy, made word by word as the walk wrote it a moment ago. Wider loads, which a compiler is fond of,
+    /// would wait until those writes have left the processor's store buffer: 5 ns a frame.
+    #[inline(always)]
+    pub(super) fn by_words(&self) -> Self {
+        let read = |word: &u64| {
+            // SAFETY: a reference is valid to read.
+            unsafe { std::ptr::from_ref(word).read_volatile() }
+        };
+        Self { pc: read(&self.pc), sp: read(&self.sp), bp: read(&self.bp), rule: Rule(read(&self.rule.0)) }
+    }
 }
 
 /// Why a walk ended.
@@ -78,24 +93,25 @@ pub(super) struct Walked {
 /// The stack that a walk is on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    stack: Stack,
+    hi: u64,
+    /// How far below its stack pointer a frame may have kept something: the 128 bytes that a leaf function
+    /// may use, unless the stack ends before.
+    below: u64,
     /// Whether this is the thread's own stack, which stays mapped to its very end.
     is_own: bool,
 }
 
 impl Bounds {
-    /// The stack that holds `sp`.
-    pub(super) fn around(sp: u64, stacks: &mut Stacks) -> Option<Self> {
+    /// The stack that holds `sp`, where a walk enters it: from there it goes up.
+    pub(super) fn entered_at(sp: u64, stacks: &mut Stacks) -> Option<Self> {
         let stack = stacks.holding(sp)?;
-        Some(Self { stack, is_own: stack == stacks.own() })
+        Some(Self { hi: stack.hi, below: (sp - stack.lo).min(128), is_own: stack == stacks.own() })
     }
 
-    /// Whether a frame at `sp` may have kept something at `address`: above `sp`, or in the 128 bytes
-    /// below it that a leaf function may use.
+    /// Whether a frame at `sp` may have kept a word at `address`.
     #[inline(always)]
     pub(super) fn has_word(&self, sp: u64, address: u64) -> bool {
-        let Stack { lo, hi } = self.stack;
-        address.wrapping_sub(lo) <= hi.wrapping_sub(8).wrapping_sub(lo) && address >= sp.wrapping_sub(128)
+        (address >= sp.wrapping_sub(self.below)) & (address <= self.hi.wrapping_sub(8))
     }
 
     #[inline(always)]
@@ -104,10 +120,10 @@ impl Bounds {
         self.has_word(sp, address).then(|| unsafe { word(address) })
     }
 
-    /// Whether a frame at `sp` may have its caller's stack pointer at `cfa`.
+    /// Whether a frame at `sp` may have its caller's stack pointer at `cfa`, and a return address below.
     #[inline(always)]
     pub(super) fn leads_on(&self, sp: u64, cfa: u64) -> bool {
-        cfa.wrapping_sub(sp).wrapping_sub(1) < self.stack.hi.wrapping_sub(sp)
+        (cfa >= sp.wrapping_add(8)) & (cfa <= self.hi)
     }
 
     /// A word that a frame pointer leads to. The cached bounds of a foreign stack are not enough here.
@@ -125,12 +141,30 @@ impl Bounds {
 /// Where a walk is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    pub(super) pc: u64,
+    /// What rules are stored under (see `table`): the return address, or one more than the address that was
+    /// interrupted.
+    place: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// Whether `pc` is an interrupted instruction and no return address.
+    /// Whether the frame was interrupted, and did not call.
     pub(super) is_exact: bool,
 }
+
+impl Cursor {
+    /// The return address, or the instruction that was interrupted.
+    #[inline(always)]
+    pub(super) fn pc(&self) -> u64 {
+        self.place.wrapping_sub(u64::from(self.is_exact))
+    }
+
+    #[inline(always)]
+    fn leaving_by(&self, rule: Rule) -> Step {
+        Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact) }
+    }
+}
+
+/// Where leaving a frame led to, or why it ends there.
+type Left = Result<Cursor, End>;
 
 /// What a walk needs: borrowed from the thread's engine.
 pub(super) struct Walk<'a> {
@@ -145,8 +179,8 @@ impl Walk<'_> {
     /// Walks from `entry` on until `join` knows the rest, and writes the steps, leaf first.
     #[inline(always)]
     pub(super) fn run(&mut self, entry: &Entry, join: &mut impl Join) -> Walked {
-        let mut cursor = Cursor { pc: entry.pc, sp: entry.sp(), bp: entry.rbp, is_exact: false };
-        let Some(mut bounds) = Bounds::around(cursor.sp, self.stacks) else {
+        let mut cursor = Cursor { place: entry.pc, sp: entry.sp(), bp: entry.rbp, is_exact: false };
+        let Some(mut bounds) = Bounds::entered_at(cursor.sp, self.stacks) else {
             return self.result(0, End::Lost, false);
         };
         let table = table::current(self.counts);
@@ -154,18 +188,29 @@ impl Walk<'_> {
             if let Some(frame) = join.reached(&cursor) {
                 return self.result(count, End::Joined(frame), bounds.is_own);
             }
-            let rule = self.rule(table, &cursor);
-            self.steps[count] =
-                Step { pc: cursor.pc, sp: cursor.sp, bp: cursor.bp, rule: rule.at_exact(cursor.is_exact) };
-            let ended = if rule.is_step() {
-                step(rule, &mut cursor, &bounds)
-            } else if rule.kind() == Kind::Slow {
-                return self.run_slowly(entry);
-            } else {
-                self.special(rule, &mut cursor, &mut bounds)
+            let rule = match table.and_then(|table| table.get(cursor.place, self.counts)) {
+                Some(rule) => rule,
+                None => self.compile(cursor),
             };
-            if let Some(end) = ended {
-                return self.result(count + 1, end, bounds.is_own);
+            self.steps[count] = cursor.leaving_by(rule);
+            let left = if rule.is_step() {
+                step(rule, cursor, bounds)
+            } else {
+                match rule.kind() {
+                    Kind::Step => step(rule, cursor, bounds),
+                    Kind::Realigned => realigned(rule, cursor, bounds),
+                    Kind::Unknown => self.unknown(rule, cursor, bounds),
+                    Kind::Signal => self.interrupted(cursor, bounds).map(|(interrupted, on)| {
+                        bounds = on;
+                        interrupted
+                    }),
+                    Kind::End => Err(End::Bottom),
+                    Kind::Slow => return self.run_slowly(entry),
+                }
+            };
+            match left {
+                Ok(caller) => cursor = caller,
+                Err(end) => return self.result(count + 1, end, bounds.is_own),
             }
         }
         self.result(MAX_FRAMES, End::TooDeep, bounds.is_own)
@@ -175,24 +220,16 @@ impl Walk<'_> {
         Walked { count, end, is_guessed: self.is_guessed, is_on_own_stack }
     }
 
-    #[inline(always)]
-    fn rule(&mut self, table: Option<&Table>, cursor: &Cursor) -> Rule {
-        let address = cursor.pc.wrapping_sub(u64::from(!cursor.is_exact));
-        match table.and_then(|table| table.get(table::key(address, self.counts))) {
-            Some(rule) => rule,
-            None => self.compile(address, cursor.pc),
-        }
-    }
-
-    /// Finds out the rule for `address` and stores it for all threads.
+    /// Finds out the rule for where `cursor` is, and stores it for all threads.
     #[cold]
     #[inline(never)]
-    fn compile(&mut self, address: u64, pc: u64) -> Rule {
+    fn compile(&mut self, cursor: Cursor) -> Rule {
+        let address = cursor.place.wrapping_sub(1);
         let counts = loader::poll();
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
             notes::object(object, counts);
-            compiler.rule(object, address, pc)
+            compiler.rule(object, address, cursor.pc())
         };
         // Code on the stack cannot be unloaded; but after a guess this may be no code on the stack.
         let found = if self.is_guessed {
@@ -204,103 +241,77 @@ impl Walk<'_> {
             notes::unknown(address, counts);
             Rule::unknown(counts.loads())
         });
-        table::remember(table::key(address, counts), rule, counts);
+        table::remember(cursor.place, rule, counts);
         rule
     }
 
-    /// Leaves a frame whose rule is no plain step.
+    /// Goes on below a signal, where the kernel saved the registers; perhaps on another stack.
     #[cold]
     #[inline(never)]
-    fn special(&mut self, rule: Rule, cursor: &mut Cursor, bounds: &mut Bounds) -> Option<End> {
-        match rule.kind() {
-            Kind::Step => step(rule, cursor, bounds),
-            Kind::End => Some(End::Bottom),
-            Kind::Realigned => realigned(rule, cursor, bounds),
-            Kind::Signal => self.interrupted(cursor, bounds),
-            Kind::Unknown => self.unknown(rule, cursor, bounds),
-            Kind::Slow => Some(End::Lost),
+    fn interrupted(&mut self, from: Cursor, bounds: Bounds) -> Result<(Cursor, Bounds), End> {
+        let saved = |offset| bounds.read(from.sp, from.sp.wrapping_add(offset)).ok_or(End::Lost);
+        let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
+        let on = Bounds::entered_at(sp, self.stacks).ok_or(End::Lost)?;
+        if pc == 0 {
+            // A call of a null pointer: libgcc ends here too.
+            return Err(End::ZeroReturn(sp));
         }
-    }
-
-    /// Goes on below a signal, where the kernel saved the registers; perhaps on another stack.
-    fn interrupted(&mut self, cursor: &mut Cursor, bounds: &mut Bounds) -> Option<End> {
-        let saved = |offset| bounds.read(cursor.sp, cursor.sp.wrapping_add(offset));
-        let (Some(pc), Some(sp), Some(bp)) = (saved(UCONTEXT_RIP), saved(UCONTEXT_RSP), saved(UCONTEXT_RBP))
-        else {
-            return Some(End::Lost);
-        };
-        *cursor = Cursor { pc, sp, bp, is_exact: true };
-        match Bounds::around(sp, self.stacks) {
-            Some(next) => *bounds = next,
-            None => return Some(End::Lost),
-        }
-        // A call of a null pointer: libgcc ends here too.
-        (pc == 0).then_some(End::ZeroReturn(sp))
+        Ok((Cursor { place: pc.wrapping_add(1), sp, bp, is_exact: true }, on))
     }
 
     /// Trusts rbp where there is no unwind information, if it can be a frame pointer at all.
-    fn unknown(&mut self, rule: Rule, cursor: &mut Cursor, bounds: &mut Bounds) -> Option<End> {
-        if rule.loads() != self.counts.loads() {
-            let address = cursor.pc.wrapping_sub(u64::from(!cursor.is_exact));
-            let rule = self.compile(address, cursor.pc);
-            match rule.kind() {
-                Kind::Unknown => {}
-                // Another thread just loaded an object here. The counts moved on, so the capture starts over.
-                _ => return Some(End::Lost),
-            }
+    #[cold]
+    #[inline(never)]
+    fn unknown(&mut self, rule: Rule, from: Cursor, bounds: Bounds) -> Left {
+        if rule.loads() != self.counts.loads() && self.compile(from).kind() != Kind::Unknown {
+            // Another thread just loaded an object here. The counts moved on, so the capture starts over.
+            return Err(End::Lost);
         }
-        let Cursor { sp, bp: frame, .. } = *cursor;
+        let Cursor { sp, bp: frame, .. } = from;
         if !is_frame_pointer(sp, frame, bounds) {
-            return Some(End::NoInformation);
+            return Err(End::NoInformation);
         }
-        let (Some(bp), Some(pc)) = (bounds.read_guess(sp, frame), bounds.read_guess(sp, frame + 8)) else {
-            return Some(End::Lost);
-        };
+        let bp = bounds.read_guess(sp, frame).ok_or(End::Lost)?;
+        let pc = bounds.read_guess(sp, frame + 8).ok_or(End::Lost)?;
         self.is_guessed = true;
-        arrive(cursor, pc, frame + 16, bp)
+        arrive(pc, frame + 16, bp)
     }
 }
 
 /// Whether `bp` can point to a saved frame pointer and the return address above it.
-pub(super) fn is_frame_pointer(sp: u64, bp: u64, bounds: &Bounds) -> bool {
+pub(super) fn is_frame_pointer(sp: u64, bp: u64, bounds: Bounds) -> bool {
     bp.is_multiple_of(8) && bp >= sp && bounds.has_word(sp, bp.wrapping_add(8))
 }
 
+/// A plain step, without a branch that depends on the rule: stacks differ, and a wrong guess of the
+/// processor costs more than the step.
 #[inline(always)]
-fn step(rule: Rule, cursor: &mut Cursor, bounds: &Bounds) -> Option<End> {
-    let base = if rule.is_bp_based() { cursor.bp } else { cursor.sp };
+fn step(rule: Rule, from: Cursor, bounds: Bounds) -> Left {
+    let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
     let cfa = base.wrapping_add_signed(rule.offset());
-    if !bounds.leads_on(cursor.sp, cfa) {
-        return Some(End::Lost);
+    // At or below the return address, so that one bound is left to check.
+    let bp_slot = cfa.wrapping_sub(rule.saved());
+    if !(bounds.leads_on(from.sp, cfa) & (bp_slot >= from.sp.wrapping_sub(bounds.below))) {
+        return Err(End::Lost);
     }
-    let mut bp = cursor.bp;
-    if rule.saved() != 0 {
-        match bounds.read(cursor.sp, cfa.wrapping_sub(rule.saved())) {
-            Some(saved) => bp = saved,
-            None => return Some(End::Lost),
-        }
-    }
-    match bounds.read(cursor.sp, cfa.wrapping_sub(8)) {
-        Some(pc) => arrive(cursor, pc, cfa, bp),
-        None => Some(End::Lost),
-    }
-}
-
-fn realigned(rule: Rule, cursor: &mut Cursor, bounds: &Bounds) -> Option<End> {
-    let Some(cfa) = bounds.read(cursor.sp, cursor.bp.wrapping_add_signed(rule.offset())) else {
-        return Some(End::Lost);
-    };
-    if !bounds.leads_on(cursor.sp, cfa) {
-        return Some(End::Lost);
-    }
-    match (bounds.read(cursor.sp, cfa.wrapping_sub(8)), bounds.read(cursor.sp, cursor.bp)) {
-        (Some(pc), Some(bp)) => arrive(cursor, pc, cfa, bp),
-        _ => Some(End::Lost),
-    }
+    // SAFETY: the word lies on a stack that the thread is on, where live frames keep their words.
+    let saved = unsafe { word(bp_slot) };
+    // SAFETY: likewise, for it lies between that slot and the CFA.
+    let pc = unsafe { word(cfa.wrapping_sub(8)) };
+    arrive(pc, cfa, select_unpredictable(rule.restores_bp(), saved, from.bp))
 }
 
 #[inline(always)]
-fn arrive(cursor: &mut Cursor, pc: u64, sp: u64, bp: u64) -> Option<End> {
-    *cursor = Cursor { pc, sp, bp, is_exact: false };
-    (pc == 0).then_some(End::ZeroReturn(sp))
+fn realigned(rule: Rule, from: Cursor, bounds: Bounds) -> Left {
+    let cfa = bounds.read(from.sp, from.bp.wrapping_add_signed(rule.offset())).ok_or(End::Lost)?;
+    if !bounds.leads_on(from.sp, cfa) {
+        return Err(End::Lost);
+    }
+    let pc = bounds.read(from.sp, cfa.wrapping_sub(8)).ok_or(End::Lost)?;
+    arrive(pc, cfa, bounds.read(from.sp, from.bp).ok_or(End::Lost)?)
+}
+
+#[inline(always)]
+fn arrive(pc: u64, sp: u64, bp: u64) -> Left {
+    if pc == 0 { Err(End::ZeroReturn(sp)) } else { Ok(Cursor { place: pc, sp, bp, is_exact: false }) }
 }

@@ -148,7 +148,7 @@ __attribute__((weak)) void gpusim_site(const char *path);
 
 /* LAUNCH(name, blocks, threads, stream)(arguments): what `name<<<blocks, threads, 0, stream>>>` is. */
 #define LAUNCH(name, blocks, threads, stream)                                                           \
-    if (__cudaPushCallConfiguration(DIM_(blocks), DIM_(threads), 0, stream) == 0) name
+    __cudaPushCallConfiguration(DIM_(blocks), DIM_(threads), 0, stream) ? (void)0 : name
 #ifdef __cplusplus
 #define DIM_(n) dim3{(unsigned)(n), 1, 1}
 #else

@@ -35,11 +35,12 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
 
     #[test]
     fn the_same_text_is_the_same_site() {
         let a = Site::intern(c"main;f").unwrap();
-        assert!(std::ptr::eq(a, Site::intern(&c"main;f".to_owned()).unwrap()));
+        assert!(std::ptr::eq(a, Site::intern(&CString::from(c"main;f")).unwrap()));
         assert_eq!(Site::intern(c""), None);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Incomplete records of a lane before its thread has to wait.
-const MOST_PENDING: usize = 16 << 10;
+const MOST_PENDING: usize = 8 << 10;
 /// New records before the worker is woken, with the virtual clock.
 const BATCH: usize = 512;
 

@@ -96,7 +96,7 @@ pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
     ask(Request::Stop);
-    STOPPED.store(true, Relaxed);
+    STOPPED.store(true, Relaxed); // also where no worker ever ran
 }
 
 /// No work is recorded any more.
@@ -111,11 +111,11 @@ fn forget_kinds() {
 fn ask(request: Request) {
     // SAFETY: gettid has no precondition.
     let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
+    let limit = Duration::from_millis(settings::get().watchdog_ms);
+    let mut mailbox = lock(&MAILBOX);
     if !RUNNING.load(Relaxed) || has_stopped() || on_worker {
         return;
     }
-    let limit = Duration::from_millis(settings::get().watchdog_ms);
-    let mut mailbox = lock(&MAILBOX);
     mailbox.requests.push_back(request);
     mailbox.asked += 1;
     let ticket = mailbox.asked;
@@ -166,9 +166,15 @@ impl Worker {
                 Some(Request::Stop) => self.forget_all(),
                 None => continue,
             }
-            lock(&MAILBOX).answered += 1;
-            ANSWERED.notify_all();
+            let mut mailbox = lock(&MAILBOX);
+            mailbox.answered += 1;
             if request == Some(Request::Stop) {
+                // Whoever asks now, or has asked meanwhile, must not wait for a thread that is gone.
+                STOPPED.store(true, Relaxed);
+                mailbox.answered = mailbox.asked;
+            }
+            ANSWERED.notify_all();
+            if has_stopped() {
                 return;
             }
         }

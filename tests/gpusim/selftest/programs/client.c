@@ -5,10 +5,12 @@
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
  *   CLIENT_IN=...         what to do inside callbacks, see act_inside
  *   CLIENT_RETURN=0       what InitializeInjection returns
+ *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         goes on after a failed subscribe
  *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps from 1000
  * The declarations are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -52,6 +54,25 @@ static uint64_t own_clock(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static const char *file_of(void *address) {
+    Dl_info info;
+    if (!dladdr(address, &info) || !info.dli_fname) return "?";
+    const char *slash = strrchr(info.dli_fname, '/');
+    return slash ? slash + 1 : info.dli_fname;
+}
+
+/* The files of a stack, leaf first: by .eh_frame, and by following frame pointers. */
+static void say_stack(void) {
+    void *addresses[64];
+    char line[4096] = "";
+    int n = backtrace(addresses, 64);
+    for (int i = 0; i < n; i++) strcat(strcat(line, i ? ">" : ""), file_of(addresses[i]));
+    uintptr_t *frame = __builtin_frame_address(0), *base = frame;
+    int frames = 0;
+    while (frame >= base && frame < base + 8192 && frame[0]) frames++, frame = (uintptr_t *)frame[0];
+    say("stack by_eh_frame=%s by_pointers=%d", line, frames);
 }
 
 static void act_inside(const char *where) {
@@ -137,6 +158,7 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
             d->site ? "exit" : "enter", d->corr, d->name, d->symbol ? d->symbol : "NULL", *d->slot,
             (long)syscall(SYS_gettid), d->result ? (int)*d->result : -1);
         if (!d->site) *d->slot = 1000 + d->corr;
+        if (!d->site && *option("CLIENT_STACK", "")) say_stack();
         act_inside(d->site ? "exit" : "enter");
         if (d->site && !strcmp(option("CLIENT_FLUSH", ""), "now")) say("FlushAll %d", CUPTI(ActivityFlushAll)(0));
     }
@@ -171,6 +193,8 @@ void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag));
 
 int InitializeInjection(void) {
     if (!log_file) log_file = fopen(option("CLIENT_LOG", "/dev/null"), "a");
+    if (log_file) setvbuf(log_file, NULL, _IOLBF, 1 << 14);
+    if (*option("CLIENT_STACK", "")) say_stack();
     say("injected tid=%ld pid=%d", (long)syscall(SYS_gettid), getpid());
     cupti = dlopen(option("CLIENT_CUPTI", "libcupti.so.13"), RTLD_NOW);
     if (!cupti) return say("no cupti: %s", dlerror()), 1;
@@ -186,7 +210,7 @@ int InitializeInjection(void) {
     say("soname %s", again == cupti ? "same" : again ? "other" : "unknown");
     result = CUPTI(Subscribe)(&subscriber, callback, NULL);
     say("Subscribe %d", result);
-    if (result) return fflush(log_file), 1;
+    if (result && !*option("CLIENT_INSIST", "")) return fflush(log_file), atoi(option("CLIENT_RETURN", "1"));
     if (*option("CLIENT_THREADS", "")) {
         uint8_t on = atoi(option("CLIENT_THREADS", ""));
         size_t size = 1;

@@ -1,0 +1,64 @@
+//! One library file plays CUPTI 11.8 to 13.4.
+
+use gpusim_selftest::{Outcome, Run};
+
+fn basic(version: &str) -> Outcome {
+    let run = Run::new("basic", &[]).client("10,1,2", "2:211").env("GPUSIM_CUPTI_VERSION", version);
+    run.outcome().expect_success()
+}
+
+#[test]
+fn the_version_number_is_the_real_ones() {
+    let number = |v| basic(v).lines("version")[0].number("n");
+    assert_eq!(["11.8", "12.0", "12.9", "13.0", "13.4"].map(number), [18, 18, 28, 130001, 130401]);
+}
+
+#[test]
+fn records_have_the_sizes_of_each_version() {
+    // Kernel, kernel, three copies, memset: the last record's size is not seen as a stride.
+    for (version, kernel, copy) in
+        [("11.8", 200, 88), ("12.0", 208, 88), ("12.9", 208, 96), ("13.0", 216, 96), ("13.4", 248, 112)]
+    {
+        let outcome = basic(version);
+        let strides: Vec<String> = outcome.lines("stride").iter().map(|l| l.text.clone()).collect();
+        let expected = [kernel, kernel, copy, copy, copy].map(|n| format!("stride {n}"));
+        assert_eq!(strides, expected, "{version}");
+        assert_eq!(outcome.records(10).len(), 2);
+    }
+}
+
+#[test]
+fn functions_that_a_version_lacks_cannot_be_found() {
+    let missing = |version| -> Vec<String> {
+        let outcome = basic(version);
+        let lines = outcome.lines("symbol").into_iter().filter(|l| l.text.ends_with("missing"));
+        lines.map(|l| l.text.split(' ').nth(1).unwrap().to_owned()).collect()
+    };
+    let since_13_4 = "cuptiActivityGetStructSize";
+    assert_eq!(missing("11.8"), ["cuptiSubscribe_v2", "cuptiGetErrorMessage", since_13_4]);
+    assert_eq!(missing("12.9"), ["cuptiSubscribe_v2", since_13_4]);
+    assert_eq!(missing("13.0"), [since_13_4]);
+    assert!(missing("13.4").is_empty());
+}
+
+#[test]
+fn the_soname_is_that_of_the_version() {
+    for (version, soname) in
+        [("11.8", "libcupti.so.11.8"), ("12.9", "libcupti.so.12"), ("13.4", "libcupti.so.13")]
+    {
+        let run = Run::new("init", &[]).client("", "").env("GPUSIM_CUPTI_VERSION", version);
+        let outcome = run.env("CLIENT_SONAME", soname).outcome().expect_success();
+        assert_eq!(outcome.lines("soname")[0].text, "soname same", "{version}");
+    }
+}
+
+#[test]
+fn a_stub_launch_is_reported_as_the_version_would() {
+    for (version, id) in [("12.9", "211"), ("13.0", "505")] {
+        let run = Run::new("stub", &[]).client("10", "2:211,2:505").env("GPUSIM_CUPTI_VERSION", version);
+        let outcome = run.outcome().expect_success();
+        let seen: Vec<&str> = outcome.lines("callback").iter().map(|l| l.str("id")).collect();
+        let expected: &[&str] = &[id, id];
+        assert_eq!(seen, expected, "{version}");
+    }
+}
