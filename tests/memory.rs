@@ -83,8 +83,8 @@ fn twenty_million_launches_hold_no_more_than_one_million() {
 
 #[test]
 fn a_leak_of_a_hundred_bytes_a_launch_is_noticed() {
-    let few = held("--launches 300000 --leak 100");
-    let error = stays(few, held("--launches 600000 --leak 100")).unwrap_err();
+    let few = held("--launches 500000 --leak 100");
+    let error = stays(few, held("--launches 1000000 --leak 100")).unwrap_err();
     assert!(error.contains("by the kernel"), "{error}");
 }
 
