@@ -1,7 +1,7 @@
 //! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
 //!
-//! It promises: no lock, no allocation and no system call in steady state (a thread's first launch and
-//! a stack never seen before may map memory), nothing returned, nothing thrown. What cannot be kept is
+//! It promises: no lock, no allocation and no system call in steady state (a thread's first launch, a
+//! stack never seen before and a collector that has fallen behind may map memory), nothing returned, nothing thrown. What cannot be kept is
 //! counted.
 //!
 //! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls

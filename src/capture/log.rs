@@ -6,8 +6,10 @@
 //!    plain stores, then len with Release                  reads up to len, gives the chunk back
 //! ```
 //!
-//! Chunks come from a pool that the collector refills, so that a push never allocates and never makes
-//! a system call. When the pool is empty the push is refused, and the caller counts it.
+//! Chunks come from a pool that the collector refills, so that a push neither allocates nor makes a system
+//! call while the collector keeps up. A burst that outruns it (a thousand stacks never seen before, a
+//! processor that it does not get) maps chunks itself, some 20 us each; the collector unmaps them when it
+//! has read them. Beyond a bound the push is refused, and the caller counts it.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -22,7 +24,8 @@ use super::memory;
 const CHUNK_BYTES: usize = 64 << 10;
 /// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Chunks there may be at once: 32 MiB, or 1.4 million launches that the collector has not read yet.
+/// Chunks there may be at once: 32 MiB, or 1.4 million launches that the collector has not read yet. A few
+/// more where threads map at the same moment.
 const MOST_CHUNKS: usize = 512;
 /// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
@@ -57,19 +60,30 @@ pub fn refill() {
         let (give, take) = crossbeam_channel::bounded(MOST_CHUNKS);
         Pool { give, take, made: AtomicUsize::new(0) }
     });
-    while pool.take.len() < READY_CHUNKS && pool.made.load(Ordering::Relaxed) < MOST_CHUNKS {
-        let Some(at) = memory::map(CHUNK_BYTES) else { return };
-        // The queue holds as many as may exist, so there is room.
-        if pool.give.try_send(ChunkPtr(at.cast())).is_err() {
-            return;
-        }
-        pool.made.fetch_add(1, Ordering::Relaxed);
+    while pool.take.len() < READY_CHUNKS {
+        let Some(chunk) = make(pool) else { return };
+        give_back(chunk);
     }
 }
 
-/// An empty chunk, or `None` when the pool ran dry.
+/// A new chunk, unless there are too many or the kernel gives none.
+#[cold]
+fn make(pool: &Pool) -> Option<NonNull<Chunk>> {
+    if pool.made.load(Ordering::Relaxed) >= MOST_CHUNKS {
+        return None;
+    }
+    let chunk = memory::map(CHUNK_BYTES)?.cast();
+    pool.made.fetch_add(1, Ordering::Relaxed);
+    Some(chunk)
+}
+
+/// An empty chunk, or `None` when there are too many.
 fn take() -> Option<NonNull<Chunk>> {
-    let chunk = POOL.get()?.take.try_recv().ok()?.0;
+    let pool = POOL.get()?;
+    let chunk = match pool.take.try_recv() {
+        Ok(ready) => ready.0,
+        Err(_) => make(pool)?,
+    };
     // SAFETY: the chunk is ours alone since it left the pool; its memory is a live mapping.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
@@ -112,7 +126,7 @@ impl Writer {
         Self { chunk: None, used: 0 }
     }
 
-    /// Appends `parts` as one record that is never split. False: no chunk was free, nothing was written.
+    /// Appends `parts` as one record that is never split. False: there was no room, nothing was written.
     #[inline]
     pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
         let needed: usize = parts.iter().map(|part| part.len()).sum();

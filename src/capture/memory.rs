@@ -8,11 +8,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes mapped now, and the most there ever were.
-pub fn held() -> (usize, usize) {
-    (HELD.load(Ordering::Relaxed), PEAK.load(Ordering::Relaxed))
+/// Bytes mapped now.
+pub fn held() -> usize {
+    HELD.load(Ordering::Relaxed)
 }
 
 /// Maps `bytes` zeroed bytes, page-aligned; `None` when the kernel refuses.
@@ -31,8 +30,7 @@ pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return None;
     }
-    let now = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    PEAK.fetch_max(now, Ordering::Relaxed);
+    HELD.fetch_add(bytes, Ordering::Relaxed);
     NonNull::new(at.cast())
 }
 

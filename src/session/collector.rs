@@ -4,6 +4,7 @@
 //! No lock of ours is held while the tracer is called: a flush calls back into us, on this thread or on
 //! another that holds the tracer's own lock.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -98,6 +99,7 @@ impl Collector {
             if window::state() == State::Dead {
                 return;
             }
+            MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
             let any = session.pipeline.lock().collect(session.api);
             let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY;
             if due || wish >= Some(Wish::Flush) {
@@ -133,5 +135,12 @@ impl Collector {
 
 /// Bytes that gpuflame holds: mapped and on the heap.
 pub(super) fn bytes_held() -> usize {
-    capture::held().0 + unwind::bytes_held() + cupti::bytes_held() + heap::held()
+    capture::held() + unwind::bytes_held() + cupti::bytes_held() + heap::held()
 }
+
+/// The most bytes it held whenever the collector looked, which is before it reads what waits for it.
+pub(super) fn most_held() -> usize {
+    MOST_HELD.load(Ordering::Relaxed)
+}
+
+static MOST_HELD: AtomicUsize = AtomicUsize::new(0);

@@ -7,6 +7,7 @@ use crate::capture::{self, Cost};
 use crate::profile::{DeviceUse, Profile, WorkStats};
 use crate::record::{Loss, Missing, WindowEdge, Work};
 
+use super::collector;
 use super::pipeline::Pipeline;
 use super::write::Report;
 
@@ -109,5 +110,7 @@ fn cost(cost: Cost, held: usize) -> String {
         Some(median) => format!("{median} ns a call (median of {} timed)", cost.timed),
         None => "not measured".to_owned(),
     };
-    format!("own cost: {each}, {} calls, {:.1} MiB held", cost.calls, held as f64 / f64::from(1 << 20))
+    let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+    let most = mib(held.max(collector::most_held()));
+    format!("own cost: {each}, {} calls, {:.1} MiB held, {most:.1} at most", cost.calls, mib(held))
 }

@@ -64,11 +64,12 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
 /// linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++
 /// wrappers of the same name, the host side of a kernel, and our own callback.
 fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
-    const INNER: [&str; 7] = [
+    const INNER: [&str; 8] = [
         "libcudart_static_",
         "__cudart",
         "cudart::",
         "__device_stub__",
+        "__cudaLaunchKernel_helper",
         "gpuflame::",
         "<gpuflame::",
         "InitializeInjection",
@@ -142,6 +143,12 @@ mod tests {
         let texts: Vec<_> =
             names.iter().zip(shown).filter(|(_, shown)| *shown).map(|(n, _)| n.text).collect();
         texts.join(";")
+    }
+
+    #[test]
+    fn what_nvcc_puts_between_a_launch_and_its_call_is_part_of_the_call() {
+        let inner = "kernel!add(float*);__device_stub__Z3addPf;__cudaLaunchKernel_helper";
+        assert_eq!(shown(&format!("main;decode;{inner};cudaLaunchKernel")), "main;decode;cudaLaunchKernel");
     }
 
     #[test]

@@ -1,13 +1,17 @@
 /* Launches a great deal from many threads, through several call paths, and tells the simulated stack by
  * hand where each call stands.
  *
- *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS]
+ *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY]
  *
  * --launches is the number of kernels of all threads together; every 64th is followed by a copy and a
  * fill, every 1024th by a synchronous copy. --leak loses that much memory at every launch, to see that a
- * test for leaks notices. --contexts BITS launches once from each of 2^BITS different stacks. */
+ * test for leaks notices. --contexts BITS launches once from each of 2^BITS different stacks. --flush EVERY
+ * makes each thread wait, after so many launches, until gpuflame has read all there is: a load that it
+ * keeps up with however little of the machine it gets. */
+#define _GNU_SOURCE
 #include "cuda_mini.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +24,24 @@ KERNEL(attention_d12345, "attention_d12345", (float *x, int n), &x, &n)
 KERNEL(mlp_d301, "mlp_d301", (float *x, int n), &x, &n)
 KERNEL(norm_d1, "norm_d1", (float *x), &x)
 
-static unsigned long launches = 10000, threads = 8, leak, context_bits;
+static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every;
+
+/* gpuflame_flush() of the library that the driver was told to inject, if any. */
+static int (*flush)(void);
+
+static void find_flush(void)
+{
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (library)
+        *(void **)&flush = dlsym(library, "gpuflame_flush");
+}
+
+static void pause_after(unsigned long launch)
+{
+    if (flush_every && launch % flush_every == 0 && flush && flush() != 0)
+        exit(3);
+}
 
 struct work {
     float *device, *host;
@@ -92,6 +113,7 @@ OWN_FRAME static void *worker(void *nothing)
             char *volatile lost = malloc(leak);
             memset(lost, 1, leak);
         }
+        pause_after(i + 1);
     }
     cudaStreamSynchronize(work.stream);
     KEEP_FRAME();
@@ -152,14 +174,20 @@ int main(int argc, char **argv)
             leak = value;
         else if (!strcmp(argv[at], "--contexts"))
             context_bits = value;
+        else if (!strcmp(argv[at], "--flush"))
+            flush_every = value;
         else
             return 2;
     }
     if (threads < 1 || threads > 64)
         return 2;
+    cudaFree(0); /* loads the driver, which injects gpuflame */
+    find_flush();
     if (context_bits) {
-        for (i = 0; i < 1ul << context_bits; i++)
+        for (i = 0; i < 1ul << context_bits; i++) {
             turn(i, (unsigned)context_bits);
+            pause_after(i + 1);
+        }
         cudaDeviceSynchronize();
     } else {
         for (i = 0; i < threads; i++)
@@ -167,6 +195,7 @@ int main(int argc, char **argv)
         for (i = 0; i < threads; i++)
             pthread_join(ids[i], NULL);
     }
+    pause_after(0);
     print_memory();
     return 0;
 }

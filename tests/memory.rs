@@ -1,0 +1,94 @@
+//! What gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. Measured
+//! twice: by what the ledger says, and by what the kernel says of the process, less the same without us.
+
+mod support;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use support::{Run, Way, compile};
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// What it may hold whatever the program does, and for each distinct (context, name, device).
+const MOST: f64 = 64.0 * MIB;
+const MOST_PER_CELL: f64 = 256.0;
+/// How much more it may hold after more of the same.
+const MOST_GROWTH: f64 = 2.0 * MIB;
+
+/// What it held at the end of `main`, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    by_ledger: f64,
+    /// Anonymous memory of the process beyond what it has without gpuflame.
+    by_kernel: f64,
+}
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
+}
+
+fn resident(stdout: &str) -> f64 {
+    let line = stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(stdout);
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
+}
+
+/// Runs `load` with `args`; gpuflame keeps up, since the program waits for it every 4,096 launches.
+fn held(args: &str) -> Held {
+    static WITHOUT: OnceLock<f64> = OnceLock::new();
+    let without = WITHOUT.get_or_init(|| resident(&Run::new(program(), Way::None).ok().stdout));
+    let args = args.split(' ').chain(["--flush", "4096"]);
+    let done = Run::new(program(), Way::Injected).args(args).ok();
+    let (launches, parts) = done.sum("launches");
+    assert_eq!(parts["matched"], launches, "{}", done.stderr);
+    let cost = done.ledger("own cost:")[0];
+    let by_ledger = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost);
+    Held { by_ledger: by_ledger.parse::<f64>().unwrap() * MIB, by_kernel: resident(&done.stdout) - without }
+}
+
+fn assert_bounded(held: Held, cells: u32) {
+    let most = MOST + MOST_PER_CELL * f64::from(cells);
+    assert!(held.by_ledger > MIB, "gpuflame does not count: {held:?}");
+    assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
+}
+
+/// Whether as much is held after many launches as after few.
+fn stays(few: Held, many: Held) -> Result<(), String> {
+    for (who, growth) in
+        [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
+    {
+        if growth.abs() > MOST_GROWTH {
+            return Err(format!("{:.1} MiB more by the {who}: {few:?}, {many:?}", growth / MIB));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_held_does_not_follow_the_number_of_launches() {
+    let few = held("--launches 1000000");
+    // Some ten call paths from each of eight threads.
+    assert_bounded(few, 80);
+    stays(few, held("--launches 4000000")).unwrap();
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn twenty_million_launches_hold_no_more_than_one_million() {
+    let few = held("--launches 1000000");
+    let many = held("--launches 20000000");
+    assert_bounded(many, 80);
+    stays(few, many).unwrap();
+}
+
+#[test]
+fn a_leak_of_a_hundred_bytes_a_launch_is_noticed() {
+    let few = held("--launches 500000 --leak 100");
+    let error = stays(few, held("--launches 1000000 --leak 100")).unwrap_err();
+    assert!(error.contains("by the kernel"), "{error}");
+}
+
+#[test]
+fn sixty_five_thousand_stacks_cost_256_bytes_each_at_most() {
+    assert_bounded(held("--contexts 16"), 1 << 16);
+}
