@@ -10,6 +10,8 @@
 //!   it. In code without frame pointers it is one more register, and different every time.
 //! * Words are verified from the root inwards, before the walk: independent loads, one exit. The walk then
 //!   compares one stack pointer a frame.
+//! * The newest frames are the first to go, so the words of a walk are worked out only when the next
+//!   capture finds that everything behind them still stands, and no further than they do themselves.
 //! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
 //! * A signal frame, what it interrupted, and whatever needs the slow walk are barriers: they, and what
 //!   lies leafward of them, are not kept.
@@ -18,53 +20,58 @@
 
 use super::rule::Kind;
 use super::walk::{Cursor, End, Join, Step};
+use crate::record::Frame;
 use crate::unwind::MAX_FRAMES;
+use crate::unwind::bounds::Stack;
 use crate::unwind::loader::Counts;
 use crate::unwind::memory::word;
-
-/// A frame that a walk may join. The word below `sp` held `pc` when a walk arrived here.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Known {
-    pc: u64,
-    sp: u64,
-    bp: u64,
-    /// How many other words were read from here to the root, and two bits: whether `bp` decides about
-    /// anything from here to the root, and whether a step on that way was a guess.
-    rest: u64,
-}
-
-const _: () = assert!(size_of::<Known>() == 32, "two known frames fit a cache line");
-
-/// A stack word beside the return addresses that a step read, and what it held.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Word {
-    address: u64,
-    value: u64,
-}
 
 /// A step reads at most two words beside the return address: rbp, and the CFA of a realigned frame. And one
 /// place for a word that does not matter.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. Zeroed memory must be cleared before it is a memo.
+///
+/// What belongs to one frame lies in several arrays, because verification, which goes over all frames on
+/// every capture, needs little of it: 12 bytes a frame. The root is the last frame: what stays stays in
+/// place. Places on the stack are kept as distances from its low end.
 #[repr(C)]
 pub(super) struct Memo {
     /// The loader state that the rules belong to.
     counts: Counts,
-    /// Index of the leafmost frame that may be joined; `MAX_FRAMES` = none. The root is the last frame.
+    /// What makes a frame of a return address in that state.
+    tag: u64,
+    /// The thread's own stack.
+    stack: Stack,
+    /// Index of the leafmost frame that may be joined; `MAX_FRAMES` = none.
     first: usize,
     /// How many words beside return addresses were read from `first` to the root.
     word_count: usize,
+    /// How many steps of the last walk, leafward of `first`, have not been worked out yet.
+    pending: usize,
+    /// How that walk ended.
+    end: End,
     /// Whether the walk of this stack ended for want of information.
     is_cut: bool,
-    /// Root first.
-    words: [Word; MAX_WORDS],
-    /// The frame that each word was read by, as an index into `known`.
-    readers: [u16; MAX_WORDS],
-    /// Leaf first, and the root in the last place: what stays stays in place.
-    known: [Known; MAX_FRAMES],
+    /// The captured frames. Those from `first` on hold return addresses only.
+    pub(super) frames: [Frame; MAX_FRAMES],
+    /// The frames' stack pointers. Right below each lies the return address in `frames`.
+    places: [u32; MAX_FRAMES],
+    states: [State; MAX_FRAMES],
+    /// Words beside return addresses that steps read, root first: where, what, and by which frame.
+    word_places: [u32; MAX_WORDS],
+    word_values: [u64; MAX_WORDS],
+    word_readers: [u16; MAX_WORDS],
+}
+
+/// What else decides about the callers of a frame.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct State {
+    bp: u64,
+    /// How many other words were read from here to the root, and two bits: whether `bp` decides about
+    /// anything from here to the root, and whether a step on that way was a guess.
+    rest: u64,
 }
 
 /// Part of the last stack that still stands, and the way to find out whether a walk has reached it.
@@ -76,12 +83,29 @@ pub(super) struct Standing<'a> {
     limit: u64,
 }
 
+/// What a step led to: the caller of the frame whose words are being noted.
+#[derive(Clone, Copy, Debug)]
+struct Outer {
+    pc: u64,
+    sp: u64,
+    state: State,
+}
+
 impl Memo {
+    /// Makes zeroed memory a memo of nothing, for a thread with this stack.
+    pub(super) fn prepare(&mut self, stack: Stack) {
+        self.stack = Stack { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
+        self.clear(Counts::default());
+    }
+
     /// Forgets the last stack, and starts over in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
+        self.tag = Frame::native(0, counts.epoch()).0;
         self.first = MAX_FRAMES;
         self.word_count = 0;
+        self.pending = 0;
+        self.end = End::Lost;
         self.is_cut = false;
     }
 
@@ -93,124 +117,204 @@ impl Memo {
         }
     }
 
-    /// The part of the last stack that still stands.
+    /// The part of the last stack that still stands. `steps` are those of the last walk.
     #[inline(always)]
-    pub(super) fn verify(&self) -> Standing<'_> {
+    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES]) -> Standing<'_> {
+        let mut next = self.first_standing();
+        if self.pending != 0 {
+            if next == self.first {
+                next = self.work_out(&steps[..self.pending]);
+            }
+            self.pending = 0;
+        }
+        Standing { next, limit: self.sp(next), memo: self }
+    }
+
+    #[inline(always)]
+    fn first_standing(&self) -> usize {
         let by_returns = self.first_standing_by_returns();
-        let by_words = match self.readers[..self.word_count].get(self.count_standing_words()) {
+        let by_words = match self.word_readers[..self.word_count].get(self.count_standing_words()) {
             None => self.first,
             // The frame that read a changed word does not stand; its caller does.
             Some(reader) => usize::from(*reader) + 1,
         };
-        let next = by_returns.max(by_words);
-        let limit = self.known.get(next).map_or(u64::MAX, |known| known.sp);
-        Standing { memo: self, next, limit }
+        by_returns.max(by_words)
     }
 
     /// The leafmost frame that still has all its callers, to the root, by their return addresses.
     #[inline(always)]
     fn first_standing_by_returns(&self) -> usize {
         // Where the leafmost frame itself was reached from does not matter.
-        let Some((_, callers)) = self.known[self.first..].split_first() else { return MAX_FRAMES };
-        let (rest, chunks) = callers.as_rchunks::<4>();
-        let mut standing = 0;
-        for chunk in chunks.iter().rev() {
-            if chunk.iter().fold(0, |changed, known| changed | known.return_change()) != 0 {
-                return MAX_FRAMES - 1 - standing - standing_at_end(chunk);
+        let callers = (self.first + 1).min(MAX_FRAMES)..MAX_FRAMES;
+        let (some_places, places) = self.places[callers.clone()].as_rchunks::<4>();
+        let (some_frames, frames) = self.frames[callers].as_rchunks::<4>();
+        let change = |(place, frame): (&u32, &Frame)| {
+            (self.word(self.address(*place).wrapping_sub(8)) ^ self.tag) ^ frame.0
+        };
+        let mut at = MAX_FRAMES;
+        let mut last = (some_places, some_frames);
+        for (places, frames) in places.iter().zip(frames).rev() {
+            if places.iter().zip(frames).map(change).fold(0, |all, one| all | one) != 0 {
+                last = (places, frames);
+                break;
             }
-            standing += 4;
+            at -= 4;
         }
-        MAX_FRAMES - 1 - standing - standing_at_end(rest)
+        at -= last.0.iter().zip(last.1).rev().take_while(|pair| change(*pair) == 0).count();
+        at.saturating_sub(1).max(self.first)
     }
 
     /// How many of the other words, from the root on, still hold what they held.
     #[inline(always)]
     fn count_standing_words(&self) -> usize {
-        let words = &self.words[..self.word_count];
-        let (chunks, rest) = words.as_chunks::<4>();
-        let changed = |words: &[Word]| words.iter().fold(0, |changed, word| changed | word.change()) != 0;
-        let whole = chunks.iter().take_while(|chunk| !changed(*chunk)).count() * 4;
-        if whole == words.len() - rest.len() && !changed(rest) {
-            return words.len();
-        }
-        whole + words[whole..].iter().take_while(|word| word.change() == 0).count()
+        let places = &self.word_places[..self.word_count];
+        let values = &self.word_values[..self.word_count];
+        let change = |(place, value): (&u32, &u64)| self.word(self.address(*place)) ^ value;
+        let (place_chunks, _) = places.as_chunks::<4>();
+        let (value_chunks, _) = values.as_chunks::<4>();
+        let is_standing = |(places, values): &(&[u32; 4], &[u64; 4])| {
+            places.iter().zip(*values).map(change).fold(0, |all, one| all | one) == 0
+        };
+        let whole = place_chunks.iter().zip(value_chunks).take_while(is_standing).count() * 4;
+        let others = places[whole..].iter().zip(&values[whole..]).take(4);
+        whole + others.take_while(|pair| change(*pair) == 0).count()
     }
 
-    /// Takes in the new steps (leaf first) of a walk that ended so, on the thread's own stack. With the
-    /// frames that it joined they are no more than `MAX_FRAMES`.
-    pub(super) fn extend(&mut self, steps: &[Step], end: End) {
-        let (joined, mut outer) = match end {
-            End::Joined(frame) => (frame, self.known[frame]),
-            End::Bottom | End::NoInformation => (MAX_FRAMES, Known::nothing(0)),
-            End::ZeroReturn(sp) => (MAX_FRAMES, Known::nothing(sp)),
+    #[inline(always)]
+    fn address(&self, place: u32) -> u64 {
+        self.stack.lo.wrapping_add(u64::from(place))
+    }
+
+    #[inline(always)]
+    fn word(&self, address: u64) -> u64 {
+        // SAFETY: a walk read this address of the thread's own stack, which stays mapped as long as it runs.
+        unsafe { word(address) }
+    }
+
+    /// Takes in a walk that ended so after `count` steps, on the thread's own stack. With the frames that it
+    /// joined they are no more than `MAX_FRAMES`.
+    #[inline(always)]
+    pub(super) fn extend(&mut self, count: usize, end: End) {
+        match end {
+            End::Joined(frame) => {
+                self.first = frame;
+                self.word_count = self.states[frame].words();
+            }
+            End::Bottom | End::NoInformation | End::ZeroReturn(_) => {
+                self.first = MAX_FRAMES;
+                self.word_count = 0;
+                self.is_cut = end == End::NoInformation;
+            }
             End::Lost | End::TooDeep => return self.clear(self.counts),
-        };
-        if joined == MAX_FRAMES {
-            self.is_cut = end == End::NoInformation;
         }
-        let mut first = joined;
+        self.pending = count;
+        self.end = end;
+    }
+
+    /// Works out the pending steps (leaf first), as far as their words still hold what they held, and gives
+    /// the leafmost frame of which that is so.
+    #[inline(never)]
+    fn work_out(&mut self, steps: &[Step]) -> usize {
+        let end = self.end;
+        let mut outer = match end {
+            End::Joined(frame) => self.outer(frame),
+            End::ZeroReturn(sp) => Outer { pc: 0, sp, state: State::NOTHING },
+            _ => Outer { pc: 0, sp: 0, state: State::NOTHING },
+        };
         for step in steps.iter().rev() {
             let step = step.by_words();
-            let known = if step.rule.is_plain() && first != MAX_FRAMES {
-                // Like the step itself, without a branch that depends on the rule.
-                let restores = step.rule.restores_bp();
-                self.note(outer.words(), first - 1, outer.sp.wrapping_sub(step.rule.saved()), outer.bp);
-                let words = outer.words() + usize::from(restores & outer.bp_is_live());
-                let bp_is_live = step.rule.is_bp_based() | (!restores & outer.bp_is_live());
-                Known::new(&step, words, bp_is_live, outer.is_guessed())
+            let place = step.sp.wrapping_sub(self.stack.lo);
+            if step.pc >> 48 != 0 || place > u64::from(u32::MAX) {
+                break;
+            }
+            let (state, change) = if step.rule.is_plain() && self.first != MAX_FRAMES {
+                self.work_out_plain(&step, &outer)
             } else {
-                let Some(known) = self.learn(&step, first, &outer, end) else { break };
-                known
+                let Some(worked_out) = self.work_out_special(&step, &outer, end) else { break };
+                worked_out
             };
-            first -= 1;
-            self.known[first] = known;
-            outer = known;
+            if change != 0 {
+                break;
+            }
+            self.first -= 1;
+            self.places[self.first] = place as u32;
+            self.states[self.first] = state;
+            outer = Outer { pc: step.pc, sp: step.sp, state };
         }
-        self.word_count = outer.words();
-        self.first = first;
+        self.word_count = outer.state.words();
+        self.first
     }
 
-    /// The frame of a step that is the root, or is not plain; `None` where it is a barrier. `outer` is its
-    /// caller, at `caller` in `known`.
-    #[inline(never)]
-    fn learn(&mut self, step: &Step, caller: usize, outer: &Known, end: End) -> Option<Known> {
+    /// The state of a plain step to `outer`, and not 0 if one of its words has changed. Like the step
+    /// itself, without a branch that depends on the rule.
+    #[inline(always)]
+    fn work_out_plain(&mut self, step: &Step, outer: &Outer) -> (State, u64) {
+        let bp_slot = outer.sp.wrapping_sub(step.rule.saved());
+        let restores = step.rule.restores_bp();
+        let matters = restores & outer.state.bp_is_live();
+        self.note(outer.state.words(), bp_slot, outer.state.bp);
+        let bp_change = (self.word(bp_slot) ^ outer.state.bp) & u64::from(matters).wrapping_neg();
+        let words = outer.state.words() + usize::from(matters);
+        let bp_is_live = step.rule.is_bp_based() | (!restores & outer.state.bp_is_live());
+        let state = State::new(step.bp, words, bp_is_live, outer.state.is_guessed());
+        (state, bp_change | self.return_change(outer))
+    }
+
+    /// The same for a step that is the root, or is not plain; `None` where it is a barrier.
+    #[cold]
+    fn work_out_special(&mut self, step: &Step, outer: &Outer, end: End) -> Option<(State, u64)> {
         if step.rule.is_exact() {
             return None;
         }
-        let is_root = caller == MAX_FRAMES;
-        let mut words = outer.words();
+        let is_root = self.first == MAX_FRAMES;
+        let mut words = outer.state.words();
+        let mut change = 0;
         let mut note = |address, value| {
-            self.note(words, caller - 1, address, value);
+            self.note(words, address, value);
             words += 1;
+            change |= self.word(address) ^ value;
         };
-        if let (true, End::ZeroReturn(sp)) = (is_root, end) {
-            note(sp.wrapping_sub(8), 0);
-        }
         match step.rule.kind() {
-            // Its rbp is live if it is read, for there is a caller; the root's caller needs none.
-            Kind::Step => {
-                return is_root.then(|| Known::new(step, words, step.rule.is_bp_based(), false));
-            }
-            Kind::End => return Some(Known::new(step, words, false, false)),
             Kind::Signal | Kind::Slow => return None,
+            Kind::End => return Some((State::new(step.bp, words, false, false), 0)),
             Kind::Unknown if is_root && end == End::NoInformation => {
-                return Some(Known::new(step, words, true, false));
+                return Some((State::new(step.bp, words, true, false), 0));
             }
+            Kind::Step | Kind::Unknown => {}
             Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), outer.sp),
-            Kind::Unknown => {}
         }
-        if outer.bp_is_live() {
-            note(step.bp, outer.bp);
+        // Return addresses are compared by frame; but what lies beyond the root is no frame.
+        if is_root {
+            note(outer.sp.wrapping_sub(8), outer.pc);
         }
-        let is_guessed = outer.is_guessed() || step.rule.kind() == Kind::Unknown;
-        Some(Known::new(step, words, true, is_guessed))
+        if outer.state.bp_is_live() {
+            note(step.bp, outer.state.bp);
+        }
+        if !is_root {
+            change |= self.return_change(outer);
+        }
+        let is_guess = step.rule.kind() == Kind::Unknown;
+        let state = State::new(step.bp, words, step.rule.reads_bp(), outer.state.is_guessed() || is_guess);
+        Some((state, change))
     }
 
-    /// Notes what the frame `reader` read, as the word `at`.
+    /// Notes what the next frame read, as the word `at`.
     #[inline(always)]
-    fn note(&mut self, at: usize, reader: usize, address: u64, value: u64) {
-        self.words[at] = Word { address, value };
-        self.readers[at] = reader as u16;
+    fn note(&mut self, at: usize, address: u64, value: u64) {
+        self.word_places[at] = address.wrapping_sub(self.stack.lo) as u32;
+        self.word_values[at] = value;
+        self.word_readers[at] = (self.first - 1) as u16;
+    }
+
+    /// Not 0 if `outer` has another return address by now.
+    #[inline(always)]
+    fn return_change(&self, outer: &Outer) -> u64 {
+        self.word(outer.sp.wrapping_sub(8)) ^ outer.pc
+    }
+
+    #[inline(always)]
+    fn outer(&self, frame: usize) -> Outer {
+        Outer { pc: self.frames[frame].0 ^ self.tag, sp: self.sp(frame), state: self.states[frame] }
     }
 
     /// Whether the stack whose frames these are ended for want of information.
@@ -220,41 +324,25 @@ impl Memo {
 
     /// Whether a step from `frame` to the root was a guess.
     pub(super) fn is_guessed(&self, frame: usize) -> bool {
-        self.known.get(frame).is_some_and(|known| known.is_guessed())
+        self.states.get(frame).is_some_and(State::is_guessed)
     }
 
-    /// The stack pointers of the frames from `frame` to the root.
-    pub(super) fn stack_pointers(&self, frame: usize) -> impl Iterator<Item = u64> {
-        self.known[frame..].iter().map(|known| known.sp)
+    /// The stack pointer of a frame; the end of memory for that beyond the root.
+    #[inline(always)]
+    pub(super) fn sp(&self, frame: usize) -> u64 {
+        self.places.get(frame).map_or(u64::MAX, |place| self.address(*place))
     }
 }
 
-/// How many frames at the end of `frames` still lie where a return address leads to them.
-#[inline(always)]
-fn standing_at_end(frames: &[Known]) -> usize {
-    frames.iter().rev().take_while(|known| known.return_change() == 0).count()
-}
-
-impl Known {
+impl State {
+    /// What is known beyond the root.
+    const NOTHING: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
     const IS_GUESSED: u64 = 1 << 33;
 
     #[inline(always)]
-    fn new(step: &Step, words: usize, bp_is_live: bool, is_guessed: bool) -> Self {
-        let rest = words as u64 | u64::from(bp_is_live) << 32 | u64::from(is_guessed) << 33;
-        Self { pc: step.pc, sp: step.sp, bp: step.bp, rest }
-    }
-
-    /// What lies beyond the root, where a walk ended with the stack pointer at `sp`.
-    fn nothing(sp: u64) -> Self {
-        Self { pc: 0, sp, bp: 0, rest: 0 }
-    }
-
-    /// Not 0 if the word below `sp` is another return address by now.
-    #[inline(always)]
-    fn return_change(&self) -> u64 {
-        // SAFETY: the address lies on the thread's own stack, which stays mapped as long as it runs.
-        (unsafe { word(self.sp.wrapping_sub(8)) }) ^ self.pc
+    fn new(bp: u64, words: usize, bp_is_live: bool, is_guessed: bool) -> Self {
+        Self { bp, rest: words as u64 | u64::from(bp_is_live) << 32 | u64::from(is_guessed) << 33 }
     }
 
     #[inline(always)]
@@ -273,15 +361,6 @@ impl Known {
     }
 }
 
-impl Word {
-    /// Not 0 if the word holds something else by now.
-    #[inline(always)]
-    fn change(&self) -> u64 {
-        // SAFETY: the address lies on the thread's own stack, which stays mapped as long as it runs.
-        (unsafe { word(self.address) }) ^ self.value
-    }
-}
-
 impl Join for Standing<'_> {
     #[inline(always)]
     fn reached(&mut self, cursor: &Cursor) -> Option<usize> {
@@ -292,20 +371,15 @@ impl Join for Standing<'_> {
 impl Standing<'_> {
     #[inline(always)]
     fn compare(&mut self, cursor: &Cursor) -> Option<usize> {
-        while let Some(known) = self.memo.known.get(self.next) {
-            self.limit = known.sp;
-            if known.sp > cursor.sp {
-                return None;
-            }
-            if known.sp == cursor.sp {
-                let is_same = known.pc == cursor.pc()
-                    && !cursor.is_exact
-                    && (known.bp == cursor.bp || !known.bp_is_live());
-                return is_same.then_some(self.next);
-            }
+        while self.limit < cursor.sp && self.next < MAX_FRAMES {
             self.next += 1;
+            self.limit = self.memo.sp(self.next);
         }
-        self.limit = u64::MAX;
-        None
+        let state = self.memo.states.get(self.next)?;
+        let is_same = self.limit == cursor.sp
+            && self.memo.frames[self.next].0 == cursor.pc() ^ self.memo.tag
+            && !cursor.is_exact
+            && (state.bp == cursor.bp || !state.bp_is_live());
+        is_same.then_some(self.next)
     }
 }

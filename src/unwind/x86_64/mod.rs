@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use self::compile::Compiler;
 use self::memo::Memo;
 use self::stub::Entry;
-use self::walk::{End, Never, Step, Walk, Walked};
+use self::walk::{End, Step, Walk, Walked};
 use super::bounds::Stacks;
 use super::loader::{self, Counts};
 use super::{Captured, MAX_FRAMES, Skip, memory};
@@ -34,8 +34,8 @@ pub(super) struct Engine {
     /// Set while a capture runs: a signal handler may try another.
     is_busy: AtomicBool,
     checks_every_capture: bool,
-    aside: Aside,
-    /// Index of the leaf in `frames`; the root lies at the end.
+    forgets: bool,
+    /// Index of the leaf in `memo.frames`; the root lies at the end.
     leaf: usize,
     /// Index of the leafmost frame that was in the capture before.
     joined: usize,
@@ -46,7 +46,6 @@ pub(super) struct Engine {
     compiler: Compiler,
     /// The steps that were walked, leaf first: those of the frames before `joined`.
     steps: [Step; MAX_FRAMES],
-    frames: [Frame; MAX_FRAMES],
     memo: Memo,
 }
 
@@ -60,7 +59,7 @@ impl Owned {
             (&raw mut (*place).stacks).write(Stacks::of_this_thread());
             (&raw mut (*place).compiler).write(Compiler::new());
             (&raw mut (*place).leaf).write(MAX_FRAMES);
-            (*place).memo.clear(Counts::default());
+            (*place).memo.prepare((*place).stacks.own());
         }
         Some(Self(engine))
     }
@@ -72,7 +71,7 @@ impl Owned {
 
     pub(super) fn remember_stacks(&mut self, remember: bool) {
         // SAFETY: as above.
-        unsafe { self.0.as_mut() }.aside = Aside { is_off: !remember, ..Aside::default() };
+        unsafe { self.0.as_mut() }.forgets = !remember;
     }
 
     #[inline(always)]
@@ -129,16 +128,7 @@ impl Engine {
     #[inline(always)]
     fn capture_once(&mut self, entry: &Entry, counts: Counts) {
         self.memo.expire(counts);
-        match self.aside.next() {
-            Turn::Memo => self.capture_with_memo(entry, counts),
-            Turn::Refresh => self.capture_plainly(entry, counts, true),
-            Turn::Plain => self.capture_plainly(entry, counts, false),
-        }
-    }
-
-    #[inline(always)]
-    fn capture_with_memo(&mut self, entry: &Entry, counts: Counts) {
-        let mut standing = self.memo.verify();
+        let mut standing = self.memo.verify(&self.steps);
         let mut walk = Walk {
             counts,
             stacks: &mut self.stacks,
@@ -153,33 +143,26 @@ impl Engine {
         };
         if walked.count > joined {
             // More frames than are kept: then the outermost are left out, and no part is as before.
-            return self.capture_plainly(entry, counts, true);
+            self.memo.clear(counts);
+            return self.capture_once_more(entry, counts);
         }
-        self.keep(&walked, joined, counts, true);
-        self.aside.saw(MAX_FRAMES - joined, MAX_FRAMES - self.leaf);
+        self.keep(&walked, joined, counts);
     }
 
+    /// Captures with a memo that was cleared.
+    #[cold]
     #[inline(never)]
-    fn capture_plainly(&mut self, entry: &Entry, counts: Counts, refreshes: bool) {
-        let mut walk = Walk {
-            counts,
-            stacks: &mut self.stacks,
-            compiler: &mut self.compiler,
-            steps: &mut self.steps,
-            is_guessed: false,
-        };
-        let walked = walk.run(entry, &mut Never);
-        self.keep(&walked, MAX_FRAMES, counts, refreshes);
+    fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
+        self.capture_once(entry, counts);
     }
 
     /// Turns the steps of a walk into frames, in front of those that it joined.
     #[inline(always)]
-    fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts, refreshes: bool) {
+    fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
         self.joined = joined;
         self.leaf = joined - walked.count;
-        let steps = &self.steps[..walked.count];
         let epoch = counts.epoch();
-        for (frame, step) in self.frames[self.leaf..joined].iter_mut().zip(steps) {
+        for (frame, step) in self.memo.frames[self.leaf..joined].iter_mut().zip(&self.steps[..walked.count]) {
             *frame = if step.rule.is_exact() {
                 Frame::native_exact(step.pc, epoch)
             } else {
@@ -187,8 +170,8 @@ impl Engine {
             };
         }
         self.flags = self.judge(walked);
-        if refreshes && walked.is_on_own_stack {
-            self.memo.extend(steps, walked.end);
+        if walked.is_on_own_stack && !self.forgets {
+            self.memo.extend(walked.count, walked.end);
         } else {
             self.memo.clear(counts);
         }
@@ -211,7 +194,7 @@ impl Engine {
     #[inline(always)]
     fn captured(&mut self, skip: &Skip) -> Captured<'_> {
         let skipped = self.skipped(skip);
-        let frames = &self.frames[self.leaf + skipped..];
+        let frames = &self.memo.frames[self.leaf + skipped..];
         self.shown = [self.shown[1], frames.len()];
         let kept = (MAX_FRAMES - self.joined).min(self.shown[0]).min(self.shown[1]);
         Captured { frames, kept, flags: self.flags }
@@ -224,70 +207,21 @@ impl Engine {
         match skip {
             Skip::None => 0,
             Skip::Count(count) => total.min(*count),
-            Skip::Inside(range) => {
-                self.frames[self.leaf..].iter().take_while(|frame| range.contains(&address(**frame))).count()
-            }
+            Skip::Inside(range) => self.memo.frames[self.leaf..]
+                .iter()
+                .take_while(|frame| range.contains(&address(**frame)))
+                .count(),
             Skip::Below(limit) => self.stack_pointers().take_while(|sp| sp < limit).count(),
         }
     }
 
     fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         let walked = self.steps[..self.joined - self.leaf].iter().map(|step| step.sp);
-        walked.chain(self.memo.stack_pointers(self.joined))
+        walked.chain((self.joined..MAX_FRAMES).map(|frame| self.memo.sp(frame)))
     }
 }
 
 /// The code address in a native frame.
 fn address(frame: Frame) -> u64 {
     frame.0 & ((1 << 48) - 1)
-}
-
-/// What a capture does about the memo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// Verify it, join it, extend it.
-    Memo,
-    /// Walk plainly, and fill it.
-    Refresh,
-    /// Walk plainly, and let it be.
-    Plain,
-}
-
-/// Steps the memo aside where stacks share too little with the one before for it to pay.
-#[derive(Clone, Copy, Debug, Default)]
-struct Aside {
-    /// The memo is not wanted at all.
-    is_off: bool,
-    /// Captures in a row that shared little.
-    poor: u32,
-    /// Captures since the memo stepped aside or was last tried.
-    since: u32,
-}
-
-/// So many poor captures in a row put the memo aside; it is tried again after as many.
-const POOR: u32 = 8;
-
-impl Aside {
-    #[inline(always)]
-    fn next(&mut self) -> Turn {
-        if self.poor < POOR {
-            return if self.is_off { Turn::Plain } else { Turn::Memo };
-        }
-        self.since += 1;
-        match self.since {
-            POOR => {
-                self.since = 0;
-                Turn::Memo
-            }
-            seven if seven == POOR - 1 => Turn::Refresh,
-            _ => Turn::Plain,
-        }
-    }
-
-    /// Takes in that `shared` of `total` frames were the same as before.
-    #[inline(always)]
-    fn saw(&mut self, shared: usize, total: usize) {
-        let is_poor = shared * 4 < total;
-        self.poor = if is_poor { self.poor.saturating_add(1) } else { 0 };
-    }
 }

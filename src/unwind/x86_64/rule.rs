@@ -106,6 +106,11 @@ impl Rule {
         self.saved() > 8
     }
 
+    /// Whether the frame's rbp decides where its caller is.
+    pub(super) fn reads_bp(self) -> bool {
+        self.is_bp_based() || matches!(self.kind(), Kind::Realigned | Kind::Unknown)
+    }
+
     /// The same rule, marked as that of a frame whose address is not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }

@@ -68,16 +68,6 @@ pub(super) trait Join {
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
-/// Knows none.
-pub(super) struct Never;
-
-impl Join for Never {
-    #[inline(always)]
-    fn reached(&mut self, _cursor: &Cursor) -> Option<usize> {
-        None
-    }
-}
-
 /// What a walk found out beside its steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walked {
