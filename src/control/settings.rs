@@ -169,9 +169,6 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Names that other parts of gpuflame set for themselves, and no user.
-const PRIVATE: [&str; 1] = ["GPUFLAME_DEMO_CHILD"];
-
 /// Reads the settings of this process. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
     let all = std::env::vars_os().filter_map(|(name, value)| {
@@ -197,7 +194,6 @@ pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Ve
                     ));
                 }
             }
-            None if PRIVATE.contains(&name.as_str()) => {}
             None => warnings.push(unknown(&name)),
         }
     }
