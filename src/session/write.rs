@@ -102,11 +102,21 @@ impl Part {
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent)?;
         }
-        let mut name = target.as_os_str().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let path = PathBuf::from(name);
-        let file = File::create(&path)?;
-        Ok(Self { path, file, published: false })
+        // A process of another container may have our number, or one that was killed had it.
+        let mut attempt = 0;
+        loop {
+            let mut name = target.as_os_str().to_owned();
+            name.push(match attempt {
+                0 => format!(".{}.part", std::process::id()),
+                _ => format!(".{}.{attempt}.part", std::process::id()),
+            });
+            let path = PathBuf::from(name);
+            match File::create_new(&path) {
+                Ok(file) => return Ok(Self { path, file, published: false }),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => attempt += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Gives the file its final name.
@@ -179,6 +189,18 @@ mod tests {
             folder.display()
         );
         assert_eq!(report.failures, [expected]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_temporary_name_that_is_taken_is_left_alone() {
+        let folder = folder("part");
+        let taken = folder.join(format!("x.csv.{}.part", std::process::id()));
+        fs::write(&taken, "somebody's").unwrap();
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        assert_eq!(write(&outputs, &[Format::Csv], |_| Ok("done")).failures, Vec::<String>::new());
+        assert_eq!(fs::read_to_string(taken).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "begun done");
         fs::remove_dir_all(folder).unwrap();
     }
 
