@@ -294,6 +294,22 @@ fn a_link_that_points_nowhere_is_a_name_that_exists() {
     assert_eq!(files(&folder), ["out.1.csv", "out.1.folded", "out.1.svg", "out.svg"]);
 }
 
+#[test]
+fn processes_that_end_together_take_names_of_their_own() {
+    let folder = scratch("together");
+    let runs = 8;
+    let all: Vec<Done> = std::thread::scope(|scope| {
+        let one = || odd("plain").in_folder(&folder).env("GPUSIM_TRUTH", "").done();
+        let threads: Vec<_> = (0..runs).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut wrote: Vec<_> = all.iter().flat_map(|done| done.ledger("wrote ")).collect();
+    wrote.sort();
+    wrote.dedup();
+    assert_eq!(wrote.len(), 3 * runs, "{wrote:?}");
+    assert_eq!(files(&folder).len(), 3 * runs, "{:?}", files(&folder));
+}
+
 /// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
 struct Disk(PathBuf);
 

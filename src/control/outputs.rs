@@ -144,6 +144,12 @@ impl Outputs {
         (names, renames)
     }
 
+    /// The folder of the outputs, if it is the same whatever number they get.
+    pub fn folder(&self) -> Option<PathBuf> {
+        let folder = Path::new(&self.prefix).parent()?;
+        (!folder.to_string_lossy().contains("%n")).then(|| folder.to_owned())
+    }
+
     fn name(&self, number: u32, suffix: &str) -> String {
         if self.prefix.contains("%n") {
             format!("{}{suffix}", self.prefix.replace("%n", &number.to_string()))
@@ -207,6 +213,12 @@ mod tests {
         let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()));
         assert_eq!(names, [PathBuf::from("/out/run2.svg")]);
         assert_eq!(renames, []);
+    }
+
+    #[test]
+    fn the_folder_is_known_unless_it_has_the_number_in_its_name() {
+        assert_eq!(Outputs::new("/out/run%n", &facts()).folder(), Some(PathBuf::from("/out")));
+        assert_eq!(Outputs::new("/out/run%n/x", &facts()).folder(), None);
     }
 
     #[test]

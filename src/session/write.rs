@@ -2,12 +2,18 @@
 //! half-written ever has the name of a result. What cannot be written is one line for each cause; the
 //! others are written all the same.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::control::{Format, Outputs, Rename};
 use crate::error::Result;
+
+/// How long another process may take to write its outputs into the same folder before we go ahead.
+const LONGEST_TURN: Duration = Duration::from_secs(5);
+/// Between two looks whether it is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What became of the outputs.
 #[derive(Debug, Default)]
@@ -28,7 +34,9 @@ pub(super) fn all(
 ) -> Report {
     let suffixes: Vec<_> = formats.iter().map(|format| format.suffix()).collect();
     // A link is a name that is taken, wherever it points.
-    let (paths, renamed) = outputs.choose(&suffixes, |path| path.symlink_metadata().is_ok());
+    let is_taken = |path: &Path| path.symlink_metadata().is_ok();
+    let _turn = outputs.folder().and_then(|folder| take_turn(&folder));
+    let (paths, renamed) = outputs.choose(&suffixes, is_taken);
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     for (format, path) in formats.iter().zip(paths) {
@@ -45,6 +53,22 @@ pub(super) fn all(
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.used));
     report
+}
+
+/// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
+/// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
+/// locks, or it takes too long; we go ahead.
+fn take_turn(folder: &Path) -> Option<File> {
+    fs::create_dir_all(folder).ok()?;
+    let folder = File::open(folder).ok()?;
+    let deadline = Instant::now() + LONGEST_TURN;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(_) => return None,
+        }
+    }
 }
 
 fn refusal(error: &str, names: &[String]) -> String {
@@ -78,11 +102,21 @@ impl Part {
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent)?;
         }
-        let mut name = target.as_os_str().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let path = PathBuf::from(name);
-        let file = File::create(&path)?;
-        Ok(Self { path, file, published: false })
+        // A process of another container may have our number, or one that was killed had it.
+        let mut attempt = 0;
+        loop {
+            let mut name = target.as_os_str().to_owned();
+            name.push(match attempt {
+                0 => format!(".{}.part", std::process::id()),
+                _ => format!(".{}.{attempt}.part", std::process::id()),
+            });
+            let path = PathBuf::from(name);
+            match File::create_new(&path) {
+                Ok(file) => return Ok(Self { path, file, published: false }),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => attempt += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Gives the file its final name.
@@ -155,6 +189,18 @@ mod tests {
             folder.display()
         );
         assert_eq!(report.failures, [expected]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_temporary_name_that_is_taken_is_left_alone() {
+        let folder = folder("part");
+        let taken = folder.join(format!("x.csv.{}.part", std::process::id()));
+        fs::write(&taken, "somebody's").unwrap();
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        assert_eq!(write(&outputs, &[Format::Csv], |_| Ok("done")).failures, Vec::<String>::new());
+        assert_eq!(fs::read_to_string(taken).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "begun done");
         fs::remove_dir_all(folder).unwrap();
     }
 
