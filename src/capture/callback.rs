@@ -1,8 +1,8 @@
 //! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
 //!
-//! It promises: no lock, no allocation and no system call in steady state (a thread's first launch, a
-//! stack never seen before and a collector that has fallen behind may map memory), nothing returned, nothing thrown. What cannot be kept is
-//! counted.
+//! It promises: no allocation in steady state (a thread's first launch and a stack never seen before may
+//! map memory), nothing returned, nothing thrown, and no lock but one: the unwinder asks the loader
+//! whether code was unloaded, under the loader's own short lock. What cannot be kept is counted.
 //!
 //! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
 //! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
@@ -30,7 +30,8 @@ const OUTERMOST: u64 = 1;
 /// This call is part of the launch around it.
 const NESTED: u64 = 2;
 
-/// Most ids of their own that the calls nested in one launch can have and be remembered.
+/// Most ids of their own that the calls nested in one launch can have and be remembered. What carries one
+/// that is not remembered shows as an activity without a launch.
 const MOST_ALIASES: usize = 16;
 
 /// One call in this many is timed.
@@ -86,10 +87,14 @@ impl Tracer for Capture {
     }
 
     fn request_buffer() -> Option<Buffer> {
-        buffers::request()
+        if window::state() == State::Dead { None } else { buffers::request() }
     }
 
     fn buffer_completed(filled: Filled) {
+        // Nobody reads any more: the buffer goes.
+        if window::state() == State::Dead {
+            return;
+        }
         if buffers::completed(filled) {
             events::announce(Event::BuffersWait);
         }
@@ -153,17 +158,17 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     } else if outer.alias_count < MOST_ALIASES {
         outer.aliases[outer.alias_count] = correlation;
         outer.alias_count += 1;
-    } else {
-        thread.tally.lose(Loss::LaunchesDropped);
     }
 }
 
 /// The launch returned: record it, unless it failed or was recorded when it began.
 fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
     let time = now();
-    if call.return_value != 0 {
+    if pending.recorded {
+        // If it failed it stays without an activity, and is counted as such.
+    } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);
-    } else if !pending.recorded {
+    } else {
         pending.launch.duration = u32::try_from(time.since(pending.launch.time)).unwrap_or(u32::MAX).max(1);
         record(own, thread, call, &mut pending);
         for at in 0..pending.alias_count {
@@ -206,7 +211,9 @@ fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
 
 #[inline]
 fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
-    if !own.launches.push(&thread.launches, [&launch_words(launch)]) {
+    let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
+    // A second id that is lost is no launch lost.
+    if !pushed && !launch.is_alias() {
         thread.tally.lose(Loss::LaunchesDropped);
     }
 }

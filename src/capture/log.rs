@@ -24,8 +24,8 @@ use super::memory;
 const CHUNK_BYTES: usize = 64 << 10;
 /// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Chunks there may be at once: 32 MiB, or 1.4 million launches that the collector has not read yet. A few
-/// more where threads map at the same moment.
+/// Chunks there may be at once, beside the two that each thread's logs stand in: 32 MiB, or 1.4 million
+/// launches that the collector has not read yet. A few more where threads map at the same moment.
 const MOST_CHUNKS: usize = 512;
 /// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
@@ -49,6 +49,8 @@ struct Pool {
     give: Sender<ChunkPtr>,
     take: Receiver<ChunkPtr>,
     made: AtomicUsize,
+    /// Logs that have begun: each holds a chunk for good.
+    logs: AtomicUsize,
 }
 
 /// Allocated once, by the first [`refill`]; until then every push is refused.
@@ -58,7 +60,7 @@ static POOL: OnceLock<Pool> = OnceLock::new();
 pub fn refill() {
     let pool = POOL.get_or_init(|| {
         let (give, take) = crossbeam_channel::bounded(MOST_CHUNKS);
-        Pool { give, take, made: AtomicUsize::new(0) }
+        Pool { give, take, made: AtomicUsize::new(0), logs: AtomicUsize::new(0) }
     });
     while pool.take.len() < READY_CHUNKS {
         let Some(chunk) = make(pool) else { return };
@@ -69,7 +71,7 @@ pub fn refill() {
 /// A new chunk, unless there are too many or the kernel gives none.
 #[cold]
 fn make(pool: &Pool) -> Option<NonNull<Chunk>> {
-    if pool.made.load(Ordering::Relaxed) >= MOST_CHUNKS {
+    if pool.made.load(Ordering::Relaxed) >= MOST_CHUNKS + pool.logs.load(Ordering::Relaxed) {
         return None;
     }
     let chunk = memory::map(CHUNK_BYTES)?.cast();
@@ -89,6 +91,19 @@ fn take() -> Option<NonNull<Chunk>> {
     empty.len.store(0, Ordering::Relaxed);
     empty.next.store(null_mut(), Ordering::Relaxed);
     Some(chunk)
+}
+
+/// The chunk that a log begins with. It does not count against the bound: many threads must not leave
+/// their own logs without room.
+#[cold]
+fn take_first() -> Option<NonNull<Chunk>> {
+    let pool = POOL.get()?;
+    pool.logs.fetch_add(1, Ordering::Relaxed);
+    let chunk = take();
+    if chunk.is_none() {
+        pool.logs.fetch_sub(1, Ordering::Relaxed);
+    }
+    chunk
 }
 
 /// Gives a chunk back, or unmaps it when enough lie ready: a burst must not be held for ever.
@@ -152,7 +167,10 @@ impl Writer {
         if needed > CHUNK_WORDS {
             return None;
         }
-        let fresh = take()?;
+        let fresh = match self.chunk {
+            Some(_) => take(),
+            None => take_first(),
+        }?;
         let link = match &self.chunk {
             // SAFETY: as in `push`.
             Some(chunk) => unsafe { &chunk.as_ref().next },
@@ -213,8 +231,11 @@ impl Reader {
     }
 
     /// Hands every word up to `mark` to `each`, a run of whole records at a time, and gives back the
-    /// chunks that both ends are done with. False: there was nothing.
+    /// chunks that both ends are done with. False: it is all read.
     pub(super) fn drain(&mut self, log: &Log, mark: Mark, mut each: impl FnMut(&[u64])) -> bool {
+        if mark.chunk.is_null() {
+            return false;
+        }
         if self.chunk.is_null() {
             self.chunk = log.first.load(Ordering::Acquire);
         }
@@ -240,6 +261,7 @@ impl Reader {
             if finished {
                 self.chunk = next;
                 self.read = 0;
+                any = true;
                 give_back(NonNull::from(chunk));
             }
             if is_last || !finished {

@@ -1,6 +1,7 @@
 //! What gpuflame asks of the process it is a guest in: a call at exit, silence in forked children, no
 //! signals on its own thread, and to stay loaded.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::control::window;
@@ -75,5 +76,27 @@ pub fn stay_loaded() {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: dladdr gave a NUL-terminated name; RTLD_NOLOAD loads nothing.
         unsafe { libc::dlopen(info.dli_fname, flags) };
+    }
+}
+
+/// Writes to the application's stderr. If nobody reads it any more, the signal that says so would end the
+/// application for our sake: it is held back and taken away.
+pub fn write_to_stderr(text: &[u8]) {
+    // SAFETY: all-zero is a valid signal set; the calls write to the sets and read no other memory.
+    unsafe {
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut old);
+        libc::sigpending(&mut pending);
+        let was_pending = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        let failed = std::io::stderr().lock().write_all(text).is_err();
+        if failed && !was_pending {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
     }
 }

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Loss, Nanos, Row, ThreadId};
 use crate::unwind::{Unwinder, tls};
@@ -102,6 +102,8 @@ impl Entered {
             return None;
         }
         thread.busy.store(true, Ordering::Relaxed);
+        // A signal handler on this thread must not see what follows before it sees `busy`.
+        compiler_fence(Ordering::SeqCst);
         Some(Self { thread })
     }
 
@@ -115,6 +117,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         self.thread.busy.store(false, Ordering::Relaxed);
     }
 }

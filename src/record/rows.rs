@@ -341,7 +341,8 @@ pub enum Loss {
     StacksGuessed = 7,
     /// Stacks whose walk ended before the bottom.
     StacksCut = 8,
-    /// Launches that the driver refused; they have no activity.
+    /// Asynchronous launches that the driver refused; they are in no other count. (A synchronous copy that
+    /// fails was recorded by then, and is a launch without an activity.)
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph being captured; they have no activity of their own.
     LaunchesCaptured = 10,

@@ -100,7 +100,7 @@ impl Collector {
                 return;
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
-            let any = session.pipeline.lock().collect(session.api);
+            let any = session.collect(&mut session.pipeline.lock(), false);
             let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY;
             if due || wish >= Some(Wish::Flush) {
                 // What cannot be flushed comes with the next flush, or is counted as dropped.
@@ -111,7 +111,7 @@ impl Collector {
                 flushed = Instant::now();
             }
             if wish.is_some() {
-                session.pipeline.lock().collect_all(session.api);
+                session.collect(&mut session.pipeline.lock(), true);
             }
             pause = if any { SHORT_PAUSE } else { (2 * pause).min(LONG_PAUSE) };
             self.grant(up_to);

@@ -18,8 +18,8 @@ mod pipeline;
 mod stream;
 mod write;
 
-use std::io::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::control::{self, Facts, Format, Outputs, Settings};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{self, FoldedOptions, SvgOptions};
-use crate::record::WindowEdge;
+use crate::record::{Nanos, WindowEdge};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
 use collector::{Collector, Wish};
@@ -48,7 +48,12 @@ struct Session {
     outputs: Outputs,
     api: &'static cupti::Api,
     pipeline: Mutex<Pipeline>,
+    /// Edges of windows that the pipeline has not taken in yet: whoever opens or closes a window must not
+    /// wait for it.
+    edges: Mutex<Vec<(WindowEdge, Nanos)>>,
     collector: Collector,
+    /// The tracer did not answer within [`LONGEST_FLUSH`].
+    gave_up: AtomicBool,
     /// How many API calls there had been when the tracer was last asked for everything.
     calls_at_last_flush: AtomicU64,
 }
@@ -100,7 +105,11 @@ pub fn start() -> Result<()> {
                 STAGE_CHANGED.wait(&mut stage);
                 continue;
             }
-            Stage::Running(session) => return session.open_window(),
+            Stage::Running(session) => {
+                let session: &'static Session = session;
+                drop(stage);
+                return session.open_window();
+            }
             Stage::Failed(error) => return Err(error.clone()),
             Stage::Over => return Err(over()),
         }
@@ -172,7 +181,11 @@ fn begin(way: Way) -> Result<&'static Session> {
             Stage::Starting(_) | Stage::Over => return Err(over()),
         }
     }
-    let result = set_up(way);
+    // Those who wait for us wait for a result, even if there is none.
+    let result = catch_unwind(|| set_up(way)).unwrap_or_else(|_| {
+        disable_after_panic();
+        Err(over())
+    });
     let mut stage = STAGE.lock();
     *stage = match &result {
         Ok(session) => Stage::Running(session),
@@ -187,6 +200,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
+    process::stop_in_forked_children();
     let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
     let pipeline = Pipeline::new(&settings, &outputs);
     process::stay_loaded();
@@ -205,13 +219,18 @@ fn set_up(way: Way) -> Result<&'static Session> {
         outputs,
         api,
         pipeline: Mutex::new(pipeline),
+        edges: Mutex::new(Vec::new()),
         collector: Collector::default(),
+        gave_up: AtomicBool::new(false),
         calls_at_last_flush: AtomicU64::new(0),
     }));
     session.pipeline.lock().begin(api);
     let _ = SESSION.set(session);
-    session.collector.spawn(session)?;
-    process::stop_in_forked_children();
+    if let Err(error) = session.collector.spawn(session) {
+        window::kill();
+        api.unsubscribe();
+        return Err(error);
+    }
     process::call_at_exit(at_exit);
     Ok(session)
 }
@@ -222,20 +241,29 @@ impl Session {
             State::Open => Ok(()),
             State::Dead => Err(over()),
             State::Closed => {
-                let mut pipeline = self.pipeline.lock();
-                if window::open() {
-                    pipeline.window(WindowEdge::Open, capture::now());
-                }
+                self.edge(WindowEdge::Open, window::open);
                 Ok(())
             }
         }
     }
 
     fn close_window(&self) {
-        let mut pipeline = self.pipeline.lock();
-        if window::close() {
-            pipeline.window(WindowEdge::Close, capture::now());
+        self.edge(WindowEdge::Close, window::close);
+    }
+
+    /// Notes the edge if `turn` really turned the window.
+    fn edge(&self, edge: WindowEdge, turn: fn() -> bool) {
+        let mut edges = self.edges.lock();
+        if turn() {
+            edges.push((edge, capture::now()));
         }
+    }
+
+    /// Reads what lies ready, all of it or a good deal. False: there was nothing.
+    fn collect(&self, pipeline: &mut Pipeline, all: bool) -> bool {
+        let edges = std::mem::take(&mut *self.edges.lock());
+        edges.into_iter().for_each(|(edge, time)| pipeline.window(edge, time));
+        pipeline.collect(self.api, all)
     }
 }
 
@@ -276,9 +304,7 @@ fn at_exit() {
         Stage::Running(session) => *session,
         _ => return,
     };
-    if !session.gather_the_rest() {
-        tell("the tracer did not answer within 5 s; what it still held is lost, the rest is written");
-    }
+    session.gather_the_rest();
     if is_last {
         *STAGE.lock() = Stage::Over;
         session.close_window();
@@ -289,13 +315,19 @@ fn at_exit() {
 
 impl Session {
     /// Has the tracer hand over everything, complete or not. Not asked again when nothing was launched
-    /// since: the driver may be gone by now. False: it did not answer.
-    fn gather_the_rest(&self) -> bool {
+    /// since, as the driver may be gone by now, nor when it did not answer once.
+    fn gather_the_rest(&self) {
         let calls = capture::cost().calls;
-        if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
-            return self.collector.ask(Wish::Collect, LONGEST_FLUSH);
+        let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            Wish::Collect
+        } else {
+            Wish::Drain
+        };
+        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, LONGEST_FLUSH) {
+            return;
         }
-        self.collector.ask(Wish::Drain, LONGEST_FLUSH)
+        self.gave_up.store(true, Ordering::Release);
+        tell("the tracer did not answer within 5 s; what it still held is lost, the rest is written");
     }
 
     fn write_out(&self) {
@@ -303,6 +335,7 @@ impl Session {
             tell("the collector does not answer; nothing is written");
             return;
         };
+        self.collect(&mut pipeline, false);
         let held = collector::bytes_held();
         pipeline.finish();
         let report = self.write_files(&mut pipeline);
@@ -348,5 +381,5 @@ fn on_one_line(text: &str) -> String {
 }
 
 fn print(text: &str) {
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    process::write_to_stderr(text.as_bytes());
 }

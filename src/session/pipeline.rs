@@ -21,6 +21,9 @@ const MANY_OPEN: u64 = 32 << 10;
 
 /// Steps after which the collector looks up from its reading: some 20 ms.
 const MOST_STEPS: usize = 64;
+/// Steps that are enough for all that can lie ready, so that threads that launch on cannot hold an exit up
+/// for ever.
+const ALL_STEPS: usize = 1 << 14;
 
 /// All that is known of the run so far.
 pub(super) struct Pipeline {
@@ -78,15 +81,12 @@ impl Pipeline {
         self.rows.push(&Row::Window { edge, time });
     }
 
-    /// Reads what lies ready, a good deal of it at most. False: there was nothing.
-    pub(super) fn collect(&mut self, api: &Api) -> bool {
+    /// Reads what lies ready: a good deal of it or, with `all`, so much that only what comes in
+    /// meanwhile is left. False: there was nothing.
+    pub(super) fn collect(&mut self, api: &Api, all: bool) -> bool {
         self.refresh_modules();
-        (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
-    }
-
-    /// Reads everything that lies ready, however long it takes.
-    pub(super) fn collect_all(&mut self, api: &Api) {
-        while self.collect(api) {}
+        let most = if all { ALL_STEPS } else { MOST_STEPS };
+        (0..most).take_while(|_| self.step(api)).count() > 0
     }
 
     /// Reads a buffer, or up to a chunk of launches from each thread.
