@@ -94,6 +94,15 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
     let spills = random.below(20) == 0;
     let values: Vec<_> = (0..kept).map(|value| format!("k{value}")).collect();
     let out = text;
+    if random.below(5) == 0 {
+        // So few values that rbp stays what it is in the caller.
+        let _ = writeln!(
+            out,
+            "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\
+             while ((n = p->next(p))) {{ n(p, room[3], 2); KEEP; }} return room[1]; }}"
+        );
+        return;
+    }
     if spills {
         let _ = writeln!(
             out,

@@ -10,6 +10,7 @@
 //!   it. In code without frame pointers it is one more register, and different every time.
 //! * Words are verified from the root inwards, before the walk: independent loads, one exit. The walk then
 //!   compares one stack pointer a frame.
+//! * Frames below the stack pointer are gone, whatever their words say.
 //! * The newest frames are the first to go, so the words of a walk are worked out only when the next
 //!   capture finds that everything behind them still stands, and no further than they do themselves.
 //! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
@@ -117,17 +118,30 @@ impl Memo {
         }
     }
 
-    /// The part of the last stack that still stands. `steps` are those of the last walk.
+    /// The part of the last stack that still stands, now that the stack pointer is `sp`. `steps` are those
+    /// of the last walk.
     #[inline(always)]
-    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES]) -> Standing<'_> {
+    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> Standing<'_> {
+        if self.sp(self.first) < sp {
+            self.drop_below(sp);
+        }
         let mut next = self.first_standing();
         if self.pending != 0 {
             if next == self.first {
-                next = self.work_out(&steps[..self.pending]);
+                next = self.work_out(&steps[..self.pending], sp);
             }
             self.pending = 0;
         }
         Standing { next, limit: self.sp(next), memo: self }
+    }
+
+    /// Forgets frames that are gone, for the stack ends above them: our own frames lie there by now.
+    fn drop_below(&mut self, sp: u64) {
+        while self.sp(self.first) < sp {
+            self.first += 1;
+        }
+        self.word_count = self.states.get(self.first).map_or(0, State::words);
+        self.pending = 0;
     }
 
     #[inline(always)]
@@ -214,7 +228,7 @@ impl Memo {
     /// Works out the pending steps (leaf first), as far as their words still hold what they held, and gives
     /// the leafmost frame of which that is so.
     #[inline(never)]
-    fn work_out(&mut self, steps: &[Step]) -> usize {
+    fn work_out(&mut self, steps: &[Step], sp: u64) -> usize {
         let end = self.end;
         let mut outer = match end {
             End::Joined(frame) => self.outer(frame),
@@ -224,7 +238,7 @@ impl Memo {
         for step in steps.iter().rev() {
             let step = step.by_words();
             let place = step.sp.wrapping_sub(self.stack.lo);
-            if step.pc >> 48 != 0 || place > u64::from(u32::MAX) {
+            if step.sp < sp || step.pc >> 48 != 0 || place > u64::from(u32::MAX) {
                 break;
             }
             let (state, change) = if step.rule.is_plain() && self.first != MAX_FRAMES {

@@ -128,7 +128,7 @@ impl Engine {
     #[inline(always)]
     fn capture_once(&mut self, entry: &Entry, counts: Counts) {
         self.memo.expire(counts);
-        let mut standing = self.memo.verify(&self.steps);
+        let mut standing = self.memo.verify(&self.steps, entry.sp());
         let mut walk = Walk {
             counts,
             stacks: &mut self.stacks,
