@@ -16,7 +16,7 @@ use crate::cupti::{Buffer, Filled};
 
 /// 2 MiB: NVIDIA recommends 1 to 10.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Buffers kept ready once they exist: 16 MiB if all were filled once.
+/// Buffers kept ready once they exist, with 64 KiB each in memory.
 const KEPT: usize = 8;
 /// Buffers in flight at most: 1 GiB if the collector starves for seconds.
 const MOST: usize = 512;
@@ -80,7 +80,12 @@ pub(super) fn completed(filled: Filled) -> bool {
     ring.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
     // The other end lives as long as the process.
     let _ = ring.filled.0.send(filled);
-    ring.filled.0.len() >= MANY
+    many_filled()
+}
+
+/// Whether several filled buffers wait to be read.
+pub fn many_filled() -> bool {
+    ring().filled.0.len() >= MANY
 }
 
 /// Records were lost for want of a buffer.

@@ -17,6 +17,10 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
+/// What of a buffer stays in memory when it lies ready. More goes back to the kernel, so that what is held
+/// does not follow the largest burst: 512 page faults for some 10,000 records, 15 ns each.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
 /// It comes from the kernel and goes back there. Through the C library's allocator a buffer that is given
@@ -50,6 +54,16 @@ impl Buffer {
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         8 * self.words
+    }
+
+    /// Lets the kernel take the pages, which are zero when they are next touched. False: it refused.
+    fn give_pages_back(&mut self) -> bool {
+        // SAFETY: a whole mapping of ours that nobody else knows; its content may become zero.
+        let answer = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes(), libc::MADV_DONTNEED) };
+        if answer == 0 {
+            HELD.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
+        }
+        answer == 0
     }
 
     fn words(&self) -> &[u64] {
@@ -115,8 +129,10 @@ impl Filled {
     /// The buffer, zeroed as far as it was written for its next use; `None` where the records were a copy.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Whole(mut buffer) = self.content else { return None };
-        let written = self.valid.div_ceil(8).min(buffer.words);
-        buffer.words_mut()[..written].fill(0);
+        let words = self.valid.div_ceil(8).min(buffer.words);
+        if words * 8 <= KEPT_BYTES || !buffer.give_pages_back() {
+            buffer.words_mut()[..words].fill(0);
+        }
         Some(buffer)
     }
 }
