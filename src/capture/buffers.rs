@@ -16,11 +16,14 @@ use crate::cupti::{Buffer, Filled};
 
 /// 2 MiB: NVIDIA recommends 1 to 10.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Buffers kept ready once they exist: 16 MiB if all were filled once.
+/// Buffers kept ready once they exist, with 64 KiB each in memory.
 const KEPT: usize = 8;
-/// Buffers in flight at most. Only written pages take memory, so this is 1 GiB if the collector starves
-/// for seconds, and little when the tracer returns buffers with a record or two.
+/// Buffers in flight at most: 1 GiB if the collector starves for seconds.
 const MOST: usize = 512;
+/// Records of this many bytes or less are copied out, and their buffer is ready again at once.
+const FEW: usize = 4 << 10;
+/// The same in bytes of records, which counts what was copied out as well.
+const MOST_WAITING: usize = 1 << 30;
 
 /// Filled buffers that are worth waking the collector for.
 const MANY: usize = 8;
@@ -29,6 +32,8 @@ struct Ring {
     ready: (Sender<Buffer>, Receiver<Buffer>),
     filled: (Sender<Filled>, Receiver<Filled>),
     made: AtomicUsize,
+    /// Bytes of records in `filled`.
+    waiting: AtomicUsize,
     discarded: AtomicU64,
 }
 
@@ -36,8 +41,9 @@ fn ring() -> &'static Ring {
     static RING: OnceLock<Ring> = OnceLock::new();
     RING.get_or_init(|| Ring {
         ready: crossbeam_channel::bounded(KEPT),
-        filled: crossbeam_channel::bounded(MOST),
+        filled: crossbeam_channel::unbounded(),
         made: AtomicUsize::new(0),
+        waiting: AtomicUsize::new(0),
         discarded: AtomicU64::new(0),
     })
 }
@@ -47,6 +53,9 @@ pub(super) fn request() -> Option<Buffer> {
     let ring = ring();
     if let Ok(buffer) = ring.ready.1.try_recv() {
         return Some(buffer);
+    }
+    if ring.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
+        return None;
     }
     let may = ring
         .made
@@ -60,10 +69,23 @@ pub(super) fn request() -> Option<Buffer> {
 
 /// The tracer is done with a buffer. True: several wait by now, and the collector should not sleep on.
 pub(super) fn completed(filled: Filled) -> bool {
-    let queue = &ring().filled.0;
-    // As many places as there are buffers: the queue is never full.
-    let _ = queue.try_send(filled);
-    queue.len() >= MANY
+    let ring = ring();
+    let filled = if filled.valid() <= FEW {
+        let (copy, buffer) = filled.copy_out();
+        make_ready(buffer);
+        copy
+    } else {
+        filled
+    };
+    ring.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
+    // The other end lives as long as the process.
+    let _ = ring.filled.0.send(filled);
+    many_filled()
+}
+
+/// Whether several filled buffers wait to be read.
+pub fn many_filled() -> bool {
+    ring().filled.0.len() >= MANY
 }
 
 /// Records were lost for want of a buffer.
@@ -78,13 +100,21 @@ pub(super) fn discarded() -> u64 {
 
 /// The oldest filled buffer, if any.
 pub fn next_filled() -> Option<Filled> {
-    ring().filled.1.try_recv().ok()
+    let filled = ring().filled.1.try_recv().ok()?;
+    ring().waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
+    Some(filled)
 }
 
 /// Makes a buffer that was read ready again.
 pub fn recycle(filled: Filled) {
+    make_ready(filled.recycle());
+}
+
+fn make_ready(buffer: Option<Buffer>) {
     let ring = ring();
-    if ring.ready.0.is_full() || ring.ready.0.try_send(filled.recycle()).is_err() {
+    if let Some(buffer) = buffer
+        && ring.ready.0.try_send(buffer).is_err()
+    {
         ring.made.fetch_sub(1, Ordering::Relaxed);
     }
 }

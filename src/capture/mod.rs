@@ -15,7 +15,7 @@ mod memory;
 pub mod process;
 mod thread;
 
-pub use buffers::{next_filled, recycle};
+pub use buffers::{many_filled, next_filled, recycle};
 pub use callback::{Capture, now};
 pub use cost::Cost;
 pub use log::refill;

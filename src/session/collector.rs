@@ -101,7 +101,8 @@ impl Collector {
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
             let any = session.collect(&mut session.pipeline.lock(), false);
-            let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY;
+            // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
+            let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY && !capture::many_filled();
             if due || wish >= Some(Wish::Flush) {
                 // What cannot be flushed comes with the next flush, or is counted as dropped.
                 let _ = session.api.flush(wish == Some(Wish::Drain));
