@@ -65,7 +65,8 @@ fn source_file(seed: u64) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("generated-{seed}.c"));
     let text = source(seed);
     if fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
-        let fresh = path.with_extension(format!("{}.tmp", std::process::id()));
+        let thread = std::thread::current().id();
+        let fresh = path.with_extension(format!("{}-{thread:?}.tmp", std::process::id()));
         fs::write(&fresh, text).expect("the target folder is writable");
         fs::rename(&fresh, &path).expect("the source moves into place");
     }
