@@ -19,7 +19,7 @@ extern "C" {
 #define GPUFLAME_ERROR_SETTING (-4)   /* a setting could not be understood */
 #define GPUFLAME_ERROR_IO (-5)        /* a file could not be read or written */
 #define GPUFLAME_ERROR_FORMAT (-6)    /* a file is malformed */
-#define GPUFLAME_ERROR_STATE (-7)     /* too late: the process is ending, or it is a forked child */
+#define GPUFLAME_ERROR_STATE (-7)     /* not now: nothing started yet, the process is ending, a forked child */
 #define GPUFLAME_ERROR_INTERNAL (-8)  /* a bug of gpuflame; it has switched itself off */
 
 /* Opens a window: launches made from now on, by any thread, are recorded. The first call sets the

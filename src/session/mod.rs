@@ -120,9 +120,11 @@ pub fn start() -> Result<()> {
     }
 }
 
-/// Closes the window.
+/// Closes the window, if there is one.
 pub fn stop() -> Result<()> {
-    running()?.close_window();
+    if !matches!(*STAGE.lock(), Stage::Idle) {
+        running()?.close_window();
+    }
     Ok(())
 }
 
