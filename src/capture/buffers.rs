@@ -18,8 +18,9 @@ use crate::cupti::{Buffer, Filled};
 const BUFFER_BYTES: usize = 2 << 20;
 /// Buffers kept ready once they exist, with 64 KiB each in memory.
 const KEPT: usize = 8;
-/// Buffers in flight at most: 1 GiB if the collector starves for seconds.
-const MOST: usize = 512;
+/// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
+/// only written pages take memory; what has been filled is bounded by [`MOST_WAITING`].
+const MOST: usize = 4096;
 /// Records of this many bytes or less are copied out, and their buffer is ready again at once.
 const FEW: usize = 4 << 10;
 /// The same in bytes of records, which counts what was copied out as well.

@@ -64,6 +64,8 @@ pub struct Profile {
     frame_index: Index,
     stacks: Tree,
     contexts: IdMap<ContextId, Context>,
+    /// The first context with a stack, for those who merge threads.
+    first_with: IdMap<(NodeId, ContextFlags), ContextId>,
     labels: IdMap<LabelId, StringId>,
     kernels: IdMap<NameId, StringId>,
     threads: BTreeMap<ThreadId, StringId>,
@@ -98,22 +100,54 @@ impl Profile {
                 self.threads.entry(*id).or_insert(name);
             }
             Row::Module(module) => self.modules.push(module.clone()),
-            Row::Window { edge, time } => self.windows.push((*edge, *time)),
+            Row::Window { edge, time } => self.add_window(*edge, *time),
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
             Row::Launch(_) | Row::Activity(_) => {}
         }
+    }
+
+    /// Takes a context as [`Profile::push`] does, unless one with the same stack is there already. Returns
+    /// the id to use in its place: its own or that one's. So a program that makes a thread for every
+    /// request does not fill the profile with what all of them do.
+    pub fn merge_context(
+        &mut self,
+        id: ContextId,
+        thread: ThreadId,
+        flags: ContextFlags,
+        leaf_first: &[Frame],
+    ) -> ContextId {
+        let node = self.intern_stack(leaf_first);
+        let first = *self.first_with.entry((node, flags)).or_insert(id);
+        if first == id {
+            self.contexts.entry(id).or_insert(Context { thread, flags, stack: StackId(node) });
+        }
+        first
     }
 
     fn add_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
         if self.contexts.contains_key(&id) {
             return;
         }
+        let node = self.intern_stack(leaf_first);
+        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
+    }
+
+    fn intern_stack(&mut self, leaf_first: &[Frame]) -> NodeId {
         let mut node = NodeId::ROOT;
         for &frame in leaf_first.iter().rev() {
             let frame = self.intern_frame(frame);
             node = self.stacks.child(node, frame.0);
         }
-        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
+        node
+    }
+
+    /// Keeps the first opening and the last closing: a window a step must not add up.
+    fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
+        match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
+            None => self.windows.push((edge, time)),
+            Some((_, kept)) if edge == WindowEdge::Close => *kept = time.max(*kept),
+            Some((_, kept)) => *kept = time.min(*kept),
+        }
     }
 
     fn intern_frame(&mut self, frame: Frame) -> FrameId {
@@ -184,7 +218,7 @@ impl Profile {
         &self.modules
     }
 
-    /// The window edges, in the order of their rows.
+    /// When the first window was opened and the last one closed, as far as they were.
     pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
         &self.windows
     }
@@ -281,6 +315,7 @@ impl Profile {
             + self.stacks.heap_bytes()
             + self.shown.heap_bytes()
             + map_bytes(&self.contexts)
+            + map_bytes(&self.first_with)
             + map_bytes(&self.shown_contexts)
             + map_bytes(&self.labels)
             + map_bytes(&self.kernels)

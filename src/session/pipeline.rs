@@ -10,7 +10,7 @@ use crate::control::{Outputs, Settings};
 use crate::cupti::{Api, Names};
 use crate::join::Join;
 use crate::profile::Profile;
-use crate::record::{ContextFlags, LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::record::{ContextFlags, ContextId, LabelId, Launch, Loss, Nanos, Row, ThreadId, WindowEdge};
 use crate::unwind::ModuleMap;
 
 use super::stream::Streams;
@@ -41,6 +41,9 @@ struct Rows {
     profile: Profile,
     streams: Streams,
     threads: HashSet<ThreadId>,
+    /// At a context's id, the first context with the same stack: 4 bytes for each stack of each thread
+    /// there ever was, which is all that is left of them.
+    merged: Vec<ContextId>,
     /// Distinct stacks, and those of them that are not perfect.
     stacks: u64,
     truncated: u64,
@@ -57,6 +60,7 @@ impl Pipeline {
                 profile: Profile::default(),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
+                merged: Vec::new(),
                 stacks: 0,
                 truncated: 0,
                 guessed: 0,
@@ -166,15 +170,20 @@ impl Rows {
         self.streams.row(row);
         match row {
             Row::Launch(launch) => {
+                let launch = &Launch { context: self.merged(launch.context), ..*launch };
                 self.join.push_launch(launch, &mut (&mut self.aggregate, &mut self.streams));
             }
             Row::Activity(activity) => {
                 self.join.push_activity(activity, &mut (&mut self.aggregate, &mut self.streams));
             }
-            Row::Context { thread, flags, .. } => {
-                self.note_stack(*flags);
+            Row::Context { id, thread, flags, frames } => {
+                let first = self.profile.merge_context(*id, *thread, *flags, frames);
+                self.merged.resize(self.merged.len().max(id.0 as usize + 1), ContextId::NONE);
+                self.merged[id.0 as usize] = first;
+                if first == *id {
+                    self.note_stack(*flags);
+                }
                 self.note_thread(*thread);
-                self.profile.push(row);
             }
             Row::Window { .. } => {
                 self.join.push(row, &mut (&mut self.aggregate, &mut self.streams));
@@ -182,6 +191,11 @@ impl Rows {
             }
             _ => self.profile.push(row),
         }
+    }
+
+    /// The context that stands for this one, whichever thread's it is.
+    fn merged(&self, id: ContextId) -> ContextId {
+        self.merged.get(id.0 as usize).copied().filter(|first| *first != ContextId::NONE).unwrap_or(id)
     }
 
     fn note_stack(&mut self, flags: ContextFlags) {
