@@ -33,14 +33,16 @@ use crate::record::{Activity, ContextId, CorrelationId, Launch, Nanos, Row, Wind
 use orphans::Orphans;
 use window::{Entry, Found, Progress, Window};
 
-/// How much a [`Join`] remembers. The defaults cost 25 MiB when all of it is full.
+/// How much a [`Join`] remembers. The defaults cost up to 36 MiB, when all of it is full, which
+/// takes half a million launches that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Launches (and second ids of launches) in one generation; two are kept.
     /// Default: 114,688, which fills a table of 2^17 buckets to the brim.
     pub generation: usize,
     /// Launches without an activity, or of graphs, in one generation of those that wait beyond; two of
-    /// these are kept as well. Default: 57,344.
+    /// these are kept as well. Default: 229,376: together more than forty threads have whose buffers of
+    /// 10,000 records the tracer has not filled yet.
     pub waiting: usize,
     /// Activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
@@ -48,7 +50,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { generation: 7 << 14, waiting: 7 << 13, orphans: 1 << 16 }
+        Self { generation: 7 << 14, waiting: 7 << 15, orphans: 1 << 16 }
     }
 }
 

@@ -24,6 +24,9 @@ const LONG_PAUSE: Duration = Duration::from_millis(80);
 /// The tracer hands over a buffer when it is full; this often it is asked for what it has.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
+/// This often when many launches wait for their activities.
+const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
+
 /// What the collector may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
@@ -100,9 +103,13 @@ impl Collector {
                 return;
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
-            let any = session.collect(&mut session.pipeline.lock(), false);
+            let (any, wants_flush) = {
+                let mut pipeline = session.pipeline.lock();
+                (session.collect(&mut pipeline, false), pipeline.wants_flush())
+            };
+            let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
-            let due = wish.is_none() && flushed.elapsed() >= FLUSH_EVERY && !capture::many_filled();
+            let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Flush) {
                 // What cannot be flushed comes with the next flush, or is counted as dropped.
                 let _ = session.api.flush(wish == Some(Wish::Drain));

@@ -16,9 +16,11 @@ use crate::unwind::ModuleMap;
 use super::stream::Streams;
 
 /// While so many launches wait for an activity, activities are read first: what was launched is to be
-/// paired before the join's window moves on. An eighth of the window.
+/// paired before the join's window moves on.
 const MANY_OPEN: u64 = 32 << 10;
-
+/// Unless so many activities wait for their launch, a quarter of what the join keeps: threads that launch
+/// fast are read ahead of those whose buffers the tracer has not filled yet.
+const MANY_ORPHANS: u64 = 16 << 10;
 /// Steps after which the collector looks up from its reading: some 20 ms.
 const MOST_STEPS: usize = 64;
 /// Steps that are enough for all that can lie ready, so that threads that launch on cannot hold an exit up
@@ -97,8 +99,17 @@ impl Pipeline {
     fn step(&mut self, api: &Api) -> bool {
         // Under load this is where the collector spends its time, so chunks are made here.
         capture::refill();
-        let many_open = self.rows.join.tally().launches.open() > MANY_OPEN;
-        (many_open && self.read_buffer(api)) || self.read_launches() || self.read_buffer(api)
+        let tally = self.rows.join.tally();
+        let activities_first = tally.launches.open() > MANY_OPEN
+            && tally.activities.open() < MANY_ORPHANS
+            && self.read_buffer(api);
+        activities_first || self.read_launches() || self.read_buffer(api)
+    }
+
+    /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
+    /// keeps a buffer for each thread, of some 10,000 records, until the buffer is full.
+    pub(super) fn wants_flush(&self) -> bool {
+        self.rows.join.tally().launches.open() > 4 * MANY_OPEN
     }
 
     fn read_launches(&mut self) -> bool {
