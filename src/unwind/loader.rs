@@ -6,7 +6,7 @@
 //! where it is missing the second does its work.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::record::ModuleEpoch;
 
@@ -35,10 +35,10 @@ impl Counts {
 
 /// The newest state that anybody has seen; 0 until [`prepare`].
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The epoch in the upper half, and the unloads at which it began in the lower.
+/// The unloads at which the epoch began, its number above them, and on top whether a rule was compiled, and
+/// so perhaps a frame taken, in it.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
-/// Whether a rule was compiled, and so perhaps a frame taken, in this epoch.
-static IS_USED: AtomicBool = AtomicBool::new(false);
+const IS_USED: u64 = 1 << 63;
 
 /// The newest state that anybody has seen: one load.
 #[inline(always)]
@@ -49,14 +49,16 @@ pub(crate) fn latest() -> Counts {
 /// The epoch that frames belong to. It may be one ahead of the latest state for a moment, which does no
 /// harm: what is on a stack was loaded before and stays loaded.
 pub(crate) fn epoch() -> ModuleEpoch {
-    let epoch = EPOCH.load(Ordering::Acquire) >> 32;
+    let epoch = (EPOCH.load(Ordering::Acquire) & !IS_USED) >> 32;
     ModuleEpoch(epoch.min(u64::from(ModuleEpoch::MAX.0)) as u16)
 }
 
 /// Says that frames are taken in this epoch: the next unload begins another. (Epochs are few, so unloads
 /// that no stack lies between count as one.)
 pub(crate) fn use_epoch() {
-    IS_USED.store(true, Ordering::Relaxed);
+    if EPOCH.load(Ordering::Relaxed) & IS_USED == 0 {
+        EPOCH.fetch_or(IS_USED, Ordering::AcqRel);
+    }
 }
 
 /// Asks the loader for the state now, and makes it the latest. About 12 ns; takes a short loader lock.
@@ -75,12 +77,14 @@ pub(crate) fn publish(seen: Counts) {
     if seen <= latest() {
         return;
     }
-    let epoch = EPOCH.load(Ordering::Relaxed);
-    if seen.unloads() != epoch as u32 {
-        let next = (epoch >> 32) + u64::from(IS_USED.swap(false, Ordering::Relaxed));
-        let began = (next << 32) | u64::from(seen.unloads());
-        // If another thread was faster, it began the same epoch.
-        let _ = EPOCH.compare_exchange(epoch, began, Ordering::AcqRel, Ordering::Relaxed);
+    let mut epoch = EPOCH.load(Ordering::Relaxed);
+    while seen.unloads().wrapping_sub(epoch as u32) as i32 > 0 {
+        let number = ((epoch & !IS_USED) >> 32) + (epoch >> 63);
+        let next = (number << 32) | u64::from(seen.unloads());
+        match EPOCH.compare_exchange_weak(epoch, next, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => epoch = now,
+        }
     }
     LATEST.fetch_max(seen.0, Ordering::AcqRel);
 }
