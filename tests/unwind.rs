@@ -88,6 +88,7 @@ agrees! {
     a_thread_on_a_stack_of_its_user_agrees_with_libgcc: "cases.c" "on_user_stack",
     a_coroutine_agrees_with_libgcc: "cases.c" "coroutine",
     a_stack_after_longjmp_agrees_with_libgcc: "cases.c" "after_longjmp",
+    an_ifunc_resolver_in_lazy_binding_agrees_with_libgcc: "lazy.c" "in_resolver",
     frames_that_need_all_registers_agree_with_libgcc: "cases.c" "slow_frames",
     cpp_classes_agree_with_libgcc: "cases.cc" "classes",
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",

@@ -31,27 +31,34 @@ impl Counts {
     pub(crate) fn unloads(self) -> u32 {
         self.0 as u32
     }
-
-    /// The epoch that frames taken in this state belong to.
-    pub(crate) fn epoch(self) -> ModuleEpoch {
-        let since = u64::from(self.unloads().wrapping_sub(first().unloads()));
-        ModuleEpoch(since.min(u64::from(ModuleEpoch::MAX.0)) as u16)
-    }
 }
 
 /// The newest state that anybody has seen; 0 until [`prepare`].
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The state at [`prepare`]: epoch 0.
-static FIRST: AtomicU64 = AtomicU64::new(0);
-
-fn first() -> Counts {
-    Counts(FIRST.load(Ordering::Relaxed))
-}
+/// The unloads at which the epoch began, its number above them, and on top whether a rule was compiled, and
+/// so perhaps a frame taken, in it.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+const IS_USED: u64 = 1 << 63;
 
 /// The newest state that anybody has seen: one load.
 #[inline(always)]
 pub(crate) fn latest() -> Counts {
     Counts(LATEST.load(Ordering::Acquire))
+}
+
+/// The epoch that frames belong to. It may be one ahead of the latest state for a moment, which does no
+/// harm: what is on a stack was loaded before and stays loaded.
+pub(crate) fn epoch() -> ModuleEpoch {
+    let epoch = (EPOCH.load(Ordering::Acquire) & !IS_USED) >> 32;
+    ModuleEpoch(epoch.min(u64::from(ModuleEpoch::MAX.0)) as u16)
+}
+
+/// Says that frames are taken in this epoch: the next unload begins another. (Epochs are few, so unloads
+/// that no stack lies between count as one.)
+pub(crate) fn use_epoch() {
+    if EPOCH.load(Ordering::Relaxed) & IS_USED == 0 {
+        EPOCH.fetch_or(IS_USED, Ordering::AcqRel);
+    }
 }
 
 /// Asks the loader for the state now, and makes it the latest. About 12 ns; takes a short loader lock.
@@ -67,6 +74,18 @@ pub(crate) fn poll() -> Counts {
 
 /// Makes `seen` the latest state, unless a newer one is known.
 pub(crate) fn publish(seen: Counts) {
+    if seen <= latest() {
+        return;
+    }
+    let mut epoch = EPOCH.load(Ordering::Relaxed);
+    while seen.unloads().wrapping_sub(epoch as u32) as i32 > 0 {
+        let number = ((epoch & !IS_USED) >> 32) + (epoch >> 63);
+        let next = (number << 32) | u64::from(seen.unloads());
+        match EPOCH.compare_exchange_weak(epoch, next, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => epoch = now,
+        }
+    }
     LATEST.fetch_max(seen.0, Ordering::AcqRel);
 }
 
@@ -93,14 +112,12 @@ struct LinkMap {
 /// `_dl_find_object`, or null where libc has none.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up what may not be looked up inside a callback, and marks the present state as epoch 0.
-/// The first call counts; call it when the library is loaded.
+/// Looks up what may not be looked up inside a callback. Call it when the library is loaded.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
     FIND_OBJECT.store(find, Ordering::Relaxed);
-    let now = poll();
-    let _ = FIRST.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+    poll();
 }
 
 /// A loaded object. Its pointers hold as long as it is not unloaded.

@@ -129,7 +129,8 @@ impl Unwinder {
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
     /// A capture inside a capture of the same unwinder (from a signal handler) gives no frames and
-    /// disturbs nothing; it is marked [`ContextFlags::CUT`].
+    /// disturbs nothing; it is marked [`ContextFlags::CUT`]. It is for the caller to see that no handler
+    /// captures while the frames are still in use.
     #[inline(always)]
     pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
         self.engine.capture(skip)

@@ -114,7 +114,7 @@ fn is_generated(module: &Module) -> bool {
 
 fn module_of_object(object: &Object) -> Module {
     Module {
-        epoch: object.counts.epoch(),
+        epoch: loader::epoch(),
         start: object.start,
         end: object.end,
         bias: object.bias,

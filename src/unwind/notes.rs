@@ -8,7 +8,7 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::loader::{Counts, Object};
+use super::loader::{self, Counts, Object};
 use crate::record::ModuleEpoch;
 
 /// Notes that may wait for the housekeeping thread.
@@ -104,9 +104,9 @@ fn leave(page: u64, counts: Counts, write: impl FnOnce(&mut Note)) {
     }
     let pushed = push(|note| {
         note.start = page;
-        note.epoch = counts.epoch();
+        note.epoch = loader::epoch();
         write(note);
-        note.epoch = counts.epoch();
+        note.epoch = loader::epoch();
     });
     match pushed {
         true => place.store(mark, Ordering::Relaxed),

@@ -115,6 +115,7 @@ impl Owned {
     fn learn(&mut self, counts: Counts) {
         let mut unwinder = UnwinderAarch64::new();
         loader::visit(|object| {
+            loader::use_epoch();
             notes::object(object, counts);
             if let Some(module) = module(object) {
                 unwinder.add_module(module);
@@ -143,9 +144,9 @@ impl Owned {
             if skipping {
                 skipped += 1;
             } else if address.is_return_address() {
-                self.frames.push(Frame::native(pc, counts.epoch()));
+                self.frames.push(Frame::native(pc, loader::epoch()));
             } else {
-                self.frames.push(Frame::native_exact(pc, counts.epoch()));
+                self.frames.push(Frame::native_exact(pc, loader::epoch()));
             }
             let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {

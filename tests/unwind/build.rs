@@ -34,7 +34,7 @@ pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     target
 }
 
-/// A loaded library. It stays loaded unless it is closed.
+/// A loaded library. It stays loaded until it is closed.
 #[derive(Clone, Copy)]
 pub(crate) struct Library(*mut c_void);
 
@@ -53,5 +53,11 @@ impl Library {
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!symbol.is_null(), "no {name:?}");
         symbol
+    }
+
+    #[allow(dead_code)]
+    pub(crate) fn close(self) {
+        // SAFETY: the handle came from dlopen; no code of the library is running.
+        assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
     }
 }

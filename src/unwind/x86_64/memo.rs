@@ -21,10 +21,10 @@
 
 use super::rule::Kind;
 use super::walk::{Cursor, End, Join, Step};
-use crate::record::Frame;
+use crate::record::{Frame, ModuleEpoch};
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::bounds::Stack;
-use crate::unwind::loader::Counts;
+use crate::unwind::loader::{self, Counts};
 use crate::unwind::memory::word;
 
 /// A step reads at most two words beside the return address: rbp, and the CFA of a realigned frame. And one
@@ -40,7 +40,8 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 pub(super) struct Memo {
     /// The loader state that the rules belong to.
     counts: Counts,
-    /// What makes a frame of a return address in that state.
+    /// The epoch of frames taken in that state, and what it makes of the frame of a return address.
+    epoch: ModuleEpoch,
     tag: u64,
     /// The thread's own stack.
     stack: Stack,
@@ -102,7 +103,8 @@ impl Memo {
     /// Forgets the last stack, and starts over in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
-        self.tag = Frame::native(0, counts.epoch()).0;
+        self.epoch = loader::epoch();
+        self.tag = Frame::native(0, self.epoch).0;
         self.first = MAX_FRAMES;
         self.word_count = 0;
         self.pending = 0;
@@ -329,6 +331,11 @@ impl Memo {
     #[inline(always)]
     fn outer(&self, frame: usize) -> Outer {
         Outer { pc: self.frames[frame].0 ^ self.tag, sp: self.sp(frame), state: self.states[frame] }
+    }
+
+    /// The epoch that frames are to carry.
+    pub(super) fn epoch(&self) -> ModuleEpoch {
+        self.epoch
     }
 
     /// Whether the stack whose frames these are ended for want of information.

@@ -161,7 +161,7 @@ impl Engine {
     fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
         self.joined = joined;
         self.leaf = joined - walked.count;
-        let epoch = counts.epoch();
+        let epoch = self.memo.epoch();
         for (frame, step) in self.memo.frames[self.leaf..joined].iter_mut().zip(&self.steps[..walked.count]) {
             *frame = if step.rule.is_exact() {
                 Frame::native_exact(step.pc, epoch)

@@ -216,6 +216,7 @@ impl Walk<'_> {
     fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
         let counts = loader::poll();
+        loader::use_epoch();
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
             notes::object(object, counts);

@@ -1,0 +1,51 @@
+//! A callback that captures by an unwinder of its thread's own, and keeps what it saw for the test.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::path::PathBuf;
+
+use gpuflame::record::Frame;
+use gpuflame::unwind::{self, Skip, Unwinder};
+
+use super::build::{Library, compile};
+use super::oracle::Addresses;
+
+thread_local! {
+    static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
+    /// What the last callback saw: our frames, our addresses, libgcc's.
+    pub(crate) static SEEN: RefCell<(Vec<Frame>, Vec<u64>, Vec<u64>)> = const { RefCell::new((Vec::new(), Vec::new(), Vec::new())) };
+}
+
+pub(crate) extern "C-unwind" fn look() {
+    let here = 0u64;
+    let below = std::hint::black_box(&raw const here) as u64;
+    let (mut ours, mut theirs) = (Addresses::new(), Addresses::new());
+    theirs.take_from_libgcc(below);
+    UNWINDER.with_borrow_mut(|unwinder| {
+        let unwinder = unwinder.as_mut().expect("each test makes one");
+        let frames = unwinder.capture(Skip::Below(below)).frames;
+        ours.take(frames);
+        // Without the frame of this function.
+        SEEN.set((frames[1..].to_vec(), ours.as_slice()[1..].to_vec(), theirs.as_slice()[1..].to_vec()));
+    });
+}
+
+pub(crate) fn use_new_unwinder(check_every_capture: bool) {
+    unwind::prepare();
+    let mut unwinder = Unwinder::new().expect("memory for an unwinder");
+    unwinder.check_every_capture(check_every_capture);
+    UNWINDER.set(Some(unwinder));
+}
+
+pub(crate) fn call(library: Library, name: &str) {
+    // SAFETY: every case is a C function of this type.
+    let case = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C-unwind" fn(extern "C-unwind" fn())>(library.symbol(name))
+    };
+    case(look);
+}
+
+/// Two libraries alike but for their frame sizes.
+pub(crate) fn twins() -> [PathBuf; 2] {
+    [compile("twin.c", &["-O2"]), compile("twin.c", &["-O2", "-DLARGE"])]
+}

@@ -1,0 +1,18 @@
+/* Two libraries from one source, alike to the byte but for the size of a frame: loaded in turn to one
+   address, the rules of one must never be used for the other. The frames are filled with return addresses,
+   so that a wrong step finds one that is known, and not something that would give it away. */
+#ifdef LARGE
+#define ROOM "0x408"
+#else
+#define ROOM "0x308"
+#endif
+
+#define FRAME(name, call) \
+    #name ":\n.cfi_startproc\nmov (%rsp),%rdx\nsub $" ROOM ",%rsp\n.cfi_adjust_cfa_offset " ROOM "\n" \
+    "mov $" ROOM "/8,%ecx\n1: mov %rdx,-8(%rsp,%rcx,8)\ndec %ecx\njnz 1b\n" \
+    call "\nadd $" ROOM ",%rsp\n.cfi_adjust_cfa_offset -" ROOM "\nret\n.cfi_endproc\n"
+
+__asm__(".text\n" FRAME(inner, "call *%rdi") FRAME(outer, "call inner"));
+void outer(void (*hook)(void));
+static volatile int sink;
+void twin(void (*hook)(void)) { outer(hook); sink++; }
