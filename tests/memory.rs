@@ -37,8 +37,12 @@ fn resident(stdout: &str) -> f64 {
 fn held(args: &str) -> Held {
     static WITHOUT: OnceLock<f64> = OnceLock::new();
     let without = WITHOUT.get_or_init(|| resident(&Run::new(program(), Way::None).ok().stdout));
-    let args = args.split(' ').chain(["--flush", "4096"]);
-    let done = Run::new(program(), Way::Injected).args(args).ok();
+    held_unpaced(&format!("{args} --flush 4096"), *without)
+}
+
+/// Runs `load` with `args`, however fast it launches.
+fn held_unpaced(args: &str, without: f64) -> Held {
+    let done = Run::new(program(), Way::Injected).args(args.split(' ')).ok();
     let (launches, parts) = done.sum("launches");
     assert_eq!(parts["matched"], launches, "{}", done.stderr);
     let cost = done.ledger("own cost:")[0];
@@ -78,6 +82,16 @@ fn twenty_million_launches_hold_no_more_than_one_million() {
     let few = held("--launches 1000000");
     let many = held("--launches 20000000");
     assert_bounded(many, 80);
+    stays(few, many).unwrap();
+}
+
+#[test]
+#[ignore = "wants a second core for itself; .ci/long runs it"]
+fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
+    let without = resident(&Run::new(program(), Way::None).ok().stdout);
+    let few = held_unpaced("--threads 1 --launches 1000000", without);
+    let many = held_unpaced("--threads 1 --launches 20000000", without);
+    assert_bounded(many, 10);
     stays(few, many).unwrap();
 }
 
