@@ -279,7 +279,7 @@ mod tests {
             }
         }
         let (old, now) = (Counts::new(1, 3), Counts::new(1, 999));
-        let late = |n| table.put(key(n * 0x5000, old), rule(7), old);
+        let late = |n: u64| table.put(key(n * 0x5000, old), rule(7), old);
         assert!((1..=64).map(late).any(|stored| stored == Stored::No));
         assert!((1..=20).all(|n| table.get(n * 0x1000, now) == Some(rule(n + 999))));
     }
