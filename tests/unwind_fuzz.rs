@@ -94,7 +94,11 @@ fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnM
         capture,
     };
     let state = (&raw mut fuzz).cast();
-    functions[seed as usize % functions.len()](&mut Program { next, growth: 1, state }, 1, 2);
+    functions[seed as usize % functions.len()](
+        &mut Program { next, growth: 1, frame: std::ptr::null(), state },
+        1,
+        2,
+    );
     assert_eq!(fuzz.captures_left, 0);
 }
 

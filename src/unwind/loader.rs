@@ -18,7 +18,7 @@ use crate::record::ModuleEpoch;
 pub(crate) struct Counts(u64);
 
 impl Counts {
-    fn new(loads: u64, unloads: u64) -> Self {
+    pub(crate) fn new(loads: u64, unloads: u64) -> Self {
         Self((loads << 32) | (unloads & 0xffff_ffff))
     }
 

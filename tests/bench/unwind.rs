@@ -64,6 +64,7 @@ extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
     match call {
         Some(_) => path.at += 1,
         None if path.at == path.calls.len() => {
+            methods::FRAME.set(program.frame);
             (path.leaf)();
             path.at = usize::MAX;
         }
@@ -77,7 +78,7 @@ extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
 fn build(calls: &[Function], leaf: &mut dyn FnMut()) {
     let mut path = Path { calls, at: 1, leaf };
     let state = (&raw mut path).cast();
-    calls[0](&mut Program { next, growth: 1, state }, 1, 2);
+    calls[0](&mut Program { next, growth: 1, frame: std::ptr::null(), state }, 1, 2);
 }
 
 fn paths(situation: Situation, depth: usize, functions: &[Function]) -> Vec<Vec<Function>> {

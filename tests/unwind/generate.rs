@@ -17,18 +17,20 @@ pub(crate) const FUNCTIONS: usize = 64;
 pub(crate) type Next = extern "C-unwind" fn(&mut Program) -> Option<Function>;
 pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 
-/// The state that every generated function passes on. The C code knows the first two fields.
+/// The state that every generated function passes on. The C code knows the first three fields.
 #[repr(C)]
 pub(crate) struct Program {
     pub(crate) next: Next,
     /// How much the next function that grows its frame grows it, in 16 bytes.
     pub(crate) growth: i64,
+    /// The frame pointer of the function that asks, where it keeps one.
+    pub(crate) frame: *const usize,
     pub(crate) state: *mut std::ffi::c_void,
 }
 
 /// How a generated library is compiled.
 pub(crate) const OMIT: &[&str] = &["-O2", "-fomit-frame-pointer"];
-pub(crate) const KEEP: &[&str] = &["-O2", "-fno-omit-frame-pointer"];
+pub(crate) const KEEP: &[&str] = &["-O2", "-fno-omit-frame-pointer", "-DFRAMES"];
 pub(crate) const REALIGN: &[&str] = &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"];
 pub(crate) const UNOPTIMISED: &[&str] = &["-O0", "-fomit-frame-pointer"];
 
@@ -78,7 +80,9 @@ fn source(seed: u64) -> String {
     let mut text = String::from(
         "#include <alloca.h>\n#include <string.h>\n\
          struct p; typedef long (*f)(struct p *, long, long);\n\
-         struct p { f (*next)(struct p *); long growth; };\n\
+         struct p { f (*next)(struct p *); long growth; void *frame; };\n\
+         #ifdef FRAMES\n#define NEXT (p->frame = __builtin_frame_address(0), p->next(p))\n\
+         #else\n#define NEXT p->next(p)\n#endif\n\
          #define KEEP __asm__ volatile(\"\" ::: \"memory\")\n",
     );
     for number in 0..FUNCTIONS {
@@ -100,7 +104,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
         let _ = writeln!(
             out,
             "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\
-             while ((n = p->next(p))) {{ n(p, room[3], 2); KEEP; }} return room[1]; }}"
+             while ((n = NEXT)) {{ n(p, room[3], 2); KEEP; }} return room[1]; }}"
         );
         return;
     }
@@ -109,7 +113,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
             out,
             "static __attribute__((noinline)) long g{number}(struct p *p, long a, long b, long c, long d, long e, long s, long t) {{\n\
              char room[{room}] {align}; f n; long r = s; memset(room, 1, sizeof room);\n\
-             while ((n = p->next(p))) r += n(p, a + t, b) + room[r & 7]; KEEP; return r + c + d + e + room[3]; }}"
+             while ((n = NEXT)) r += n(p, a + t, b) + room[r & 7]; KEEP; return r + c + d + e + room[3]; }}"
         );
         let _ = writeln!(
             out,
@@ -129,7 +133,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
         let _ = writeln!(out, "  char *more = alloca(p->growth * 16); memset(more, 1, 8); r += more[b & 7];");
     }
     let mix = values.iter().map(|value| format!(" + {value}")).collect::<String>();
-    let _ = writeln!(out, "  while ((n = p->next(p))) {{");
+    let _ = writeln!(out, "  while ((n = NEXT)) {{");
     let _ = writeln!(out, "    if (turn++ & 1) r += n(p, a + 1, r{mix}); else r -= n(p, r ^ b, a{mix}) * 2;");
     let _ = writeln!(out, "    r += room[r & 7]; KEEP;\n  }}");
     let _ = writeln!(out, "  KEEP; return r{mix} + room[b & 7];\n}}");

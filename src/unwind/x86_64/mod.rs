@@ -32,7 +32,7 @@ pub(super) struct Owned(NonNull<Engine>);
 #[repr(C)]
 pub(super) struct Engine {
     /// Set while a capture runs: a signal handler may try another.
-    is_busy: AtomicBool,
+    is_busy: Busy,
     checks_every_capture: bool,
     forgets: bool,
     /// Index of the leaf in `memo.frames`; the root lies at the end.
@@ -98,17 +98,14 @@ impl Engine {
     /// # Safety
     /// `engine` is valid and belongs to the calling thread.
     unsafe fn capture(engine: *mut Self, entry: &Entry) -> bool {
-        // SAFETY: the caller vouches for `engine`; no reference to the whole is made before it is free.
-        let is_busy = unsafe { &(*engine).is_busy };
-        if is_busy.load(Ordering::Relaxed) {
+        // SAFETY: the caller vouches for `engine`; the reference ends before one to the whole is made.
+        if unsafe { &(*engine).is_busy }.swap_here(true) {
             return false;
         }
-        is_busy.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
         // SAFETY: only this thread uses the engine, and no capture of it is under way.
         unsafe { &mut *engine }.capture_idle(entry);
-        compiler_fence(Ordering::SeqCst);
-        is_busy.store(false, Ordering::Relaxed);
+        // SAFETY: as at first.
+        unsafe { &(*engine).is_busy }.swap_here(false);
         true
     }
 
@@ -119,10 +116,12 @@ impl Engine {
             // Rules of an older loader state may have been overwritten while we read them.
             let now = loader::latest();
             if now == counts {
-                break;
+                return;
             }
             counts = now;
         }
+        self.memo.clear(counts);
+        self.flags.0 |= ContextFlags::GUESSED;
     }
 
     #[inline(always)]
@@ -218,6 +217,21 @@ impl Engine {
     fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         let walked = self.steps[..self.joined - self.leaf].iter().map(|step| step.sp);
         walked.chain((self.joined..MAX_FRAMES).map(|frame| self.memo.sp(frame)))
+    }
+}
+
+/// A flag between a thread and its own signal handlers: no other thread sees it.
+struct Busy(AtomicBool);
+
+impl Busy {
+    /// Sets the flag, and says what it was; a compiler moves nothing across.
+    #[inline(always)]
+    fn swap_here(&self, busy: bool) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        let before = self.0.load(Ordering::Relaxed);
+        self.0.store(busy, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        before
     }
 }
 

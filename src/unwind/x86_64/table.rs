@@ -222,3 +222,83 @@ pub(super) enum Stored {
     HalfFull,
     No,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(capacity: usize) -> &'static Table {
+        let table = Table::map(capacity, 0).expect("memory for a table");
+        // SAFETY: it is mapped and never freed.
+        unsafe { &*table }
+    }
+
+    fn rule(place: u64) -> Rule {
+        Rule::step(false, place as i32, 1)
+    }
+
+    #[test]
+    fn a_rule_is_found_by_its_place_until_something_is_unloaded() {
+        let (table, now, later) = (table(64), Counts::new(5, 1), Counts::new(5, 2));
+        assert_eq!(table.get(0x4000, now), None);
+        assert_eq!(table.put(key(0x4000, now), rule(1), now), Stored::Yes);
+        assert_eq!(table.get(0x4000, now), Some(rule(1)));
+        assert_eq!(table.get(0x4000, later), None);
+    }
+
+    #[test]
+    fn a_second_rule_for_a_place_takes_the_place_of_the_first() {
+        let (table, now) = (table(64), Counts::new(5, 1));
+        table.put(key(0x4000, now), Rule::unknown(5), now);
+        table.put(key(0x4000, now), rule(2), now);
+        assert_eq!(table.get(0x4000, now), Some(rule(2)));
+    }
+
+    #[test]
+    fn a_table_that_fills_up_says_so_and_loses_nothing() {
+        let (table, larger, now) = (table(64), table(128), Counts::new(1, 0));
+        let stored: Vec<_> = (1..=40u64).map(|n| table.put(key(n * 0x1000, now), rule(n), now)).collect();
+        assert_eq!(stored[..32], [Stored::Yes; 32]);
+        assert!(stored[32..].iter().all(|stored| *stored != Stored::Yes));
+        table.copy_into(larger, now);
+        for n in (1..=40).filter(|n| stored[*n as usize - 1] != Stored::No) {
+            assert_eq!(larger.get(n * 0x1000, now), Some(rule(n)));
+        }
+    }
+
+    #[test]
+    fn old_rules_make_room_for_new_ones_but_not_the_other_way_round() {
+        let table = table(64);
+        for unloads in 0..1000 {
+            let now = Counts::new(1, unloads);
+            for n in 1..=20 {
+                assert_eq!(table.put(key(n * 0x1000, now), rule(n + unloads), now), Stored::Yes);
+            }
+            for n in 1..=20 {
+                assert_eq!(table.get(n * 0x1000, now), Some(rule(n + unloads)));
+            }
+        }
+        let (old, now) = (Counts::new(1, 3), Counts::new(1, 999));
+        let late = |n: u64| table.put(key(n * 0x5000, old), rule(7), old);
+        assert!((1..=64).map(late).any(|stored| stored == Stored::No));
+        assert!((1..=20).all(|n| table.get(n * 0x1000, now) == Some(rule(n + 999))));
+    }
+
+    #[test]
+    fn threads_that_store_at_once_find_what_they_stored_and_nothing_else() {
+        let (table, now) = (table(8192), Counts::new(1, 0));
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                scope.spawn(move || {
+                    for n in 1..=2000 {
+                        // Half of the places are everybody's.
+                        let place = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
+                        table.put(key(place, now), rule(place >> 4), now);
+                        let found = table.get(place, now);
+                        assert!(found.is_none_or(|found| found == rule(place >> 4)), "{place:x}: {found:?}");
+                    }
+                });
+            }
+        });
+    }
+}

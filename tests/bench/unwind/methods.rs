@@ -1,6 +1,7 @@
 //! The unwinders that are compared, behind one face, and a clock for short times.
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -122,15 +123,18 @@ fn backtrace_crate(tools: &mut Tools) -> usize {
     count
 }
 
+thread_local! {
+    /// The frame pointer of the innermost C function. (The Rust code inside it keeps none.)
+    pub(crate) static FRAME: Cell<*const usize> = const { Cell::new(std::ptr::null()) };
+}
+
 #[inline(never)]
 fn frame_pointers(tools: &mut Tools) -> usize {
-    let mut frame: usize;
-    // SAFETY: reads a register.
-    unsafe { std::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) };
-    let mut below = (&raw const frame) as usize;
+    let mut frame = FRAME.get() as usize;
+    let mut below = 0;
     let mut count = 0;
     while frame > below && frame < tools.top && frame.is_multiple_of(8) && count < tools.room.len() {
-        // SAFETY: the address lies on the thread's stack, between here and its top.
+        // SAFETY: the address lies on the thread's stack, between the innermost frame and its top.
         let [saved, pc] = unsafe { (frame as *const [usize; 2]).read() };
         tools.room[count] = pc as *mut c_void;
         (below, frame) = (frame, saved);
