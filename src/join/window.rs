@@ -216,7 +216,7 @@ impl Recent {
     }
 
     fn place(&self, id: CorrelationId) -> usize {
-        id.0 as usize / PAGE & (self.pages.len() - 1)
+        (id.0 as usize / PAGE) & (self.pages.len() - 1)
     }
 
     /// The page that holds `id`, if it is there.
