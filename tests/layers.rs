@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("control", &["error", "record"]),
     ("capture", &["error", "record", "cupti", "unwind", "control"]),
     ("profile", &["error", "record"]),
+    ("import", &["error", "record"]),
     ("symbolize", &["error", "record", "profile"]),
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
