@@ -7,6 +7,10 @@
 
 pub mod json;
 
+mod folded;
+mod gzip;
+mod kind;
+mod lines;
 mod model;
 mod open;
 mod text;
@@ -15,5 +19,6 @@ pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
 };
-pub use open::{Kind, Opened, Options, Read, open};
+pub use json::Seen;
+pub use open::{Kind, Opened, Options, open};
 pub use text::Text;
