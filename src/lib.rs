@@ -12,6 +12,8 @@ pub mod control;
 pub mod cupti;
 pub mod error;
 pub mod export;
+#[cfg(feature = "cli")]
+pub mod import;
 pub mod join;
 pub mod profile;
 pub mod record;
