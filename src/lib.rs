@@ -7,6 +7,8 @@
 
 pub mod aggregate;
 pub mod capture;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
