@@ -13,6 +13,8 @@ pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
 pub mod error;
+#[cfg(feature = "cli")]
+pub mod events;
 pub mod export;
 #[cfg(feature = "cli")]
 pub mod import;

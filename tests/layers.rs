@@ -19,7 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
-    ("export", &["error", "record", "profile", "join"]),
+    ("events", &["record", "join"]),
+    ("export", &["error", "record", "profile", "join", "events"]),
     (
         "session",
         &[

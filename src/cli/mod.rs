@@ -4,11 +4,13 @@
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
+mod convert;
 mod explain;
 mod flamegraph;
 mod info;
 mod input;
 mod output;
+mod ranks;
 mod report;
 mod top;
 
@@ -44,6 +46,7 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Convert(convert::Convert),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
     Top(top::Top),
@@ -61,6 +64,7 @@ pub fn run() -> ExitCode {
     };
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
+        Verb::Convert(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
