@@ -4,7 +4,6 @@ use std::io::Write;
 use std::str::FromStr;
 
 use super::ops::{Ops, TracedOp};
-use super::micros;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::json_micros;
 
@@ -62,25 +61,58 @@ impl Extract {
     /// # Errors
     /// What `out` reports.
     pub fn write(&self, compat: bool, out: &mut impl Write) -> Result<()> {
-        let mut out = csv::Writer::from_writer(out);
-        let failed = |error: csv::Error| Error::new(ErrorKind::Io, error.to_string());
-        out.write_record(["kernel_name", "start_time_us", "end_time_us", "duration_us"]).map_err(failed)?;
+        let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
+            .map(|number| super::quoted(self.ops.names.text(number)))
+            .collect::<Result<_>>()?;
+        writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
+        let mut line = Vec::new();
         for op in self.ops() {
-            let (start, end) = (micros(op.start), micros(op.end));
-            let duration = if compat { difference(op) } else { micros(op.end.saturating_sub(op.start)) };
-            out.write_record([self.name(op), &start, &end, &duration]).map_err(failed)?;
+            line.clear();
+            line.extend_from_slice(&quoted[op.name as usize]);
+            push_micros(op.start, &mut line);
+            push_micros(op.end, &mut line);
+            if compat {
+                write!(line, ",{:?}", op.end as f64 / 1000.0 - op.start as f64 / 1000.0)?;
+            } else {
+                push_micros(op.end.saturating_sub(op.start), &mut line);
+            }
+            line.push(b'\n');
+            out.write_all(&line)?;
         }
-        Ok(out.flush()?)
+        Ok(())
     }
 }
 
-fn difference(op: &TracedOp) -> String {
-    format!("{:?}", op.end as f64 / 1000.0 - op.start as f64 / 1000.0)
+/// As [`super::micros`], without making a string of it: there may be millions.
+fn push_micros(nanos: i64, line: &mut Vec<u8>) {
+    let mut digits = *b"00000000000000000000.000";
+    let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);
+    for (place, value) in [(21, fraction / 100), (22, fraction / 10 % 10), (23, fraction % 10)] {
+        digits[place] += value as u8;
+    }
+    let mut first = 20;
+    while first == 20 || whole > 0 {
+        first -= 1;
+        digits[first] = b'0' + (whole % 10) as u8;
+        whole /= 10;
+    }
+    let zeros = digits[22..].iter().rev().take_while(|&&digit| digit == b'0').count();
+    line.extend_from_slice(if nanos < 0 { b",-" } else { b"," });
+    line.extend_from_slice(&digits[first..24 - zeros]);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_written_as_elsewhere() {
+        for nanos in [0, 1, 10, 100, 1000, 12_345, 120_300, -1, -1_500, i64::MAX, i64::MIN] {
+            let mut line = Vec::new();
+            push_micros(nanos, &mut line);
+            assert_eq!(String::from_utf8(line).unwrap(), format!(",{}", crate::bubbles::micros(nanos)));
+        }
+    }
 
     #[test]
     fn a_window_is_two_numbers_of_microseconds() {

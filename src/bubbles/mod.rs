@@ -14,6 +14,16 @@ pub use extract::{Extract, Window};
 pub use ops::{Names, Ops, TracedOp, TracedStep};
 pub use stats::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 
+/// A text as a field of a CSV file, in quotes where it must be.
+fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
+    let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
+    let failed = |error: String| crate::error::Error::new(crate::error::ErrorKind::Io, error);
+    out.write_record([text]).map_err(|error| failed(error.to_string()))?;
+    let mut field = out.into_inner().map_err(|error| failed(error.to_string()))?;
+    field.pop();
+    Ok(field)
+}
+
 /// Nanoseconds as microseconds, exactly, in the shortest form that has a point: `12.345`, `7.0`.
 pub(crate) fn micros(nanos: i64) -> String {
     let (whole, fraction) = (nanos.unsigned_abs() / 1000, nanos.unsigned_abs() % 1000);

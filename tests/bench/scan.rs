@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use gpuflame::bubbles::{Extract, Ops, Stats, StatsOptions};
-use gpuflame::import::{self, Options};
+use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
 
 const ROUNDS: usize = 5;
 
@@ -32,6 +32,9 @@ fn main() {
     let two = Options::default();
     let mut readers: Vec<(&str, Box<dyn Fn() -> u64>)> = vec![
         ("read(2) only", Box::new(|| read_only(&plain))),
+        ("scan, 1 thread", Box::new(|| scan(&plain, &one))),
+        ("scan, 2 threads", Box::new(|| scan(&plain, &two))),
+        ("scan of gz", Box::new(|| scan(&gzip, &two))),
         ("stats, 1 thread", Box::new(|| stats(&plain, &one))),
         ("stats, 2 threads", Box::new(|| stats(&plain, &two))),
         ("extract, 1 thread", Box::new(|| extract(&plain, &one))),
@@ -87,6 +90,38 @@ fn inflate_only(path: &Path) -> u64 {
             0 => return sum,
             count => sum += count as u64,
         }
+    }
+}
+
+/// Counts events and adds up GPU time: what reading costs at least.
+fn scan(path: &Path, options: &Options) -> u64 {
+    let mut sum = Sum::default();
+    import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
+    sum.0
+}
+
+#[derive(Default)]
+struct Sum(u64);
+
+impl Sink for Sum {
+    fn wants(&self) -> Wants {
+        Wants::OPS
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Op(op) = event {
+            self.0 += (op.end - op.start) as u64;
+        }
+    }
+}
+
+impl Fork for Sum {
+    fn fork(&self) -> Self {
+        Self::default()
+    }
+
+    fn join(&mut self, later: Self) {
+        self.0 += later.0;
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` of the folder of traces), or where
 //! there is none of a made-up training step, again and again with times and ids moved on. Both are in
-//! Kineto's own layout. Blanks in the metadata make up what is missing in bytes.
+//! Kineto's own layout. Blanks behind the events make up what is
+//! missing in bytes: the numbers of later events are no longer than those of the first.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -47,6 +48,11 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
         line.clear();
         template.write(round, &mut line);
         line.push_str(if at + 1 == events { "\n" } else { ",\n" });
+        if let Some(bytes) = bytes {
+            // What is still missing, in even shares.
+            let share = (bytes - 64).saturating_sub(written) / (events - at);
+            line.extend(std::iter::repeat_n(' ', (share as usize).saturating_sub(line.len()).min(16)));
+        }
         written += line.len() as u64;
         out.write_all(line.as_bytes()).unwrap();
     }
