@@ -9,6 +9,8 @@ pub mod aggregate;
 #[cfg(feature = "cli")]
 pub mod bubbles;
 pub mod capture;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
