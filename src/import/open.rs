@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +210,25 @@ impl Opened {
                     .map_err(|error| error.within(self.path.display()))
             }
             _ => self.read(options, sink),
+        }
+    }
+
+    /// Hands the (inflated) bytes to `read`, for formats that are no events.
+    pub(super) fn bytes<T: Send>(
+        self,
+        options: &Options,
+        read: impl FnOnce(&mut dyn BufRead) -> Result<T>,
+    ) -> Result<T> {
+        let size = options.buffer;
+        match self.source {
+            Source::File(input) => read(&mut BufReader::with_capacity(size, Told { input, options })),
+            Source::Pipe { head } => {
+                let input = Cursor::new(head).chain(std::io::stdin().lock());
+                read(&mut BufReader::with_capacity(size, Told { input, options }))
+            }
+            Source::Gzip { head, rest } => rest.piped(options, |rest| {
+                read(&mut BufReader::with_capacity(size, Cursor::new(head).chain(rest)))
+            }),
         }
     }
 
