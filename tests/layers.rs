@@ -39,7 +39,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "export",
         ],
     ),
-    ("cli", &["error", "record", "profile", "import", "symbolize", "join", "stats", "aggregate", "export"]),
+    (
+        "cli",
+        &[
+            "error",
+            "record",
+            "profile",
+            "import",
+            "symbolize",
+            "join",
+            "stats",
+            "aggregate",
+            "events",
+            "export",
+        ],
+    ),
 ];
 
 #[test]

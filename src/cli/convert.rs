@@ -20,7 +20,7 @@ use crate::symbolize::{SymbolizeOptions, kernel_name};
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
 pub(super) struct Convert {
-    /// The recording (`-`: standard input); several, or a folder of them, with `--to parquet`.
+    /// The recording or trace (`-`: standard input); several, or a folder of them, with `--to parquet`.
     #[arg(required_unless_present = "from")]
     inputs: Vec<Source>,
     /// The input, for those who are used to `-i`.

@@ -1,7 +1,7 @@
 //! From a source to a profile with names: the same join, sums and names as in the process itself.
 
 use super::Console;
-use super::input::Source;
+use super::input::{Facts, Source};
 use crate::aggregate::Aggregate;
 use crate::error::Result;
 use crate::join::{Join, Sink, Tally};
@@ -12,8 +12,8 @@ use crate::symbolize::{SymbolizeOptions, Symbolizer};
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) tally: Tally,
-    /// Records that could not be read.
-    pub(super) damaged: u64,
+    /// What was found while reading.
+    pub(super) facts: Facts,
     /// Frames of code that have no symbol.
     pub(super) unnamed: u64,
 }
@@ -26,7 +26,7 @@ pub(super) fn explain(
     mut sink: impl Sink,
 ) -> Result<Explained> {
     let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    let damaged = source.rows(console, &mut |row| {
+    let facts = source.rows(console, &mut |row| {
         join.push(row, &mut (&mut aggregate, &mut sink));
         profile.push(row);
     })?;
@@ -34,5 +34,5 @@ pub(super) fn explain(
     aggregate.fill(&mut profile);
     let mut symbolizer = Symbolizer::new(options);
     symbolizer.name(&mut profile);
-    Ok(Explained { profile, tally: *join.tally(), damaged, unnamed: symbolizer.misses() })
+    Ok(Explained { profile, tally: *join.tally(), facts, unnamed: symbolizer.misses() })
 }

@@ -32,7 +32,8 @@ enum Ended {
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
-/// Reads what GPUFLAME_FORMATS=gfr recorded. `-` is standard input or output.
+/// Reads what GPUFLAME_FORMATS=gfr recorded, and the traces of other tools: torch.profiler and all that write for
+/// Chrome's viewer, Nsight Systems, rocprofv3 and others, also gzipped. `-` is standard input or output.
 #[derive(Debug, Parser)]
 #[command(name = "gpuflame", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 it could not be done, 2 the command line makes no sense.")]
