@@ -21,6 +21,8 @@ pub mod export;
 #[cfg(feature = "cli")]
 pub mod import;
 pub mod join;
+#[cfg(feature = "cli")]
+pub mod merge;
 pub mod profile;
 pub mod record;
 pub mod session;

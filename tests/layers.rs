@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("merge", &["record"]),
     ("events", &["record", "join"]),
     ("export", &["error", "record", "profile", "join", "events"]),
     (
@@ -50,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "merge",
             "events",
             "export",
         ],

@@ -9,6 +9,7 @@ mod explain;
 mod flamegraph;
 mod info;
 mod input;
+mod merge;
 mod output;
 mod ranks;
 mod report;
@@ -50,6 +51,7 @@ enum Verb {
     Convert(convert::Convert),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
+    Merge(merge::Merge),
     Top(top::Top),
 }
 
@@ -67,6 +69,7 @@ pub fn run() -> ExitCode {
     let outcome = match &command.verb {
         Verb::Convert(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
+        Verb::Merge(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
     };

@@ -42,6 +42,8 @@ pub use activities::ActivityTable;
 #[cfg(feature = "cli")]
 pub use chrome::write_chrome;
 #[cfg(feature = "cli")]
+pub(crate) use clean::frame as clean_frame;
+#[cfg(feature = "cli")]
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
 pub use extended::write_extended;
