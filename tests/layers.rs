@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("timeline", &["error", "record", "profile", "join"]),
     ("export", &["error", "record", "profile", "join"]),
     (
         "session",
@@ -33,6 +34,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),
