@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("timeline", &["error", "record", "profile", "join"]),
     ("export", &["error", "record", "profile", "join"]),
     (
         "session",
@@ -34,10 +35,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),
-    ("cli", &["error", "record", "profile", "import", "symbolize", "join", "stats", "aggregate", "export"]),
+    (
+        "cli",
+        &[
+            "error",
+            "record",
+            "profile",
+            "import",
+            "symbolize",
+            "join",
+            "stats",
+            "aggregate",
+            "timeline",
+            "export",
+        ],
+    ),
 ];
 
 #[test]

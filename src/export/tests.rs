@@ -7,8 +7,8 @@ use crate::join::Join;
 use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
 use crate::record::{
-    ContextFlags, ContextId, CopyKind, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId, Nanos,
-    Row, ThreadId, Work,
+    ContextFlags, ContextId, CopyKind, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId, Row,
+    ThreadId, Work,
 };
 
 /// A profile under construction.
@@ -62,15 +62,7 @@ impl Sketch {
 
     fn done(&mut self) -> Profile {
         let nanos = self.samples.iter().map(|s| s.weight.nanos).sum();
-        let usage = |&device: &u32| DeviceUse {
-            device: DeviceId(device),
-            count: 7,
-            nanos,
-            busy: 0,
-            late: 0,
-            first: Nanos(0),
-            last: Nanos(0),
-        };
+        let usage = |&device: &u32| DeviceUse { device: DeviceId(device), count: 7, nanos };
         let mut profile = self.profile.clone();
         profile.set_samples(
             self.samples.clone(),
