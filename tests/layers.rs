@@ -22,6 +22,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
     ("merge", &["record"]),
     ("events", &["record", "join"]),
+    ("timeline", &["error", "record", "profile", "join"]),
     ("export", &["error", "record", "profile", "join", "events"]),
     (
         "session",
@@ -37,6 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),
@@ -53,6 +55,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "aggregate",
             "merge",
             "events",
+            "timeline",
             "export",
         ],
     ),

@@ -136,8 +136,8 @@ pub fn write_pprof(profile: &Profile, out: &mut impl Write) -> Result<()> {
         })
         .collect();
     let ids = 1..=names.len() as u64;
-    let first = profile.devices().iter().map(|device| device.first.0).min().unwrap_or(0);
-    let last = profile.devices().iter().map(|device| device.last.0).max().unwrap_or(0);
+    let first = profile.times().iter().map(|time| time.first.0).min().unwrap_or(0);
+    let last = profile.times().iter().map(|time| time.last.0).max().unwrap_or(0);
     let message = proto::Profile {
         sample_type,
         sample,
