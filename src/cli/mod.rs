@@ -4,16 +4,20 @@
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
+mod check;
 mod convert;
+mod diff;
 mod explain;
 mod flamegraph;
 mod info;
 mod input;
 mod merge;
+mod merge_ranks;
 mod output;
 mod ranks;
 mod report;
 mod top;
+mod view;
 
 use std::process::ExitCode;
 
@@ -29,6 +33,8 @@ type Outcome = std::result::Result<Ended, Error>;
 enum Ended {
     /// Well.
     Well,
+    /// Well, and it found what it was to fail for.
+    Found,
 }
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
@@ -48,11 +54,15 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Check(check::Check),
     Convert(convert::Convert),
+    Diff(diff::Diff),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
     Merge(merge::Merge),
+    MergeRanks(merge_ranks::MergeRanks),
     Top(top::Top),
+    View(view::View),
 }
 
 /// Runs the command of this process.
@@ -67,6 +77,10 @@ pub fn run() -> ExitCode {
     };
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
+        Verb::Check(verb) => verb.run(console),
+        Verb::Diff(verb) => verb.run(console),
+        Verb::MergeRanks(verb) => verb.run(console),
+        Verb::View(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
@@ -75,6 +89,7 @@ pub fn run() -> ExitCode {
     };
     match outcome {
         Ok(Ended::Well) => ExitCode::SUCCESS,
+        Ok(Ended::Found) => ExitCode::from(1),
         Err(error) => {
             say(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })

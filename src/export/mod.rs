@@ -12,6 +12,8 @@ mod callers;
 mod chrome;
 mod clean;
 #[cfg(feature = "cli")]
+mod compare;
+#[cfg(feature = "cli")]
 mod cupti_text;
 #[cfg(feature = "cli")]
 mod extended;
@@ -43,6 +45,8 @@ pub use activities::ActivityTable;
 pub use chrome::write_chrome;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
+#[cfg(feature = "cli")]
+pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
