@@ -12,6 +12,7 @@ pub mod control;
 pub mod cupti;
 pub mod error;
 pub mod export;
+pub mod graphs;
 pub mod join;
 pub mod profile;
 pub mod record;

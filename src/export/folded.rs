@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use super::Unit;
+use super::{GraphStacks, Unit, missing};
 use super::flame::Flame;
 use crate::error::Result;
 use crate::profile::Profile;
@@ -15,6 +15,8 @@ use crate::profile::Profile;
 pub struct FoldedOptions {
     /// The unit of the weights. Default: nanoseconds.
     pub unit: Unit,
+    /// Which stacks of a graph node to show. Default: both.
+    pub graph: GraphStacks,
 }
 
 /// Writes `profile` as folded stacks. In nanoseconds the weights add up to the durations of all GPU
@@ -24,10 +26,10 @@ pub struct FoldedOptions {
 /// # Errors
 /// What `out` reports.
 pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    Flame::of(profile, options.unit).lines(0, |stack, weight| {
+    Flame::of(profile, options.unit, options.graph).lines(0, |stack, weight| {
         let weight = match options.unit {
             Unit::Micros => weight / 1000 + u64::from(weight % 1000 >= 500),
             Unit::Nanos | Unit::Count => weight,

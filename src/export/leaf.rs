@@ -14,6 +14,8 @@ pub(super) enum Kind {
     Copy,
     /// A fill.
     Set,
+    /// A whole graph, or the mark between its launch and its nodes.
+    Graph,
     /// Something missing or lost.
     Loss,
 }
@@ -24,6 +26,7 @@ impl Kind {
             Work::Kernel(_) => Self::Kernel,
             Work::Copy(_) => Self::Copy,
             Work::Set => Self::Set,
+            Work::Graph => Self::Graph,
         }
     }
 
@@ -34,6 +37,7 @@ impl Kind {
             Self::Kernel => "kernel",
             Self::Copy => "copy",
             Self::Set => "set",
+            Self::Graph => "graph",
             Self::Loss => "missing",
         }
     }
@@ -61,10 +65,11 @@ fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
         Work::Kernel(_) => format!("[{gpu}_Kernel]{}", name(profile, work)),
         Work::Copy(kind) => format!("[{gpu}_Memcpy {}]", kind.label()),
         Work::Set => format!("[{gpu}_Memset]"),
+        Work::Graph => format!("[{gpu}_Graph]"),
     }
 }
 
-/// The name by itself: the kernel's, the copy's direction, or `memset`.
+/// The name by itself: the kernel's, the copy's direction, `memset`, or `graph`.
 pub(super) fn name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -73,5 +78,6 @@ pub(super) fn name(profile: &Profile, work: Work) -> String {
         },
         Work::Copy(kind) => kind.label().to_owned(),
         Work::Set => "memset".to_owned(),
+        Work::Graph => "graph".to_owned(),
     }
 }

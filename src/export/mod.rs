@@ -53,6 +53,19 @@ impl Unit {
     }
 }
 
+/// Which of the two stacks of a graph node to show: that on which the graph was launched, or that on which
+/// the node was made, by the API or by the capture of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphStacks {
+    /// The launch, `[graph]`, and what the other does not share with it.
+    #[default]
+    Both,
+    /// Where the node was made. Where that is not known, the launch, and why.
+    Capture,
+    /// The launch.
+    Launch,
+}
+
 impl FromStr for Unit {
     type Err = Error;
 

@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::flame::Flame;
 use super::leaf::Kind;
-use super::{Unit, clean, missing};
+use super::{GraphStacks, Unit, clean, missing};
 use crate::error::Result;
 use crate::profile::Profile;
 use crate::record::hash_one;
@@ -20,11 +20,17 @@ pub struct SvgOptions {
     pub unit: Unit,
     /// The heading. Default: `GPU time by launching stack`.
     pub title: String,
+    /// Which stacks of a graph node to show. Default: both.
+    pub graph: GraphStacks,
 }
 
 impl Default for SvgOptions {
     fn default() -> Self {
-        Self { unit: Unit::default(), title: "GPU time by launching stack".to_owned() }
+        Self {
+            unit: Unit::default(),
+            title: "GPU time by launching stack".to_owned(),
+            graph: GraphStacks::default(),
+        }
     }
 }
 
@@ -40,7 +46,7 @@ const WHOLE: &str = "";
 /// # Errors
 /// What `out` reports.
 pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
-    let flame = Flame::of(profile, options.unit);
+    let flame = Flame::of(profile, options.unit, options.graph);
     if flame.total() == 0 {
         return write_empty(profile, options, out);
     }
@@ -71,13 +77,14 @@ pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) 
     Ok(())
 }
 
-/// Warm for kernels, blue for copies, purple for fills, grey for what is missing, and a quiet green for
+/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, and a quiet green for
 /// the CPU's side. Names shade it a little, so that neighbours can be told apart.
 fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
         Kind::Copy => (80 + shade(30), 140 + shade(40), 225),
+        Kind::Graph => (225 + shade(20), 185 + shade(20), 75),
         Kind::Set => (165 + shade(25), 110 + shade(30), 215),
         Kind::Loss => (165 + shade(12), 165 + shade(12), 165 + shade(12)),
         Kind::Cpu => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
@@ -95,7 +102,7 @@ fn subtitle(profile: &Profile) -> String {
     for (missing, weight) in missing::all(profile) {
         let _ = write!(text, ", {} {}", weight.count, missing.label());
     }
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         let _ = write!(text, ", {count} {}", loss.label().replace('_', " "));
     }
     text
