@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::control::window::{self, State};
 use crate::cupti::{ApiCall, Call, CallKind, ClonedNode, GraphEvent};
-use crate::record::{ContextId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
+use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
 use super::callback::{GRAPH_CALL, capture, stack_depth};
 use super::log::{Log, Reader, Writer};
@@ -41,7 +41,7 @@ mod kind {
     pub(super) const EXEC: u64 = 4;
     /// address of the instantiation, -; the graph is 0
     pub(super) const EXEC_END: u64 = 5;
-    /// address of the instantiation, -
+    /// address of the instantiation, correlation
     pub(super) const UPDATE: u64 = 6;
 }
 
@@ -84,7 +84,9 @@ pub(super) fn note(event: &GraphEvent<'_>) {
             }
         }
         GraphEvent::ExecEnds(exec) => push(thread, [kind::EXEC_END, exec, 0]),
-        GraphEvent::ExecUpdated { exec, source } => push(thread, [word(kind::UPDATE, source), exec, 0]),
+        GraphEvent::ExecUpdated { exec, source, correlation } => {
+            push(thread, [word(kind::UPDATE, source), exec, u64::from(correlation.0)]);
+        }
     }
 }
 
@@ -200,7 +202,10 @@ fn row(record: &[u64], execs: &mut Execs) -> Option<Row<'static>> {
             execs.owned.remove(&graph);
             Row::GraphEnd { graph }
         }
-        kind::UPDATE => Row::GraphUpdate { graph: *execs.graphs.get(&record[1])?, source: graph },
+        kind::UPDATE => {
+            let correlation = CorrelationId(record[2] as u32);
+            Row::GraphUpdate { graph: *execs.graphs.get(&record[1])?, source: graph, correlation }
+        }
         _ => return None,
     })
 }

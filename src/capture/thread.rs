@@ -10,7 +10,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId};
+use crate::record::{
+    ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
+};
 use crate::unwind::{Unwinder, tls};
 
 use super::callback::Pending;

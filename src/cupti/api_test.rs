@@ -70,7 +70,9 @@ impl Tracer for Scribe {
             GraphEvent::GraphEnds(graph) => format!("graph {} ends", graph.0),
             GraphEvent::ExecCreated(exec) => format!("exec {exec} created"),
             GraphEvent::ExecEnds(exec) => format!("exec {exec} ends"),
-            GraphEvent::ExecUpdated { exec, source } => format!("exec {exec} updated from {}", source.0),
+            GraphEvent::ExecUpdated { exec, source, correlation } => {
+                format!("exec {exec} updated from {} by {}", source.0, correlation.0)
+            }
         });
     }
 
@@ -279,7 +281,7 @@ fn calls_that_edit_graphs_are_told_with_the_graph_they_add_to() {
         "graph call GraphCopy ends",
         "graph call GraphCopy into Some(GraphId(2))",
         "graph call GraphCopy ends",
-        "exec 8 updated from 2",
+        "exec 8 updated from 2 by 3",
     ];
     assert_eq!(told(), expected);
 }

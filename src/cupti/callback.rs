@@ -118,6 +118,8 @@ pub enum GraphEvent<'a> {
         exec: u64,
         /// The graph.
         source: GraphId,
+        /// The id of the call.
+        correlation: CorrelationId,
     },
 }
 
@@ -310,7 +312,7 @@ fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) 
         (CallKind::GraphUpdate, Site::EXIT) => {
             let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
             if let (0, Some(source)) = (result_of(data), second) {
-                T::graph(GraphEvent::ExecUpdated { exec, source });
+                T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
             }
         }
         (CallKind::GraphUpdate, _) => {}

@@ -5,8 +5,8 @@
 
 use std::io::Write;
 
-use super::{GraphStacks, Unit, missing};
 use super::flame::Flame;
+use super::{GraphStacks, Unit, missing};
 use crate::error::Result;
 use crate::profile::Profile;
 

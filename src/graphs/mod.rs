@@ -11,6 +11,9 @@
 //! instantiations live. Tables stay for as long as anybody uses them. What was destroyed may still run, so
 //! it is kept until the tracer was flushed twice since, and beyond that for as long as it costs little.
 //!
+//! An update changes what an instantiation does, and thereby who made it; what was launched before the update,
+//! as the ids of the calls tell, still ran what it did until then.
+//!
 //! An activity is looked up when its record is read, once, and carries the answer from there on.
 
 #[cfg(test)]
@@ -18,7 +21,9 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::record::{Activity, ContextId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
+};
 
 /// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
 /// its last launch was complete.
@@ -26,6 +31,8 @@ const FLUSHES: u64 = 2;
 /// Destroyed graphs and their nodes that are kept all the same, for kernels that run longer: 3 and 4 MiB.
 const KEPT_GRAPHS: usize = 1 << 14;
 const KEPT_NODES: usize = 1 << 18;
+/// The same for what instantiations did before they were updated.
+const KEPT_PASTS: usize = 1 << 10;
 
 /// All graph nodes that are known. See the module's documentation.
 #[derive(Debug, Default)]
@@ -42,6 +49,10 @@ pub struct Graphs {
     last: GraphId,
     /// The lowest id of a node that was announced.
     lowest: Option<u64>,
+    /// What instantiations did before they were updated, oldest first.
+    pasts: IdMap<GraphId, VecDeque<Past>>,
+    /// The same in the order of the updates: whose, and after how many flushes.
+    updated: VecDeque<(GraphId, u64)>,
     ended: VecDeque<Ended>,
     ended_nodes: usize,
     flushes: u64,
@@ -113,6 +124,13 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
+/// What a group was until a call updated it.
+#[derive(Debug)]
+struct Past {
+    until: CorrelationId,
+    group: Group,
+}
+
 #[derive(Debug)]
 struct Ended {
     graph: GraphId,
@@ -126,7 +144,7 @@ impl Graphs {
         match *row {
             Row::GraphNode { graph, node, context } => self.add(graph, node.0, context),
             Row::GraphClone { graph, node, original } => self.copy(graph, node.0, original.0),
-            Row::GraphUpdate { graph, source } => self.update(graph, source),
+            Row::GraphUpdate { graph, source, correlation } => self.update(graph, source, correlation),
             Row::GraphEnd { graph } => self.end(graph),
             _ => {}
         }
@@ -140,8 +158,9 @@ impl Graphs {
         }
         // What the tracer says of an update is better than what we made of it.
         let source = activity.source_node.0;
-        let found = if source == 0 { None } else { self.find(GraphId(0), source) };
-        let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0)) {
+        let launch = activity.correlation;
+        let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
+        let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0, launch)) {
             Some(ContextId::NONE) => Created::Unknown,
             Some(ContextId::OUTSIDE) => Created::BeforeRecording,
             Some(context) => Created::Context(context),
@@ -157,6 +176,11 @@ impl Graphs {
     /// The tracer was flushed, and what it handed over was read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
+        while self.updated.len() > KEPT_PASTS
+            && self.updated.front().is_some_and(|(_, flush)| flush + FLUSHES <= self.flushes)
+        {
+            self.forget_oldest_past();
+        }
         while self.ended.len() > KEPT_GRAPHS || self.ended_nodes > KEPT_NODES {
             match self.ended.front() {
                 Some(oldest) if oldest.flush + FLUSHES <= self.flushes => {}
@@ -189,6 +213,9 @@ impl Graphs {
             + self.tables.capacity() * size_of::<Table>()
             + tables.sum::<usize>()
             + self.free.capacity() * size_of::<u32>()
+            + map_bytes(&self.pasts)
+            + self.pasts.values().map(|pasts| pasts.capacity() * size_of::<Past>()).sum::<usize>()
+            + self.updated.capacity() * size_of::<(GraphId, u64)>()
             + self.ended.capacity() * size_of::<Ended>()
     }
 }
@@ -214,7 +241,8 @@ impl Graphs {
         match self.groups.get_mut(&graph) {
             None => self.share(graph, from.table, shift, (node, node)),
             Some(group) if group.shared && group.table == from.table && group.shift == shift => {
-                if node > group.last && self.tables[from.table as usize].follows(group.last.wrapping_sub(shift), in_table)
+                if node > group.last
+                    && self.tables[from.table as usize].follows(group.last.wrapping_sub(shift), in_table)
                 {
                     group.last = node;
                     self.widest = self.widest.max(node - group.first);
@@ -254,7 +282,8 @@ impl Graphs {
             }
             Some(group) if group.shared => {
                 let own = self.ids_and_contexts(*group).collect();
-                self.replace(graph, own);
+                self.drop_group(graph);
+                self.own(graph, own);
             }
             Some(_) => {}
         }
@@ -274,9 +303,8 @@ impl Graphs {
     }
 
     /// Gives a group a table of its own with these nodes, of which there is at least one.
-    fn replace(&mut self, graph: GraphId, nodes: Vec<(u64, ContextId)>) {
+    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, ContextId)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
-        self.drop_group(graph);
         let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
         for (id, context) in nodes {
             table.put(id, context);
@@ -286,27 +314,30 @@ impl Graphs {
     }
 
     /// The nodes of both correspond in the order of their ids, which is that in which they were made. Where
-    /// the numbers do not agree nothing changes: then only the tracer knows, if it does.
-    fn update(&mut self, graph: GraphId, source: GraphId) {
+    /// the numbers do not agree nothing changes: then only the tracer knows, if it does. Nor does it where
+    /// the same code has made both, which is what programs do that capture anew for each step.
+    fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
-        let ids: Vec<u64> = self.ids_and_contexts(group).map(|(id, _)| id).collect();
+        let mine: Vec<_> = self.ids_and_contexts(group).collect();
         let theirs: Vec<_> = self.ids_and_contexts(from).collect();
-        if ids.is_empty() || ids.len() != theirs.len() {
+        let same = mine.iter().zip(&theirs).all(|((_, mine), (_, theirs))| mine == theirs);
+        let (Some((first, _)), Some((last, _))) = (mine.first(), mine.last()) else { return };
+        if same || mine.len() != theirs.len() {
             return;
         }
-        let shift = |(id, (their, _)): (&u64, &(u64, ContextId))| {
+        self.groups.remove(&graph);
+        self.firsts.remove(&(group.first, graph));
+        self.pasts.entry(graph).or_default().push_back(Past { until: call, group });
+        self.updated.push_back((graph, self.flushes));
+        let shift = |((id, _), (their, _)): (&(u64, ContextId), &(u64, ContextId))| {
             id.wrapping_sub(their.wrapping_sub(from.shift))
         };
-        let first = shift((&ids[0], &theirs[0]));
-        if ids.iter().zip(&theirs).all(|pair| shift(pair) == first) {
-            // Taken before the old one is given back: it may be the same.
-            self.tables[from.table as usize].users += 1;
-            self.drop_group(graph);
-            self.share(graph, from.table, first, (ids[0], ids[ids.len() - 1]));
-            self.release(from.table);
+        let shift_of_all = shift((&mine[0], &theirs[0]));
+        if mine.iter().zip(&theirs).all(|pair| shift(pair) == shift_of_all) {
+            self.share(graph, from.table, shift_of_all, (*first, *last));
         } else {
             let contexts = theirs.into_iter().map(|(_, context)| context);
-            self.replace(graph, ids.into_iter().zip(contexts).collect());
+            self.own(graph, mine.iter().map(|(id, _)| *id).zip(contexts).collect());
         }
     }
 
@@ -323,6 +354,18 @@ impl Graphs {
         if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
             self.groups.shrink_to(2 * KEPT_GRAPHS);
             self.ended.shrink_to(2 * KEPT_GRAPHS);
+        }
+    }
+
+    fn forget_oldest_past(&mut self) {
+        let Some((graph, _)) = self.updated.pop_front() else { return };
+        let Some(pasts) = self.pasts.get_mut(&graph) else { return };
+        let past = pasts.pop_front();
+        if pasts.is_empty() {
+            self.pasts.remove(&graph);
+        }
+        if let Some(past) = past {
+            self.release(past.group.table);
         }
     }
 
@@ -354,11 +397,19 @@ impl Graphs {
 
 /// Finding nodes.
 impl Graphs {
-    /// The context of a node; `graph` is the most likely group.
-    fn find(&mut self, graph: GraphId, node: u64) -> Option<ContextId> {
-        let group = self.group_of(graph, node)?;
-        self.last = group;
-        self.context_in(group, node)
+    /// The context of a node when `launch` was made; `graph` is the most likely group.
+    fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<ContextId> {
+        let found = self.group_of(graph, node)?;
+        self.last = found;
+        let past = self.past_of(found, launch).and_then(|past| self.context_of(past, node));
+        past.or_else(|| self.context_in(found, node))
+    }
+
+    /// What a group was when `launch` was made, if it was updated since.
+    fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
+        let pasts = self.pasts.get(&graph)?;
+        let at = pasts.partition_point(|past| !launch.is_before(past.until));
+        pasts.get(at).map(|past| &past.group)
     }
 
     /// The group that a node is in, by its id alone: `graph` and the last one are tried first. Ids of two
@@ -375,7 +426,10 @@ impl Graphs {
     }
 
     fn context_in(&self, graph: GraphId, node: u64) -> Option<ContextId> {
-        let group = self.groups.get(&graph)?;
+        self.context_of(self.groups.get(&graph)?, node)
+    }
+
+    fn context_of(&self, group: &Group, node: u64) -> Option<ContextId> {
         let in_group = (group.first..=group.last).contains(&node);
         if in_group { self.tables[group.table as usize].get(node.wrapping_sub(group.shift)) } else { None }
     }

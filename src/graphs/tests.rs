@@ -17,8 +17,10 @@ fn end(graphs: &mut Graphs, graph: u32) {
     graphs.push(&Row::GraphEnd { graph: GraphId(graph) });
 }
 
-fn update(graphs: &mut Graphs, graph: u32, source: u32) {
-    graphs.push(&Row::GraphUpdate { graph: GraphId(graph), source: GraphId(source) });
+/// Updates by the call of that id; `created` asks about a launch with id 100.
+fn update(graphs: &mut Graphs, graph: u32, source: u32, call: u32) {
+    let (graph, source, correlation) = (GraphId(graph), GraphId(source), CorrelationId(call));
+    graphs.push(&Row::GraphUpdate { graph, source, correlation });
 }
 
 /// A graph of nodes `first..first + contexts.len()`.
@@ -32,7 +34,15 @@ fn copies(graphs: &mut Graphs, id: u32, first: u64, originals: u64, count: u64) 
 }
 
 fn created(graphs: &mut Graphs, graph: u32, node: u64) -> Created {
-    from(graphs, graph, node, 0)
+    at(graphs, graph, node, 100)
+}
+
+/// The same for a launch with that id.
+fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
+    let mut activity =
+        Activity { graph: GraphId(graph), graph_node: GraphNodeId(node), ..kernel(launch, 10, 20) };
+    graphs.resolve(&mut activity);
+    activity.created.unwrap()
 }
 
 /// The same where the tracer names the node that it was updated from.
@@ -41,7 +51,7 @@ fn from(graphs: &mut Graphs, graph: u32, node: u64, source: u64) -> Created {
         graph: GraphId(graph),
         graph_node: GraphNodeId(node),
         source_node: GraphNodeId(source),
-        ..kernel(1, 10, 20)
+        ..kernel(100, 10, 20)
     };
     graphs.resolve(&mut activity);
     activity.created.unwrap()
@@ -158,19 +168,52 @@ fn an_update_takes_over_what_the_other_graph_says() {
     copies(&mut graphs, 2, 12, 10, 2);
     copies(&mut graphs, 3, 14, 10, 2);
     graph(&mut graphs, 4, 16, &[5, 6]);
-    update(&mut graphs, 2, 4);
+    update(&mut graphs, 2, 4, 50);
     assert_eq!([12, 13].map(|n| created(&mut graphs, 2, n)), [on(5), on(6)]);
     assert_eq!([14, 15].map(|n| created(&mut graphs, 3, n)), [on(2), on(3)], "the other instantiation");
     // From a graph whose ids have gaps, and back.
     node(&mut graphs, 5, 20, 7);
     node(&mut graphs, 5, 30, 8);
-    update(&mut graphs, 2, 5);
+    update(&mut graphs, 2, 5, 60);
     assert_eq!([12, 13].map(|n| created(&mut graphs, 2, n)), [on(7), on(8)]);
-    update(&mut graphs, 2, 1);
+    update(&mut graphs, 2, 1, 70);
     assert_eq!([12, 13].map(|n| created(&mut graphs, 2, n)), [on(2), on(3)]);
     end(&mut graphs, 1);
     many_end(&mut graphs, 100);
     assert_eq!([12, 13].map(|n| created(&mut graphs, 2, n)), [on(2), on(3)]);
+}
+
+#[test]
+fn a_launch_before_an_update_ran_what_there_was_then() {
+    let mut graphs = Graphs::default();
+    graph(&mut graphs, 1, 10, &[2, 3]);
+    copies(&mut graphs, 2, 12, 10, 2);
+    graph(&mut graphs, 4, 16, &[5, 6]);
+    graph(&mut graphs, 5, 18, &[7, 8]);
+    update(&mut graphs, 2, 4, 50);
+    update(&mut graphs, 2, 5, 60);
+    assert_eq!([49, 51, 61].map(|launch| at(&mut graphs, 2, 13, launch)), [on(3), on(6), on(8)]);
+}
+
+#[test]
+fn an_update_for_every_step_costs_nothing() {
+    let mut graphs = Graphs::default();
+    graph(&mut graphs, 1, 10, &[2, 3]);
+    copies(&mut graphs, 2, 12, 10, 2);
+    let mut rounds = |rounds: std::ops::Range<u32>, contexts: [u32; 2]| {
+        for round in rounds {
+            let first = 20 + 2 * u64::from(round);
+            graph(&mut graphs, 10 + round, first, &contexts.map(|context| context + round % 2));
+            update(&mut graphs, 2, 10 + round, 10 + round);
+            end(&mut graphs, 10 + round);
+            if round % 1000 == 0 {
+                graphs.flushed();
+            }
+        }
+        graphs.heap_bytes()
+    };
+    let held = [0..100_000, 100_000..400_000].map(|range| rounds(range, [2, 3]));
+    assert!(held.iter().all(|bytes| *bytes < 8 << 20), "{held:?}");
 }
 
 #[test]
@@ -179,7 +222,7 @@ fn an_update_that_does_not_fit_changes_nothing_and_the_tracers_word_counts() {
     graph(&mut graphs, 1, 10, &[2, 3]);
     copies(&mut graphs, 2, 12, 10, 2);
     graph(&mut graphs, 3, 14, &[5, 6, 7]);
-    update(&mut graphs, 2, 3);
+    update(&mut graphs, 2, 3, 50);
     assert_eq!(created(&mut graphs, 2, 12), on(2));
     assert_eq!(from(&mut graphs, 2, 12, 16), on(7));
 }
@@ -275,7 +318,7 @@ fn rows_that_make_no_sense_break_nothing() {
         match chance.below(6) {
             0 => node(&mut graphs, a as u32 % 8, b, c as u32),
             1 | 2 => copy(&mut graphs, a as u32 % 8, b, c),
-            3 => update(&mut graphs, a as u32 % 8, b as u32 % 8),
+            3 => update(&mut graphs, a as u32 % 8, b as u32 % 8, c as u32),
             4 => {
                 end(&mut graphs, a as u32 % 8);
                 graphs.flushed();

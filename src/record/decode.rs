@@ -300,7 +300,10 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
         tag::GRAPH_CLONE => {
             Row::GraphClone { graph, node: GraphNodeId(fields.u64()?), original: GraphNodeId(fields.u64()?) }
         }
-        tag::GRAPH_UPDATE => Row::GraphUpdate { graph, source: GraphId(fields.u32()?) },
+        tag::GRAPH_UPDATE => {
+            let (source, correlation) = (GraphId(fields.u32()?), CorrelationId(fields.u32()?));
+            Row::GraphUpdate { graph, source, correlation }
+        }
         _ => Row::GraphEnd { graph },
     })
 }

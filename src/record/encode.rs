@@ -18,7 +18,7 @@
 //!   9   loss      loss:u8 count:u64
 //!  10   node      graph:u32 node:u64 context:u32                                a graph node was made
 //!  11   clone     graph:u32 node:u64 original:u64                              and copied
-//!  12   update    graph:u32 source:u32
+//!  12   update    graph:u32 source:u32 correlation:u32
 //!  13   end       graph:u32
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
@@ -150,8 +150,8 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(graph.0).u64(node.0).u64(original.0);
             tag::GRAPH_CLONE
         }
-        Row::GraphUpdate { graph, source } => {
-            out.u32(graph.0).u32(source.0);
+        Row::GraphUpdate { graph, source, correlation } => {
+            out.u32(graph.0).u32(source.0).u32(correlation.0);
             tag::GRAPH_UPDATE
         }
         Row::GraphEnd { graph } => {

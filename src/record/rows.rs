@@ -74,6 +74,8 @@ pub enum Row<'a> {
         graph: GraphId,
         /// The graph whose nodes it took over.
         source: GraphId,
+        /// The id of the call: launches before it have lower ones, and ran what the instantiation did then.
+        correlation: CorrelationId,
     },
     /// A graph or an instantiation was destroyed. What it launched may still run.
     GraphEnd {

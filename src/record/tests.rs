@@ -38,7 +38,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Thread { id: ThreadId(99), name: "worker" },
         Row::GraphNode { graph: GraphId(3), node: GraphNodeId(1 << 33), context: ContextId(2) },
         Row::GraphClone { graph: GraphId(4), node: GraphNodeId(1 << 34), original: GraphNodeId(1 << 33) },
-        Row::GraphUpdate { graph: GraphId(4), source: GraphId(3) },
+        Row::GraphUpdate { graph: GraphId(4), source: GraphId(3), correlation: CorrelationId(7) },
         Row::GraphEnd { graph: GraphId(3) },
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },

@@ -225,11 +225,11 @@ FRAME void forked(int n)
     CHECK(cudaEventCreate(&begun));
     CHECK(cudaEventCreate(&done));
     CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    attention("forked;attention");
+    attention("attention");
     CHECK(cudaEventRecord(begun, first));
     CHECK(cudaStreamWaitEvent(second, begun, 0));
     stream = second;
-    upload("forked;upload");
+    upload("upload");
     stream = first;
     CHECK(cudaEventRecord(done, second));
     CHECK(cudaStreamWaitEvent(first, done, 0));
