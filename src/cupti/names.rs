@@ -4,7 +4,7 @@
 //! pointer alone is not enough: after a module is unloaded its address may come back with another
 //! name. So the bytes are compared each time, which costs a `memcmp` off the application's threads.
 
-use crate::record::NameId;
+use crate::record::{IdMap, NameId};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
@@ -17,7 +17,7 @@ const UNNAMED: &str = "[unnamed kernel]";
 /// All kernel names seen so far, each with an id. Never forgets.
 #[derive(Debug, Default)]
 pub struct Names {
-    by_pointer: HashMap<usize, NameId>,
+    by_pointer: IdMap<usize, NameId>,
     by_bytes: HashMap<Box<[u8]>, NameId>,
     bytes: Vec<Box<[u8]>>,
 }

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::leaf::{self, Kind};
-use super::{GraphStacks, Unit, clean};
+use super::{GraphStacks, Unit, clean, stack};
 use crate::profile::{Place, Profile, Sample, StringId};
-use crate::record::{ContextId, Created, Frame, FrameKind, IdMap, Loss, Missing};
+use crate::record::{ContextId, Created, IdMap, Loss, Missing};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -31,8 +31,6 @@ struct Node {
     children: (u32, u32),
 }
 
-/// Stands between the launch of a graph and where its node was made.
-const GRAPH: &str = "[graph]";
 /// The name of what is too narrow to be drawn by itself.
 const SMALL: &str = "[too small to show]";
 const ROOT: u32 = 0;
@@ -224,11 +222,11 @@ impl<'a> Build<'a> {
             (GraphStacks::Launch, _) => self.launch(launch),
             (GraphStacks::Capture, Created::Context(context)) => {
                 let at = self.stack(context);
-                self.child(at, GRAPH, Kind::Graph)
+                self.child(at, stack::GRAPH, Kind::Graph)
             }
             _ => {
                 let at = self.launch(launch);
-                let at = self.child(at, GRAPH, Kind::Graph);
+                let at = self.child(at, stack::GRAPH, Kind::Graph);
                 self.creation(at, launch, created)
             }
         };
@@ -285,7 +283,7 @@ impl<'a> Build<'a> {
         }
         let Some(context) = profile.context(context) else { return Vec::new() };
         let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
-        frames.map(|frame| self.names.intern(&raw_name(profile, frame), Kind::Cpu)).collect()
+        frames.map(|frame| self.names.intern(&stack::raw_name(profile, frame), Kind::Cpu)).collect()
     }
 
     fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {
@@ -328,13 +326,5 @@ impl<'a> Build<'a> {
             }
         }
         Flame { names, nodes, order }
-    }
-}
-
-fn raw_name(profile: &Profile, frame: Frame) -> String {
-    match frame.kind() {
-        FrameKind::Native { address, .. } => format!("0x{address:x}"),
-        FrameKind::Label(label) => profile.label(label).unwrap_or("[label lost]").to_owned(),
-        FrameKind::Unknown(tag) => format!("[frame of unknown kind: {tag}]"),
     }
 }

@@ -11,6 +11,7 @@ mod flame;
 mod folded;
 mod leaf;
 mod missing;
+mod stack;
 mod svg;
 mod table;
 
@@ -19,6 +20,8 @@ mod tests;
 
 pub use activities::ActivityTable;
 pub use folded::{FoldedOptions, write_folded};
+pub use leaf::name as work_name;
+pub use stack::stack_names;
 pub use svg::{SvgOptions, write_svg};
 pub use table::write_csv;
 
@@ -64,6 +67,22 @@ pub enum GraphStacks {
     Capture,
     /// The launch.
     Launch,
+}
+
+impl FromStr for GraphStacks {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self, Error> {
+        match word {
+            "both" => Ok(Self::Both),
+            "capture" => Ok(Self::Capture),
+            "launch" => Ok(Self::Launch),
+            _ => Err(Error::new(
+                ErrorKind::Setting,
+                format!("`{word}` is none of a graph's stacks; use both, capture or launch"),
+            )),
+        }
+    }
 }
 
 impl FromStr for Unit {

@@ -5,13 +5,13 @@
 //! call and the driver call inside it). Nothing here grows with the number of launches:
 //!
 //! ```text
-//! launch row --> recent --full--> matched: forgotten
-//!                  ^               else: waiting --full--> pending
-//!                  |                        ^
-//! activity row ----+------------------------+--not found--> orphans --full--> a reason
+//! launch row --> window, by id --displaced--> matched: forgotten
+//!                  ^                          else: waiting --full--> pending
+//!                  |                                  ^
+//! activity row ----+----------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch is therefore found for at least one [`Limits::generation`] of later launches; one that still
+//! A launch is therefore found until an id is in use that is [`Limits::recent`] higher; one that still
 //! lacks an activity then, or belongs to a graph, for [`Limits::waiting`] more of its kind. What is given
 //! up has a [`Missing`] reason and a count, and the counts of [`Tally`] always add up.
 //!
@@ -30,19 +30,19 @@ pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
 use crate::record::{Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge};
-use orphans::Orphans;
+use orphans::{Chain, Orphans};
 use window::{Entry, Found, Progress, Window};
 
 /// How much a [`Join`] remembers. The defaults cost up to 37 MiB, when all of it is full, which
 /// takes half a million launches that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Launches (and second ids of launches) in one generation; two are kept.
-    /// Default: 114,688, which fills a table of 2^17 buckets to the brim.
-    pub generation: usize,
+    /// Ids that are found directly, counted back from the highest one; rounded up to a power of two.
+    /// Default: 262,144, or half as many launches where each has two ids.
+    pub recent: usize,
     /// Launches without an activity, or of graphs, in one generation of those that wait beyond; two of
-    /// these are kept as well. Default: 229,376: together more than forty threads have whose buffers of
-    /// 10,000 records the tracer has not filled yet.
+    /// these are kept. Default: 229,376, which fills a table of 2^18 buckets to the brim: more than forty
+    /// threads have whose buffers of 10,000 records the tracer has not filled yet.
     pub waiting: usize,
     /// Activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
@@ -50,7 +50,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { generation: 7 << 14, waiting: 7 << 15, orphans: 1 << 16 }
+        Self { recent: 1 << 18, waiting: 7 << 15, orphans: 1 << 16 }
     }
 }
 
@@ -73,7 +73,7 @@ impl Join {
     /// A join that has seen nothing.
     pub fn new(limits: Limits) -> Self {
         Self {
-            window: Window::new(limits.generation, limits.waiting),
+            window: Window::new(limits.recent, limits.waiting),
             orphans: Orphans::new(limits.orphans),
             order: Order::default(),
             tally: Tally::default(),
@@ -101,11 +101,15 @@ impl Join {
             self.tally.launches.outside += 1;
         }
         let launched = Launched { time: launch.time, duration: launch.duration, context: launch.context };
+        let previous = self.keep(launch.correlation, Entry::Launch(launched, Progress::Waiting), sink);
+        let Some(chain) = previous else { return };
         let mut progress = Progress::Waiting;
-        while let Some(activity) = self.orphans.take(launch.correlation) {
-            deliver(&mut self.tally, &activity, launched, &mut progress, sink);
+        self.orphans.take_all(chain, |activity| {
+            deliver(&mut self.tally, activity, launched, &mut progress, sink);
+        });
+        if let Some(Entry::Launch(_, kept)) = self.window.get_mut(launch.correlation) {
+            *kept = progress;
         }
-        self.keep(launch.correlation, Entry::Launch(launched, progress), sink);
     }
 
     /// Takes an activity, as [`Join::push`] does.
@@ -115,22 +119,21 @@ impl Join {
             Found::Launch(launched, progress) => {
                 deliver(&mut self.tally, activity, *launched, progress, sink);
             }
-            Found::Nothing(id) => {
-                if let Some(oldest) = self.orphans.push(id, activity) {
-                    self.give_up(&oldest, sink);
-                }
-            }
+            Found::Nobody => self.give_up(activity, sink),
+            Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, activity, sink),
         }
     }
 
     /// Gives up on everything that still lacks a partner. What comes later finds none of the launches
     /// that were pushed before; the counts go on adding up.
     pub fn finish(&mut self, sink: &mut impl Sink) {
-        while let Some(activity) = self.orphans.pop_oldest() {
-            self.give_up(&activity, sink);
-        }
+        while self.give_up_oldest(sink) {}
         let tally = &mut self.tally;
-        self.window.clear(&mut |id, entry| retire(tally, id, entry, sink));
+        self.window.clear(&mut |id, entry| {
+            if let Entry::Launch(launched, progress) = entry {
+                retire(tally, id, launched, progress, sink);
+            }
+        });
     }
 
     /// The counts so far.
@@ -146,32 +149,69 @@ impl Join {
     /// A second id for a launch, which may come before or after the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
-        self.keep(alias.correlation, Entry::Alias(alias.within), sink);
-        while let Some(activity) = self.orphans.take(alias.correlation) {
-            match self.window.find(alias.within) {
+        let previous = self.keep(alias.correlation, Entry::Alias(alias.within), sink);
+        let Some(mut chain) = previous else { return };
+        loop {
+            let (activity, rest) = self.orphans.take_first(chain);
+            match self.window.find(alias.correlation) {
                 Found::Launch(launched, progress) => {
                     deliver(&mut self.tally, &activity, *launched, progress, sink);
                 }
-                // One left and one comes back: this cannot overflow.
-                Found::Nothing(_) => drop(self.orphans.push(alias.within, &activity)),
+                Found::Nobody => self.give_up(&activity, sink),
+                Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, &activity, sink),
+            }
+            let Some(rest) = rest else { return };
+            chain = rest;
+        }
+    }
+
+    /// Keeps an activity whose launch is to come under `id`.
+    fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
+        if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
+            return self.give_up(activity, sink);
+        }
+        if let Found::Orphans(_, chain) = self.window.find(id) {
+            *chain = self.orphans.push(id, activity, Some(*chain));
+        } else {
+            let chain = self.orphans.push(id, activity, None);
+            self.keep(id, Entry::Orphans(chain), sink);
+        }
+    }
+
+    /// Gives up on the activity that has waited longest. False: none waits.
+    fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
+        let Self { window, orphans, order, tally } = self;
+        let Some(id) = orphans.oldest() else { return false };
+        let found = window.shorten(id, |chain| {
+            let (activity, rest) = orphans.take_first(chain);
+            give_up(tally, order, &activity, sink);
+            rest
+        });
+        debug_assert!(found, "an orphan whose id the window does not know");
+        found
+    }
+
+    /// Puts `entry` into the window. Returns the activities that waited for it, if any did.
+    fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
+        let Self { window, orphans, order, tally } = self;
+        let mut forget = |id, entry| match entry {
+            Entry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
+            Entry::Alias(_) => {}
+            Entry::Orphans(chain) => {
+                orphans.take_all(chain, |activity| give_up(tally, order, activity, sink));
+            }
+        };
+        match window.insert(id, entry, &mut forget)? {
+            Entry::Orphans(chain) => Some(chain),
+            shadowed => {
+                forget(id, shadowed);
+                None
             }
         }
     }
 
-    fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) {
-        let tally = &mut self.tally;
-        self.window.insert(id, entry, &mut |id, entry| retire(tally, id, entry, sink));
-    }
-
     fn give_up(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        let missing = self.order.reason(activity);
-        match missing {
-            Missing::LaunchedBefore => self.tally.activities.launched_before += 1,
-            Missing::DeviceGraph => self.tally.activities.device_graph += 1,
-            _ => self.tally.activities.no_stack += 1,
-        }
-        self.tally.activities.untimed += u64::from(activity.duration().is_none());
-        sink.activity(activity, Origin::Missing(missing));
+        give_up(&mut self.tally, &self.order, activity, sink);
     }
 }
 
@@ -202,10 +242,27 @@ fn deliver(
     sink.activity(activity, Origin::Launch(launched));
 }
 
+/// Counts and passes on an activity whose launch does not come any more.
+fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
+    let missing = order.reason(activity);
+    match missing {
+        Missing::LaunchedBefore => tally.activities.launched_before += 1,
+        Missing::DeviceGraph => tally.activities.device_graph += 1,
+        _ => tally.activities.no_stack += 1,
+    }
+    tally.activities.untimed += u64::from(activity.duration().is_none());
+    sink.activity(activity, Origin::Missing(missing));
+}
+
 /// Counts and passes on a launch that is forgotten.
-fn retire(tally: &mut Tally, id: CorrelationId, entry: Entry, sink: &mut impl Sink) {
-    let Entry::Launch(launched, Progress::Waiting) = entry else { return };
-    if launched.context != ContextId::OUTSIDE {
+fn retire(
+    tally: &mut Tally,
+    id: CorrelationId,
+    launched: Launched,
+    progress: Progress,
+    sink: &mut impl Sink,
+) {
+    if progress == Progress::Waiting && launched.context != ContextId::OUTSIDE {
         tally.launches.pending += 1;
         sink.pending(id, launched);
     }

@@ -63,8 +63,9 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
+/// One page of 64 ids, and little beside.
 fn small() -> Limits {
-    Limits { generation: 4, waiting: 2, orphans: 3 }
+    Limits { recent: 64, waiting: 2, orphans: 3 }
 }
 
 const OUTSIDE: u32 = ContextId::OUTSIDE.0;
@@ -242,13 +243,13 @@ fn a_launch_with_an_id_in_use_shadows_the_older_one() {
 fn an_unmatched_launch_waits_longer_than_a_matched_one() {
     let mut rows =
         vec![Row::Launch(launch(1, 11)), Row::Launch(launch(2, 12)), Row::Activity(kernel(2, 90, 95))];
-    for id in 3..15 {
+    for id in 3..66 {
         rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
     }
     rows.push(Row::Activity(kernel(1, 200, 210)));
     rows.push(Row::Activity(kernel(2, 210, 220)));
     let (seen, tally) = run(small(), &rows);
-    let last = &seen.summary()[13..];
+    let last = &seen.summary()[64..];
     assert_eq!(last, [(200, Ok(11)), (210, Err(Missing::NoStack))]);
     assert_eq!(tally.launches.pending, 0);
 }
@@ -257,7 +258,7 @@ fn an_unmatched_launch_waits_longer_than_a_matched_one() {
 fn the_launch_of_a_graph_waits_for_more_kernels() {
     let node = |start| Activity { graph: GraphId(3), ..kernel(1, start, start + 1) };
     let mut rows = vec![Row::Launch(launch(1, 11)), Row::Activity(node(50))];
-    for id in 2..30 {
+    for id in 2..200 {
         rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
     }
     rows.push(Row::Activity(node(60)));
@@ -267,7 +268,7 @@ fn the_launch_of_a_graph_waits_for_more_kernels() {
 #[test]
 fn an_alias_is_kept_for_as_long_as_its_launch() {
     let mut rows = vec![Row::Launch(alias(2, 1)), Row::Launch(launch(1, 11))];
-    for id in 3..15 {
+    for id in 3..200 {
         rows.extend([Row::Launch(launch(id, 20)), Row::Activity(kernel(id, 100, 110))]);
     }
     rows.push(Row::Activity(kernel(2, 200, 210)));
@@ -276,19 +277,39 @@ fn an_alias_is_kept_for_as_long_as_its_launch() {
 
 #[test]
 fn what_waits_too_long_is_given_up_with_its_reason() {
-    let mut rows: Vec<_> = (10..42).map(|id| Row::Launch(launch(id, 11))).collect();
-    rows.extend((0..8).map(|id| Row::Activity(kernel(id, 100, 110))));
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    rows.iter().for_each(|row| join.push(row, &mut seen));
-    assert_eq!(
-        join.tally().launches.open(),
-        2 * 4 + 2 * 2,
-        "two generations of the recent, two of those that wait"
-    );
+    (128..192 + 32).for_each(|id| join.push_launch(&launch(id, 11), &mut seen));
+    assert_eq!(join.tally().launches.open(), 32 + 2 * 2, "half a page, two generations of those that wait");
+    (0..8).for_each(|id| join.push_activity(&kernel(id, 100, 110), &mut seen));
     assert_eq!(join.tally().activities.open(), 3);
     assert_eq!(seen.summary(), [(100, Err(Missing::LaunchedBefore)); 5]);
+    assert_eq!(join.tally().launches.open(), 32, "activities take their turn among those that wait");
     join.finish(&mut seen);
     check(&seen, join.tally());
+}
+
+#[test]
+fn ids_from_a_page_that_was_displaced_are_found_all_the_same() {
+    let rows = [
+        Row::Launch(launch(1000, 11)),
+        Row::Activity(kernel(3, 100, 110)),
+        Row::Launch(launch(3, 12)),
+        Row::Launch(launch(4, 13)),
+        Row::Activity(kernel(4, 120, 130)),
+        Row::Activity(kernel(1000, 140, 150)),
+    ];
+    let (seen, tally) = run(small(), &rows);
+    assert_eq!(seen.summary(), [(100, Ok(12)), (120, Ok(13)), (140, Ok(11))]);
+    assert_eq!(tally.launches.matched, 3);
+}
+
+#[test]
+fn an_activity_waits_for_its_launch_beyond_its_page() {
+    let mut rows = vec![Row::Launch(launch(1, 11)), Row::Activity(kernel(5, 100, 110))];
+    rows.extend((64..72).map(|id| Row::Activity(kernel(id, 200, 210))));
+    rows.push(Row::Launch(launch(5, 12)));
+    let (seen, _) = run(Limits { orphans: 9, ..small() }, &rows);
+    assert_eq!(seen.summary()[0], (100, Ok(12)));
 }
 
 #[test]
@@ -377,7 +398,7 @@ fn in_any_order_the_pairs_are_those_of_the_oracle() {
 
 #[test]
 fn a_small_window_is_as_exact_as_long_as_rows_come_roughly_in_order() {
-    let limits = Limits { generation: 400, waiting: 2000, orphans: 400 };
+    let limits = Limits { recent: 512, waiting: 2000, orphans: 400 };
     for seed in 1..10 {
         let mut chance = Chance::new(seed);
         let (mut rows, truth) = play(&mut chance, u32::MAX - 5_000, 10_000);
@@ -404,18 +425,15 @@ fn hostile_rows_never_break_the_sums() {
             });
         }
         let limit = |chance: &mut Chance| chance.below(6) as usize;
-        let limits = Limits {
-            generation: limit(&mut chance),
-            waiting: limit(&mut chance),
-            orphans: limit(&mut chance),
-        };
+        let limits =
+            Limits { recent: limit(&mut chance), waiting: limit(&mut chance), orphans: limit(&mut chance) };
         run(limits, &rows);
     }
 }
 
 #[test]
 fn memory_stays_the_same_however_many_launches_come() {
-    let (mut join, mut seen) = (Join::new(Limits { generation: 1000, waiting: 1000, orphans: 100 }), Nobody);
+    let (mut join, mut seen) = (Join::new(Limits { recent: 1000, waiting: 1000, orphans: 100 }), Nobody);
     let mut at_one = 0;
     for id in 0..200_000_u32 {
         join.push_launch(&launch(id, 11), &mut seen);

@@ -1,8 +1,21 @@
-//! The launches that activities can still find: the recent ones, and those that wait longer.
+//! What is known of each id: the launch it stands for, or the activities that wait for one.
+//!
+//! Ids come nearly in a row, so the last [`Limits::recent`](super::Limits::recent) of them are a table
+//! indexed by the id itself, in pages, each of which lies where its number says:
+//!
+//! ```text
+//! id = | page number ................ | 6 bits |        pages[number % pages.len()]
+//!      |  (a multiple) | slot in pages| entry  |
+//! ```
+//!
+//! A page is displaced by one with a higher number. What is finished by then is forgotten; what still
+//! waits moves to a hash map in two generations, and so does whatever comes with an id that is too old for
+//! its page. A lookup of a recent id thus costs two loads, and those of neighbours share a cache line.
 //!
 //! It counts nothing and knows no sink: what it forgets it hands to the caller's closure.
 
 use super::Launched;
+use super::orphans::Chain;
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
 /// What an id stands for.
@@ -12,10 +25,11 @@ pub(super) enum Entry {
     Launch(Launched, Progress),
     /// Another id.
     Alias(CorrelationId),
+    /// A launch that has not come, while some of its activities have.
+    Orphans(Chain),
 }
 
-const _: () =
-    assert!(size_of::<(CorrelationId, Entry)>() == 32, "the window grew: it holds 344,064 of these at most");
+const _: () = assert!(size_of::<Option<Entry>>() == 24, "the window grew: it has room for 262,144 of these");
 
 /// What a launch has had so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,118 +56,239 @@ impl Progress {
 pub(super) enum Found<'a> {
     /// The launch, through an alias or not.
     Launch(&'a Launched, &'a mut Progress),
-    /// Nothing yet; the launch will come under this id.
+    /// Others that wait for the same launch, which is to come under this id.
+    Orphans(CorrelationId, &'a mut Chain),
+    /// Nothing yet; the launch is to come under this id.
     Nothing(CorrelationId),
+    /// An alias of an alias, behind which no launch can be.
+    Nobody,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Window {
-    recent: Generations,
-    waiting: Generations,
+    recent: Recent,
+    waiting: Waiting,
 }
 
 impl Window {
-    pub(super) fn new(generation: usize, waiting: usize) -> Self {
-        Self { recent: Generations::new(generation), waiting: Generations::new(waiting) }
+    /// A window for `recent` ids and two generations of `waiting` entries.
+    pub(super) fn new(recent: usize, waiting: usize) -> Self {
+        Self { recent: Recent::new(recent), waiting: Waiting::new(waiting) }
     }
 
-    /// Adds a launch. One with the same id that was there before (ids wrapped, or the data is hostile) is
-    /// shadowed, and forgotten in its turn.
+    /// Puts `entry` under `id` and returns what stood there before: orphans, or (ids wrapped, or the data
+    /// is hostile) another launch.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
         entry: Entry,
         forget: &mut impl FnMut(CorrelationId, Entry),
-    ) {
-        if self.recent.is_full() {
-            self.rotate(forget);
+    ) -> Option<Entry> {
+        match self.recent.room_for(id) {
+            RoomFor::Here => {}
+            RoomFor::Displaced => {
+                self.displace(id, forget);
+                self.recent.turn_page(id);
+            }
+            RoomFor::TooOld => return self.waiting.insert(id, entry, forget),
         }
-        if let Some(shadowed) = self.recent.young.insert(id, entry) {
-            forget(id, shadowed);
-        }
+        self.recent.slot(id)?.replace(entry)
     }
 
-    /// The launch that `id` stands for. An alias is followed once: one of an alias is nobody's.
+    /// What `id` stands for. An alias is followed once.
     pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
-        let target = match self.peek(id) {
+        let target = match self.get(id) {
             Some(Entry::Alias(target)) => *target,
-            Some(Entry::Launch(..)) => id,
+            Some(_) => id,
             None => return Found::Nothing(id),
         };
-        match self.recent.get_mut(target).or_else(|| self.waiting.get_mut(target)) {
+        match self.get_mut(target) {
             Some(Entry::Launch(launched, progress)) => Found::Launch(launched, progress),
-            _ => Found::Nothing(target),
+            Some(Entry::Orphans(chain)) => Found::Orphans(target, chain),
+            Some(Entry::Alias(_)) => Found::Nobody,
+            None => Found::Nothing(target),
         }
     }
 
-    /// Forgets everything.
-    pub(super) fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        let Self { recent, waiting } = self;
-        for map in [&mut waiting.old, &mut waiting.young, &mut recent.old, &mut recent.young] {
-            map.drain().for_each(|(id, entry)| forget(id, entry));
+    /// The entry of `id` itself.
+    pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
+        match self.recent.page_of(id) {
+            Some(_) => self.recent.slot(id)?.as_mut(),
+            None => self.waiting.get_mut(id),
         }
+    }
+
+    /// Replaces the orphans of `id` by what `shorten` leaves of them. False: there are none. Where ids have
+    /// come round since, there may be two chains for one id; the older then waits in the map.
+    pub(super) fn shorten(
+        &mut self,
+        id: CorrelationId,
+        shorten: impl FnOnce(Chain) -> Option<Chain>,
+    ) -> bool {
+        if let Some(Entry::Orphans(chain)) = self.waiting.get_mut(id) {
+            match shorten(*chain) {
+                Some(rest) => *chain = rest,
+                None => self.waiting.remove(id),
+            }
+            return true;
+        }
+        match self.recent.slot(id) {
+            Some(slot @ Some(Entry::Orphans(_))) => {
+                let Some(Entry::Orphans(chain)) = *slot else { return false };
+                *slot = shorten(chain).map(Entry::Orphans);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets everything, oldest first as far as that is known.
+    pub(super) fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        self.waiting.clear(forget);
+        self.recent.clear(forget);
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        [&self.recent, &self.waiting].map(|g| map_bytes(&g.young) + map_bytes(&g.old)).iter().sum()
+        self.recent.heap_bytes() + self.waiting.heap_bytes()
     }
 
-    fn peek(&self, id: CorrelationId) -> Option<&Entry> {
-        self.recent.get(id).or_else(|| self.waiting.get(id))
+    fn get(&self, id: CorrelationId) -> Option<&Entry> {
+        match self.recent.page_of(id) {
+            Some(page) => page.entries[offset(id)].as_ref(),
+            None => self.waiting.get(id),
+        }
     }
 
-    /// The oldest generation leaves: what is done is forgotten, the rest goes on waiting.
-    fn rotate(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        let mut leaving = self.recent.rotate();
-        for (&id, &entry) in &leaving {
+    /// Empties the page where `id` is to lie. An alias stays as long as its launch does, which has the
+    /// lower id and so was dealt with before, here or with an earlier page.
+    #[cold]
+    fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        for at in 0..PAGE {
+            let Some((id, entry)) = self.recent.leave(id, at) else { continue };
             match entry {
                 Entry::Launch(_, Progress::Matched) => forget(id, entry),
-                Entry::Launch(..) => self.wait(id, entry, forget),
-                Entry::Alias(_) => {}
+                Entry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
+                _ => {
+                    if let Some(shadowed) = self.waiting.insert(id, entry, forget) {
+                        forget(id, shadowed);
+                    }
+                }
             }
         }
-        // An alias stays as long as its launch does, and by now it is known which launches stay.
-        for (&id, &entry) in &leaving {
-            match entry {
-                Entry::Alias(launch) if self.peek(launch).is_some() => self.wait(id, entry, forget),
-                _ => {}
-            }
-        }
-        leaving.clear();
-        self.recent.young = leaving;
+    }
+}
+
+/// Entries in a page: 1.5 KiB, so that a page is emptied in about the time that one miss costs.
+const PAGE: usize = 64;
+
+fn offset(id: CorrelationId) -> usize {
+    id.0 as usize % PAGE
+}
+
+#[derive(Debug)]
+struct Page {
+    /// The id of the first entry.
+    first: CorrelationId,
+    entries: [Option<Entry>; PAGE],
+}
+
+/// The table of recent ids: a power of two of pages, each made when it is first needed.
+#[derive(Debug)]
+struct Recent {
+    pages: Box<[Option<Box<Page>>]>,
+}
+
+/// Whether an entry can go where it belongs.
+enum RoomFor {
+    /// Its page is there.
+    Here,
+    /// A page with a lower number is, or none.
+    Displaced,
+    /// A page with a higher number is.
+    TooOld,
+}
+
+impl Recent {
+    fn new(ids: usize) -> Self {
+        let pages = ids.div_ceil(PAGE).clamp(1, 1 << 24).next_power_of_two();
+        Self { pages: (0..pages).map(|_| None).collect() }
     }
 
-    fn wait(&mut self, id: CorrelationId, entry: Entry, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        if self.waiting.is_full() {
-            let mut leaving = self.waiting.rotate();
-            leaving.drain().for_each(|(id, entry)| forget(id, entry));
-            self.waiting.young = leaving;
+    fn place(&self, id: CorrelationId) -> usize {
+        (id.0 as usize / PAGE) & (self.pages.len() - 1)
+    }
+
+    /// The page that holds `id`, if it is there.
+    fn page_of(&self, id: CorrelationId) -> Option<&Page> {
+        let page = self.pages[self.place(id)].as_deref()?;
+        (page.first.0 ^ id.0 < PAGE as u32).then_some(page)
+    }
+
+    fn room_for(&self, id: CorrelationId) -> RoomFor {
+        match &self.pages[self.place(id)] {
+            Some(page) if page.first.0 ^ id.0 < PAGE as u32 => RoomFor::Here,
+            // Ids wrap: the shorter way round tells which is the higher.
+            Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => RoomFor::TooOld,
+            _ => RoomFor::Displaced,
         }
-        if let Some(shadowed) = self.waiting.young.insert(id, entry) {
-            forget(id, shadowed);
+    }
+
+    /// Where the entry of `id` lies, if its page is there, as the caller knows.
+    fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<Entry>> {
+        Some(&mut self.pages[self.place(id)].as_mut()?.entries[offset(id)])
+    }
+
+    /// The `at`th entry of the page that lies where `id` is to, which loses it.
+    fn leave(&mut self, id: CorrelationId, at: usize) -> Option<(CorrelationId, Entry)> {
+        let page = self.pages[self.place(id)].as_mut()?;
+        let entry = page.entries[at].take()?;
+        Some((CorrelationId(page.first.0 + at as u32), entry))
+    }
+
+    /// Makes the page for `id` out of the empty one that lies there, or of none.
+    fn turn_page(&mut self, id: CorrelationId) {
+        let first = CorrelationId(id.0 & !(PAGE as u32 - 1));
+        let place = self.place(id);
+        match &mut self.pages[place] {
+            Some(page) => page.first = first,
+            nothing => *nothing = Some(Box::new(Page { first, entries: [None; PAGE] })),
         }
+    }
+
+    /// Forgets everything, in the order of the ids as far as they did not wrap.
+    fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        let mut pages: Vec<&mut Page> = self.pages.iter_mut().flatten().map(|page| &mut **page).collect();
+        pages.sort_by_key(|page| page.first.0);
+        for page in pages {
+            for (at, entry) in page.entries.iter_mut().enumerate() {
+                if let Some(entry) = entry.take() {
+                    forget(CorrelationId(page.first.0 + at as u32), entry);
+                }
+            }
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let made = self.pages.iter().flatten().count();
+        size_of_val(&*self.pages) + made * size_of::<Page>()
     }
 }
 
 type Map = IdMap<CorrelationId, Entry>;
 
-/// Entries by age, roughly: a whole map at a time grows old, so that nothing is ever taken out singly
-/// and the tables stay as large as they once became.
+/// Entries by age, roughly: a whole map at a time grows old, so that the tables stay as large as they once
+/// became.
 #[derive(Debug)]
-struct Generations {
+struct Waiting {
     young: Map,
     old: Map,
     room: usize,
 }
 
-impl Generations {
+impl Waiting {
     fn new(room: usize) -> Self {
         Self { young: Map::default(), old: Map::default(), room: room.max(1) }
-    }
-
-    fn is_full(&self) -> bool {
-        self.young.len() >= self.room
     }
 
     fn get(&self, id: CorrelationId) -> Option<&Entry> {
@@ -164,10 +299,36 @@ impl Generations {
         self.young.get_mut(&id).or_else(|| self.old.get_mut(&id))
     }
 
-    /// The young grow old; the old come back, to be emptied and used again as `young`.
-    fn rotate(&mut self) -> Map {
-        let leaving = std::mem::take(&mut self.old);
-        self.old = std::mem::take(&mut self.young);
-        leaving
+    fn remove(&mut self, id: CorrelationId) {
+        if self.young.remove(&id).is_none() {
+            self.old.remove(&id);
+        }
+    }
+
+    /// As [`Window::insert`].
+    fn insert(
+        &mut self,
+        id: CorrelationId,
+        entry: Entry,
+        forget: &mut impl FnMut(CorrelationId, Entry),
+    ) -> Option<Entry> {
+        if let Some(there) = self.get_mut(id) {
+            return Some(std::mem::replace(there, entry));
+        }
+        if self.young.len() >= self.room {
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.drain().for_each(|(id, entry)| forget(id, entry));
+        }
+        self.young.insert(id, entry)
+    }
+
+    fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        for map in [&mut self.old, &mut self.young] {
+            map.drain().for_each(|(id, entry)| forget(id, entry));
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        map_bytes(&self.young) + map_bytes(&self.old)
     }
 }

@@ -1,13 +1,13 @@
 //! Hash maps keyed by the ids of this crate.
 //!
-//! Ids are small integers that the process itself handed out: nobody attacks them, and maps of them are
+//! Ids are small integers or addresses that the process itself handed out: nobody attacks them, and maps of them are
 //! looked up once or twice for every launch and activity, where SipHash would cost more than the rest.
 //! The hash has no random part, so the same rows give the same order of iteration in every run.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 
-/// A map keyed by an id of [`crate::record`].
+/// A map keyed by an id of [`crate::record`], or by an address.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Multiplies by 2^64 / golden ratio, which spreads runs of ids and strides alike, then folds the good
@@ -41,6 +41,10 @@ impl Hasher for IdHasher {
 
     fn write_u64(&mut self, value: u64) {
         self.mix(value);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.mix(value as u64);
     }
 
     fn write_isize(&mut self, value: isize) {
