@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use support::{Done, Run, Way, compile};
+use support::{Done, Run, Way, compile, plain};
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
@@ -32,9 +32,7 @@ fn run(mode: &str) -> Run {
 fn leaf(row: &Value) -> String {
     match row["kind"].as_str().unwrap() {
         "kernel" => {
-            let symbol = row["name"].as_str().unwrap();
-            let name = symbol.trim_start_matches("_Z").trim_start_matches(|c: char| c.is_ascii_digit());
-            format!("[GPU_Kernel]{}", name.trim_end_matches('v'))
+            format!("[GPU_Kernel]{}", plain(row["name"].as_str().unwrap()))
         }
         "memset" => "[GPU_Memset]".to_owned(),
         "graph" => "[GPU_Graph]".to_owned(),
@@ -214,26 +212,76 @@ fn the_cheap_mode_has_one_piece_for_each_launch_and_says_so() {
     }
 }
 
+/// The headers of the simulated stack, as a CUDA program includes those of CUDA.
+fn example() -> &'static Path {
+    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("examples/graph_decode.c", &["-std=c99", "-O2"]))
+}
+
+#[test]
+fn a_captured_decode_loop_is_exact_to_its_last_kernel_with_every_cupti() {
+    for version in VERSIONS {
+        let done = Run::new(example(), Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
+        assert_exact(&done);
+        // 40 layers of 8 kernels, for 1,000 tokens.
+        assert_eq!(ledger(&done).0, 320_000);
+        let sums = found(&done);
+        let layers = sums.keys().filter(|(launch, created, _)| {
+            let created = created.as_deref().unwrap();
+            launch == "main;generate"
+                && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
+        });
+        // Eight call sites of seven kernels, captured by two callers.
+        assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
+    }
+}
+
+#[test]
+fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
+    let calls = |layers: &str| {
+        let done = Run::new(example(), Way::Injected).args(["--tokens", "500", "--layers", layers]).ok();
+        let cost = done.ledger("own cost:")[0].to_owned();
+        let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
+        let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
+        let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
+        calls.parse::<u64>().unwrap() - captured
+    };
+    // Our callback runs once for each of 500 launches, whatever is in the graph.
+    assert_eq!([1, 100].map(|layers| calls(&layers.to_string())), [500, 500]);
+}
+
+#[test]
+#[ignore = "a measurement; .ci/long runs it"]
+fn nanoseconds_a_graph_launch_by_nodes() {
+    for layers in ["1", "4", "40", "400"] {
+        let done = Run::new(example(), Way::Injected).args(["--tokens", "6400", "--layers", layers]).ok();
+        eprintln!("  {layers} x 8 nodes: {}", done.ledger("own cost:")[0]);
+    }
+}
+
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Anonymous memory at the end, in MiB, of a program that makes, launches and destroys so many graphs.
-fn held(cycles: &str) -> f64 {
-    let run = Run::new(linked(), Way::Injected).args(["churn", cycles]);
-    let done = run.ok();
+/// Anonymous memory at the end, in MiB, of a program that launches so many graphs.
+fn held(launches: &str) -> f64 {
+    let done = Run::new(linked(), Way::Injected).args(["churn", launches]).ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0 / MIB
 }
 
 #[test]
-fn graphs_that_come_and_go_leave_memory_as_it_was() {
-    let (few, many) = (held("20000"), held("60000"));
-    assert!(many < few + 4.0, "{few} MiB after 20,000 graphs, {many} after 60,000");
+fn a_graph_that_came_and_went_leaves_no_more_than_its_launch_does() {
+    // Launches of graphs wait in the join for more of their nodes: 32 bytes each, up to a bound that 600,000
+    // reach, in tables that double. What is known of a graph, its nodes and its instantiation is above 250.
+    let growth = held("200000") - held("100000");
+    assert!(growth * MIB < 100_000.0 * 80.0, "{growth} MiB for 100,000 graphs");
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn a_million_graphs_that_come_and_go_leave_memory_as_it_was() {
-    let (few, many) = (held("50000"), held("1000000"));
-    assert!(many < few + 4.0, "{few} MiB after 50,000 graphs, {many} after a million");
+    // As many launches fill the join to its bound.
+    let (few, many) = (held("600000"), held("1600000"));
+    eprintln!("  600,000 graphs: {few:.1} MiB; a million more: {many:.1} MiB");
+    assert!(many < few + 2.0, "{few} MiB after 600,000 graphs, {many} after a million more");
 }

@@ -53,7 +53,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(l.open(), 0, "{tally:?}");
     assert_eq!(a.open(), 0, "{tally:?}");
     assert_eq!(l.seen, l.matched + l.pending + l.outside);
-    assert_eq!(a.seen, a.matched + a.launched_before + a.no_stack + a.outside);
+    assert_eq!(a.seen, a.matched + a.launched_before + a.device_graph + a.no_stack + a.outside);
     assert_eq!(l.seen, l.parts().iter().map(|(_, count)| count).sum::<u64>());
     assert_eq!(a.seen, a.parts().iter().map(|(_, count)| count).sum::<u64>());
     assert_eq!(l.pending, seen.pending.len() as u64);

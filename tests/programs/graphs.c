@@ -240,6 +240,26 @@ FRAME void forked(int n)
     STAY();
 }
 
+static void keep_up(int i)
+{
+#ifdef LINKED
+    if (i % 1024 == 0)
+        gpuflame_flush();
+#else
+    (void)i;
+#endif
+}
+
+static void tell_memory(void)
+{
+    FILE *status = fopen("/proc/self/status", "r");
+    for (char line[256]; status && fgets(line, sizeof line, status);)
+        if (!strncmp(line, "RssAnon:", 8))
+            fputs(line, stdout);
+    if (status)
+        fclose(status);
+}
+
 /* As many graphs as are asked for come, run and go. */
 FRAME void churn(int n)
 {
@@ -249,17 +269,9 @@ FRAME void churn(int n)
         CHECK(cudaGraphDestroy(graph));
         replay(exec, 1);
         CHECK(cudaGraphExecDestroy(exec));
-#ifdef LINKED
-        if (i % 1024 == 0)
-            gpuflame_flush();
-#endif
+        keep_up(i);
     }
-    FILE *status = fopen("/proc/self/status", "r");
-    for (char line[256]; status && fgets(line, sizeof line, status);)
-        if (!strncmp(line, "RssAnon:", 8))
-            fputs(line, stdout);
-    if (status)
-        fclose(status);
+    tell_memory();
 }
 
 #ifdef LINKED
