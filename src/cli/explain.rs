@@ -9,6 +9,7 @@ use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::timeline::Timeline;
 
 /// What a source holds, explained.
 pub(super) struct Explained {
@@ -27,22 +28,26 @@ pub(super) fn explain(
     console: Console,
     mut sink: impl Sink,
 ) -> Result<Explained> {
-    let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    let mut graphs = Graphs::default();
+    let (mut join, mut profile) = (Join::default(), Profile::default());
+    let (mut graphs, mut aggregate, mut timeline) =
+        (Graphs::default(), Aggregate::default(), Timeline::default());
     let damaged = source.rows(console, &mut |row| {
+        let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);
         match row {
             Row::Activity(activity) => {
                 let mut activity = *activity;
                 graphs.resolve(&mut activity);
-                join.push_activity(&activity, &mut (&mut aggregate, &mut sink));
+                join.push_activity(&activity, &mut sinks);
             }
-            _ => join.push(row, &mut (&mut aggregate, &mut sink)),
+            _ => join.push(row, &mut sinks),
         }
+        timeline.row(row);
         profile.push(row);
     })?;
-    join.finish(&mut (&mut aggregate, &mut sink));
+    join.finish(&mut (&mut aggregate, (&mut timeline, &mut sink)));
     aggregate.fill(&mut profile);
+    timeline.fill(&mut profile);
     let mut symbolizer = Symbolizer::new(options);
     symbolizer.name(&mut profile);
     Ok(Explained { profile, tally: *join.tally(), damaged, unnamed: symbolizer.misses() })

@@ -38,7 +38,7 @@ fn applies(profile: &Profile, missing: Missing, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed => matches!(sample.leaf, Leaf::Untimed(_)),
         Missing::Pending => sample.leaf == Leaf::Pending,
-        Missing::LaunchedBefore | Missing::DeviceGraph | Missing::NoStack => {
+        Missing::LaunchedBefore | Missing::DeviceGraph | Missing::NoStack | Missing::Outside => {
             launch == Err(missing) && sample.leaf != Leaf::Pending
         }
     }

@@ -12,6 +12,7 @@ use crate::graphs::{self, Graphs};
 use crate::join::Join;
 use crate::profile::Profile;
 use crate::record::{ContextFlags, ContextId, LabelId, Launch, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::timeline::Timeline;
 use crate::unwind::ModuleMap;
 
 use super::stream::Streams;
@@ -45,6 +46,7 @@ struct Rows {
     graphs: Graphs,
     join: Join,
     aggregate: Aggregate,
+    timeline: Timeline,
     profile: Profile,
     streams: Streams,
     threads: HashSet<ThreadId>,
@@ -65,6 +67,7 @@ impl Pipeline {
                 graphs: Graphs::default(),
                 join: Join::default(),
                 aggregate: Aggregate::default(),
+                timeline: Timeline::default(),
                 profile: Profile::default(),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
@@ -168,7 +171,7 @@ impl Pipeline {
     /// Gives up on what has no partner yet, and puts everything into the profile.
     pub(super) fn finish(&mut self) {
         let rows = &mut self.rows;
-        rows.join.finish(&mut (&mut rows.aggregate, &mut rows.streams));
+        rows.join.finish(&mut (&mut rows.aggregate, (&mut rows.timeline, &mut rows.streams)));
         for (loss, count) in capture::losses() {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
@@ -183,6 +186,7 @@ impl Pipeline {
             }
         }
         rows.aggregate.fill(&mut rows.profile);
+        rows.timeline.fill(&mut rows.profile);
     }
 
     /// What became of the nodes of graphs.
@@ -215,12 +219,14 @@ impl Rows {
         match row {
             Row::Launch(launch) => {
                 let launch = &Launch { context: self.merged(launch.context), ..*launch };
-                self.join.push_launch(launch, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push_launch(launch, &mut sinks);
             }
             Row::Activity(activity) => {
                 let mut activity = *activity;
                 self.graphs.resolve(&mut activity);
-                self.join.push_activity(&activity, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push_activity(&activity, &mut sinks);
             }
             Row::GraphNode { graph, node, context } => {
                 let context = self.merged(*context);
@@ -239,7 +245,9 @@ impl Rows {
                 self.note_thread(*thread);
             }
             Row::Window { .. } => {
-                self.join.push(row, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push(row, &mut sinks);
+                self.timeline.row(row);
                 self.profile.push(row);
             }
             _ => self.profile.push(row),

@@ -87,7 +87,7 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
     }
-    let span = stream.book(thread.enter.get() + clock::LAUNCH_LATENCY, order.duration);
+    let span = stream.book(earliest(), order.duration);
     run(stream, order, span, NodeRun::default(), true);
     if !order.asynchronous {
         stream.synchronize();
@@ -95,9 +95,15 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     Ok(())
 }
 
+/// When work that is submitted now can start. Callbacks may have taken longer than the latency: nothing
+/// starts before it is submitted.
+fn earliest() -> u64 {
+    clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
+}
+
 /// Runs a node of a graph: when. `unrecorded`: there will be a record of the graph as a whole.
 pub fn run_node(stream: &'static Stream, order: Order, node: NodeRun, unrecorded: bool) -> (u64, u64) {
-    let span = stream.book(thread::current().enter.get() + clock::LAUNCH_LATENCY, order.duration);
+    let span = stream.book(earliest(), order.duration);
     run(stream, order, span, node, !unrecorded);
     span
 }
