@@ -546,7 +546,8 @@ main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
 ";
     assert_eq!(String::from_utf8(out).unwrap(), expected);
     let mut out = Vec::new();
-    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count }, &mut out).unwrap();
+    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count, ..FoldedOptions::default() }, &mut out)
+        .unwrap();
     assert!(String::from_utf8(out).unwrap().contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
 }
 
