@@ -38,7 +38,21 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "export",
         ],
     ),
-    ("cli", &["error", "record", "profile", "import", "bubbles", "symbolize", "join", "stats", "aggregate", "export"]),
+    (
+        "cli",
+        &[
+            "error",
+            "record",
+            "profile",
+            "import",
+            "bubbles",
+            "symbolize",
+            "join",
+            "stats",
+            "aggregate",
+            "export",
+        ],
+    ),
 ];
 
 #[test]

@@ -136,9 +136,11 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
     let (_, _, folded) = explained(&folder.join("b200/eager_trace.json.gz"));
     let through_torch = folded.iter().filter(|line| line.contains("torch/nn/modules/module.py")).count();
     assert!(through_torch > 100, "only {through_torch} stacks come through torch's modules");
-    let line = folded.iter().find(|line| line.contains("aten::linear;aten::addmm;cudaLaunchKernel")
-        || line.contains("aten::linear;aten::mm;cudaLaunchKernel")
-        || line.contains(";aten::mm;cu"));
+    let line = folded.iter().find(|line| {
+        line.contains("aten::linear;aten::addmm;cudaLaunchKernel")
+            || line.contains("aten::linear;aten::mm;cudaLaunchKernel")
+            || line.contains(";aten::mm;cu")
+    });
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
@@ -156,6 +158,30 @@ fn every_other_file_says_what_it_is() {
         assert!(message.contains(name) && message.contains(word), "{message}");
         assert!(!message.contains('\n'));
     }
-    assert_eq!(import::open(&folder.join("nsys/mock.sqlite")).unwrap().kind(), Kind::Nsys);
-    assert_eq!(import::open(&folder.join("rocprofv3/908_results.json.gz")).unwrap().kind(), Kind::Rocprof);
+}
+
+#[test]
+fn exports_of_nsys_link_within_each_process() {
+    let Some(folder) = traces() else { return };
+    for (name, ops, linked, nanos) in [
+        ("nsys/h100_2gpu_1s.sqlite", 3442 + 904 + 22, 1632 + 438 + 22, 44_829_522 + 1_880_842_214 + 29_216),
+        ("nsys/mock.sqlite", 3, 3, 4129 + 1632),
+    ] {
+        assert_eq!(import::open(&folder.join(name)).unwrap().kind(), Kind::Nsys);
+        let (found, _, folded) = explained(&folder.join(name));
+        assert_eq!((found.ops, found.linked, found.nanos), (ops, linked, nanos), "{name}");
+        assert_eq!(weights(&folded), nanos, "{name}");
+    }
+}
+
+#[test]
+fn rocprofs_kernels_have_their_names_and_times() {
+    let Some(folder) = traces() else { return };
+    let path = folder.join("rocprofv3/908_results.json.gz");
+    assert_eq!(import::open(&path).unwrap().kind(), Kind::Rocprof);
+    let (found, profile, folded) = explained(&path);
+    assert_eq!((found.ops, found.linked, found.nanos), (43_915, 0, 4_441_741_378));
+    assert_eq!(weights(&folded), 4_441_741_378);
+    assert!(profile.kernels().len() > 10);
+    assert!(!folded.iter().any(|line| line.contains("without a name")));
 }

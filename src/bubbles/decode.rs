@@ -75,9 +75,7 @@ impl DecodeSteps {
     }
 
     fn is_step(&self, step: &CpuOp<'_>) -> bool {
-        self.framework == Framework::FastDeploy
-            && step.kind == CpuKind::Step
-            && has_time(&step.name.decode())
+        self.framework == Framework::FastDeploy && step.kind == CpuKind::Step && has_time(&step.name.decode())
     }
 
     /// The steps of `min` to `max` nanoseconds. For servers whose steps are the gaps between frames, only
@@ -120,7 +118,9 @@ impl Sink for DecodeSteps {
 
     fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Python(frame) if self.framework.begins(&frame.name.decode()) => self.starts.push(frame.start),
+            Event::Python(frame) if self.framework.begins(&frame.name.decode()) => {
+                self.starts.push(frame.start)
+            }
             Event::Cpu(step) if self.is_step(step) => self.durations.push(step.end - step.start),
             _ => {}
         }

@@ -22,12 +22,16 @@ impl FromStr for Window {
     /// `START,END` in microseconds, with as many digits behind the point as you like.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |what: &str| {
-            let message = format!("Invalid time range format. Expected: start,end (microseconds); `{text}` {what}");
+            let message =
+                format!("Invalid time range format. Expected: start,end (microseconds); `{text}` {what}");
             Error::new(ErrorKind::Setting, message)
         };
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let [first, last] = parts[..] else { return Err(wrong("is not two numbers with a comma between them")) };
-        let number = |text: &str| json_micros(text).ok_or_else(|| wrong(&format!("has no number in `{text}`")));
+        let [first, last] = parts[..] else {
+            return Err(wrong("is not two numbers with a comma between them"));
+        };
+        let number =
+            |text: &str| json_micros(text).ok_or_else(|| wrong(&format!("has no number in `{text}`")));
         let window = Self { first: number(first)?, last: number(last)? };
         if window.first > window.last { Err(wrong("ends before it starts")) } else { Ok(window) }
     }

@@ -124,7 +124,8 @@ impl Stats {
         report.in_bounds = steps.len();
         ops.sort_by_key(|op| op.start);
         let names = Bare::new(&names, options.trim.as_deref());
-        let mut found: Vec<Step<'_>> = steps.iter().map(|step| ops_of(step, &ops, &names, &mut report)).collect();
+        let mut found: Vec<Step<'_>> =
+            steps.iter().map(|step| ops_of(step, &ops, &names, &mut report)).collect();
         found.retain(|step| !step.within.is_empty());
         report.with_ops = found.len();
         if found.is_empty() {
@@ -138,7 +139,8 @@ impl Stats {
         let alike = like_the_reference(&found, &names);
         report.averaged = alike.len();
         report.ops = alike[0].within.len();
-        let averages = if options.compat { in_floats(&alike, &names) } else { exact(&alike, &names, options.bubbles) };
+        let averages =
+            if options.compat { in_floats(&alike, &names) } else { exact(&alike, &names, options.bubbles) };
         Ok(Self { averages, report })
     }
 

@@ -7,22 +7,26 @@
 
 pub mod json;
 
+mod cupti_text;
 mod folded;
 mod gzip;
 mod kind;
 mod lines;
 mod link;
 mod model;
+mod nsys;
 mod open;
+mod rocprof;
 mod rows;
+mod sbt;
 mod stack;
 mod text;
 
+pub use json::Seen;
 pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
 };
-pub use json::Seen;
 pub use open::{Kind, Opened, Options, open};
 pub use rows::{Collect, Linked, rows};
 pub use text::Text;

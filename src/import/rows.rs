@@ -56,7 +56,9 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     match opened.kind() {
         Kind::Recording => recording(opened, options, each).map_err(|error| error.within(path)),
         kind @ (Kind::Folded | Kind::ExtendedFolded) => {
-            let what = format!("{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are");
+            let what = format!(
+                "{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are"
+            );
             Err(Error::new(ErrorKind::Format, what))
         }
         _ => {
@@ -119,7 +121,9 @@ impl Sink for Collect {
             Event::Cpu(op) if op.kind == CpuKind::Operator => {
                 self.interval(op.name, op.start, op.end, op.process, op.thread, 2);
             }
-            Event::Cpu(range) => self.interval(range.name, range.start, range.end, range.process, range.thread, 1),
+            Event::Cpu(range) => {
+                self.interval(range.name, range.start, range.end, range.process, range.thread, 1)
+            }
             Event::Python(frame) => {
                 self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, 0);
             }
@@ -151,12 +155,9 @@ impl Collect {
                 bytes: op.bytes,
                 is_async: false,
             }),
-            OpKind::Set => Detail::Set(SetDetail {
-                memory: MemoryKind(0),
-                value: 0,
-                bytes: op.bytes,
-                is_async: false,
-            }),
+            OpKind::Set => {
+                Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: op.bytes, is_async: false })
+            }
         };
         let process = self.process(op.process);
         self.ops.push(OpRecord {
@@ -305,15 +306,25 @@ impl Collect {
         let mut before = 0;
         let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
         let (orphans, mut rest) = order.split_at(first_linked);
-        let mut calls: Vec<(u32, ContextId)> =
-            (0..).zip(&self.calls).filter(|(_, call)| call.is_shown()).map(|(at, _)| at).zip(contexts.iter().copied()).collect();
+        let mut calls: Vec<(u32, ContextId)> = (0..)
+            .zip(&self.calls)
+            .filter(|(_, call)| call.is_shown())
+            .map(|(at, _)| at)
+            .zip(contexts.iter().copied())
+            .collect();
         calls.sort_by_key(|&(at, _)| at);
         for (at, context) in calls {
             let call = &self.calls[at as usize];
             correlation += 1;
             let id = CorrelationId(correlation);
             let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
-            each(&Row::Launch(Launch { time: nanos(call.start), duration, correlation: id, within: id, context }));
+            each(&Row::Launch(Launch {
+                time: nanos(call.start),
+                duration,
+                correlation: id,
+                within: id,
+                context,
+            }));
             linked.pending += u64::from(call.ops == 0);
             let count = call.ops as usize;
             let (own, others) = rest.split_at(count);
@@ -358,8 +369,5 @@ fn copy_kind(name: &str) -> CopyKind {
     const KINDS: [CopyKind; 5] =
         [CopyKind::HTOD, CopyKind::DTOH, CopyKind::DTOD, CopyKind::HTOH, CopyKind::PTOP];
     let upper = name.to_ascii_uppercase();
-    KINDS
-        .into_iter()
-        .find(|kind| upper.contains(&kind.label().to_ascii_uppercase()))
-        .unwrap_or(CopyKind(0))
+    KINDS.into_iter().find(|kind| upper.contains(&kind.label().to_ascii_uppercase())).unwrap_or(CopyKind(0))
 }

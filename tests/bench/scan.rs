@@ -83,7 +83,8 @@ fn read_only(path: &Path) -> u64 {
 }
 
 fn inflate_only(path: &Path) -> u64 {
-    let mut input = flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, File::open(path).unwrap()));
+    let mut input =
+        flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, File::open(path).unwrap()));
     let (mut buffer, mut sum) = (vec![0; 1 << 18], 0);
     loop {
         match input.read(&mut buffer).unwrap() {
@@ -148,8 +149,10 @@ fn serde(path: &Path) -> u64 {
     let trace: serde_json::Value =
         serde_json::from_reader(BufReader::with_capacity(1 << 20, File::open(path).unwrap())).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    events.iter().filter(|event| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"))).count()
-        as u64
+    events
+        .iter()
+        .filter(|event| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset")))
+        .count() as u64
 }
 
 fn compress(plain: &Path, gzip: &Path) {

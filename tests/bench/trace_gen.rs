@@ -44,7 +44,8 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     out.write_all(head.as_bytes()).unwrap();
     let mut line = String::new();
     for at in 0..events {
-        let (round, template) = (at / templates.len() as u64, &templates[(at % templates.len() as u64) as usize]);
+        let (round, template) =
+            (at / templates.len() as u64, &templates[(at % templates.len() as u64) as usize]);
         line.clear();
         template.write(round, &mut line);
         line.push_str(if at + 1 == events { "\n" } else { ",\n" });
@@ -81,7 +82,14 @@ fn made_up() -> Vec<String> {
     let mut id = 1000;
     for step in 0..40_u64 {
         let begin = 1_664_000_000_000_000 + step * 21_000;
-        events.push(event("user_annotation", &format!("ProfilerStep#{step}"), (7, 7), begin, 20_000, &format!("\"External id\": {id}, \"Ev Idx\": {step}")));
+        events.push(event(
+            "user_annotation",
+            &format!("ProfilerStep#{step}"),
+            (7, 7),
+            begin,
+            20_000,
+            &format!("\"External id\": {id}, \"Ev Idx\": {step}"),
+        ));
         for op in 0..230_u64 {
             let at = begin + 50 + op * 80;
             let shapes = "\"Input Dims\": [[4096, 1024], [1024, 4096], []], \"Input type\": [\"float\", \"float\", \"Scalar\"], \"Module Hierarchy\": \"\", \"Call stack\": \"\"";
@@ -90,12 +98,26 @@ fn made_up() -> Vec<String> {
             }
             for call in ["cudaStreamIsCapturing", "cudaEventQuery"] {
                 id += 1;
-                events.push(event("cuda_runtime", call, (7, 7), at + 5, 2, &format!("\"External id\": {id}, \"cbid\": 317, \"correlation\": {id}")));
+                events.push(event(
+                    "cuda_runtime",
+                    call,
+                    (7, 7),
+                    at + 5,
+                    2,
+                    &format!("\"External id\": {id}, \"cbid\": 317, \"correlation\": {id}"),
+                ));
             }
             if op % 8 < 7 {
                 id += 1;
                 let name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)";
-                events.push(event("cuda_runtime", "cudaLaunchKernel", (7, 7), at + 8, 6, &format!("\"External id\": {id}, \"cbid\": 211, \"correlation\": {id}")));
+                events.push(event(
+                    "cuda_runtime",
+                    "cudaLaunchKernel",
+                    (7, 7),
+                    at + 8,
+                    6,
+                    &format!("\"External id\": {id}, \"cbid\": 211, \"correlation\": {id}"),
+                ));
                 events.push(format!("  {{\n    \"ph\": \"s\", \"id\": {id}, \"pid\": 7, \"tid\": 7, \"ts\": {},\n    \"cat\": \"async_cpu_to_gpu\", \"name\": \"async_cpu_to_gpu\"\n  }}", at + 8));
                 events.push(event("kernel", name, (0, 7), at + 20, 40, &format!("\"External id\": {id}, \"queued\": 0, \"device\": 0, \"context\": 1,\n      \"stream\": 7, \"correlation\": {id},\n      \"registers per thread\": 32,\n      \"shared memory\": 0, \"blocks per SM\": 4.5, \"warps per SM\": 36,\n      \"grid\": [486, 1, 1],\n      \"block\": [256, 1, 1],\n      \"est. achieved occupancy %\": 56")));
                 events.push(format!("  {{\n    \"ph\": \"f\", \"id\": {id}, \"pid\": 0, \"tid\": 7, \"ts\": {},\n    \"cat\": \"async_cpu_to_gpu\", \"name\": \"async_cpu_to_gpu\", \"bp\": \"e\"\n  }}", at + 20));
@@ -121,8 +143,10 @@ impl Template {
             ("\"External id\": ", Shift::Id),
         ];
         let (mut pieces, mut rest) = (Vec::new(), text);
-        while let Some((at, shift)) =
-            KEYS.iter().filter_map(|(key, shift)| Some((rest.find(key)? + key.len(), *shift))).min_by_key(|(at, _)| *at)
+        while let Some((at, shift)) = KEYS
+            .iter()
+            .filter_map(|(key, shift)| Some((rest.find(key)? + key.len(), *shift)))
+            .min_by_key(|(at, _)| *at)
         {
             let digits = rest[at..].find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
             let number = rest[at..at + digits].parse().ok().map(|number| (number, shift));

@@ -110,6 +110,9 @@ impl Level for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::Sse2;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
@@ -140,7 +143,7 @@ mod x86 {
 
     /// What every x86-64 processor has.
     #[derive(Clone, Copy)]
-    pub(super) struct Sse2;
+    pub(in super::super) struct Sse2;
 
     impl Level for Sse2 {
         #[inline(always)]
@@ -225,8 +228,7 @@ mod x86 {
         fn prefix_xor(bits: u64) -> u64 {
             // SAFETY: this level runs within `run_avx2` only, which has PCLMULQDQ as well.
             unsafe {
-                let product =
-                    _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
+                let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
                 _mm_cvtsi128_si64(product) as u64
             }
         }
