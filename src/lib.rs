@@ -24,6 +24,7 @@ pub mod record;
 pub mod session;
 pub mod stats;
 pub mod symbolize;
+pub mod timeline;
 #[allow(unsafe_code)]
 pub mod unwind;
 

@@ -59,10 +59,13 @@ fn extract_keeps_what_lies_wholly_in_the_window_by_start() {
                     edge,22.445,30.0,7.555\n";
     assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), expected);
     assert!(ran.stderr.contains("4 of 6 GPU operations"), "{}", ran.stderr);
-    gpuflame(&folder, ["extract", "trace.json", "compat.csv", "10,30", "--compat"]).ok();
-    let compat = fs::read_to_string(folder.join("compat.csv")).unwrap();
-    // 22.445 - 10.1 in floating point.
-    assert!(compat.contains(",10.1,22.445,12.345000000000001\n"), "{compat}");
+    trace(&folder, &[kernel("a", "2684054.000", "2684066.345")]);
+    let duration = |compat: &[&str]| {
+        let args = ["extract", "trace.json", "-", "0,1e9"].iter().chain(compat).copied().collect::<Vec<_>>();
+        gpuflame(&folder, args).ok().stdout.lines().nth(1).unwrap().rsplit_once(',').unwrap().1.to_owned()
+    };
+    assert_eq!(duration(&[]), "12.345");
+    assert_eq!(duration(&["--compat"]), "12.345000000204891");
 }
 
 #[test]

@@ -20,6 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("timeline", &["error", "record", "profile", "join"]),
     ("export", &["error", "record", "profile", "join"]),
     (
         "session",
@@ -35,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),
@@ -50,6 +52,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),

@@ -3,8 +3,8 @@
 //! ```text
 //! "SBT\0" | u16 major | u16 minor | u32 flags | u32 header size | u64 x 6: metadata, strings, devices,
 //! events, call stacks (offsets), number of events | u8 compression | 7 unused
-//! strings (type 2): count, then length and bytes of each      events (type 4): count, base time, then of
-//! each: u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
+//! strings (type 2): count, then length and bytes of each      events (type 4): base time, then of each:
+//! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
 //! The file has no checksum and lengths in it may be anything: every one is held against what is there.
@@ -39,7 +39,13 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<Seen> {
         at => strings(Cursor::at(&bytes, at)?)?,
     };
     let mut seen = Seen { bytes: bytes.len() as u64, ..Seen::default() };
-    events(Cursor::at(&bytes, u64_at(40))?, &strings, &mut seen, sink)?;
+    let (at, count) = (u64_at(40), u64_at(56));
+    if (at, u64_at(24)) == (0, 0) {
+        return Err(odd(16, "no section is said to be anywhere: the program that wrote it was stopped"));
+    }
+    if count > 0 {
+        events(Cursor::at(&bytes, at)?, count, &strings, &mut seen, sink)?;
+    }
     Ok(seen)
 }
 
@@ -58,9 +64,14 @@ fn strings<'a>(mut at: Cursor<'a>) -> Result<Vec<&'a [u8]>> {
     Ok(strings)
 }
 
-fn events(mut at: Cursor<'_>, strings: &[&[u8]], seen: &mut Seen, sink: &mut impl Sink) -> Result<()> {
+fn events(
+    mut at: Cursor<'_>,
+    count: u64,
+    strings: &[&[u8]],
+    seen: &mut Seen,
+    sink: &mut impl Sink,
+) -> Result<()> {
     at.section(4)?;
-    let count = at.varint()?;
     let mut time = at.varint()?;
     for _ in 0..count {
         let (kind, flags) = (at.byte()?, at.byte()?);
@@ -232,12 +243,13 @@ mod tests {
         let strings = file.len() as u64;
         file.extend_from_slice(b"\x02\x02\x04gemm\x06launch");
         let events = file.len() as u64;
-        file.extend_from_slice(&[4, 3, 0xe8, 0x07]);
+        file.extend_from_slice(&[4, 0xe8, 0x07]);
         file.extend_from_slice(&[1, 0, 0, 0, 7, 5, 1]);
         file.extend_from_slice(&[2, 3, 10, 20, 0, 7, 5, 0, 8, 1, 1, 32, 1, 1, 0, 16]);
         file.extend_from_slice(&[3, 5, 30, 4, 0, 7, 6, 0, 0, 0, 64]);
         file[24..32].copy_from_slice(&strings.to_le_bytes());
         file[40..48].copy_from_slice(&events.to_le_bytes());
+        file[56] = 3;
         file
     }
 
