@@ -1,7 +1,7 @@
 //! The scanner of JSON traces beside `serde_json`, on peculiar input, and with buffers of any size.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpuflame::import::json::{Reading, read};
 use gpuflame::import::{self, CpuKind, Event, Fork, Id, Kind, Opened, Options, Seen, Sink, Wants};
@@ -311,7 +311,7 @@ fn large(name: &str) -> (PathBuf, Vec<String>) {
     (path, lines)
 }
 
-fn opened(path: &PathBuf) -> Opened {
+fn opened(path: &Path) -> Opened {
     let opened = import::open(path).unwrap();
     assert_eq!(opened.kind(), Kind::Chrome);
     opened
