@@ -64,6 +64,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "record",
             "profile",
             "import",
+            "bubbles",
             "symbolize",
             "join",
             "stats",

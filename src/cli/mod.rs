@@ -4,13 +4,17 @@
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
+mod decode_steps;
 mod explain;
+mod extract;
 mod flamegraph;
 mod info;
 mod input;
 mod output;
 mod report;
+mod stats;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -44,8 +48,11 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    DecodeSteps(decode_steps::DecodeSteps),
+    Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
+    Stats(stats::Stats),
     Top(top::Top),
 }
 
@@ -61,8 +68,11 @@ pub fn run() -> ExitCode {
     };
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
+        Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
+        Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
     };
     match outcome {
