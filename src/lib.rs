@@ -7,11 +7,15 @@
 
 pub mod aggregate;
 pub mod capture;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
 pub mod error;
 pub mod export;
+#[cfg(feature = "cli")]
+pub mod import;
 pub mod join;
 pub mod profile;
 pub mod record;

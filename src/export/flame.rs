@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::leaf::{self, Kind};
-use super::{Unit, clean};
+use super::{Unit, clean, stack};
 use crate::profile::{Place, Profile, Sample, StringId};
-use crate::record::{ContextId, Frame, FrameKind, IdMap, Loss, Missing};
+use crate::record::{ContextId, IdMap, Loss, Missing};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -227,7 +227,7 @@ impl<'a> Build<'a> {
         }
         let Some(context) = profile.context(context) else { return Vec::new() };
         let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
-        frames.map(|frame| self.names.intern(&raw_name(profile, frame), Kind::Cpu)).collect()
+        frames.map(|frame| self.names.intern(&stack::raw_name(profile, frame), Kind::Cpu)).collect()
     }
 
     fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {
@@ -270,13 +270,5 @@ impl<'a> Build<'a> {
             }
         }
         Flame { names, nodes, order }
-    }
-}
-
-fn raw_name(profile: &Profile, frame: Frame) -> String {
-    match frame.kind() {
-        FrameKind::Native { address, .. } => format!("0x{address:x}"),
-        FrameKind::Label(label) => profile.label(label).unwrap_or("[label lost]").to_owned(),
-        FrameKind::Unknown(tag) => format!("[frame of unknown kind: {tag}]"),
     }
 }

@@ -64,8 +64,8 @@ fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
     }
 }
 
-/// The name by itself: the kernel's, the copy's direction, or `memset`.
-pub(super) fn name(profile: &Profile, work: Work) -> String {
+/// The name of a piece of work by itself: the kernel's, the copy's direction, or `memset`.
+pub fn name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
             Some(text) => text.to_owned(),

@@ -11,6 +11,7 @@ mod flame;
 mod folded;
 mod leaf;
 mod missing;
+mod stack;
 mod svg;
 mod table;
 
@@ -19,6 +20,8 @@ mod tests;
 
 pub use activities::ActivityTable;
 pub use folded::{FoldedOptions, write_folded};
+pub use leaf::name as work_name;
+pub use stack::stack_names;
 pub use svg::{SvgOptions, write_svg};
 pub use table::write_csv;
 

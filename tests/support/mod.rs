@@ -2,6 +2,10 @@
 //! runs of them under gpuflame, and what came out beside what really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
 
+#[cfg(feature = "cli")]
+pub mod command;
+pub mod hand;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
