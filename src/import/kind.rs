@@ -64,7 +64,8 @@ fn packed(head: &[u8]) -> Option<Result<Kind>> {
 fn text(head: &[u8]) -> Option<Result<Kind>> {
     let whole = &head[..head.iter().rposition(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1)];
     let text = String::from_utf8_lossy(whole);
-    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let mut lines =
+        text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let first = lines.clone().next()?;
     if text.lines().any(is_cupti) {
         return Some(Ok(Kind::CuptiText));
@@ -84,7 +85,14 @@ fn text(head: &[u8]) -> Option<Result<Kind>> {
 /// A line as CUPTI's `activity_trace` samples print it.
 fn is_cupti(line: &str) -> bool {
     const WORDS: [&str; 9] = [
-        "RUNTIME", "DRIVER", "CONCURRENT_KERNEL", "KERNEL", "MEMCPY", "MEMCPY2", "MEMSET", "OVERHEAD",
+        "RUNTIME",
+        "DRIVER",
+        "CONCURRENT_KERNEL",
+        "KERNEL",
+        "MEMCPY",
+        "MEMCPY2",
+        "MEMSET",
+        "OVERHEAD",
         "SYNCHRONIZATION",
     ];
     let first = line.split_ascii_whitespace().next().unwrap_or_default();

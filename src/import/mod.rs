@@ -15,10 +15,10 @@ mod model;
 mod open;
 mod text;
 
+pub use json::Seen;
 pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
 };
-pub use json::Seen;
 pub use open::{Kind, Opened, Options, open};
 pub use text::Text;

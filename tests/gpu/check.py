@@ -3,6 +3,8 @@
     check.py program NAME SOURCE FOLDER [--witness FILE]    EXPECT lines of SOURCE, ledger, truth file, witness
     check.py kineto NAME FOLDER TABLE [SOURCE]              against torch.profiler's table of another run
     check.py ledger NAME FOLDER                             the ledger, and the truth file where there is one
+    check.py witness NAME FOLDER FILE                       against the probe's sums of another run
+    check.py expected NAME SOURCE FOLDER                    only the EXPECT lines' counts
     check.py verify NAME FOLDER                             GPUFLAME_VERIFY's line, and why stacks ended
     check.py ncu CSV FOLDER KERNEL                          a kernel's mean time against the hardware counters'
 
@@ -225,18 +227,28 @@ def check_events(name, folder):
                   f"<= {row['event_ns']:.0f}", kernels, kernels <= row["event_ns"] * 1.01)
 
 
-def program(name, source, folder, _flag=None, witness=None):
+def program(name, source, folder, _flag=None, path=None):
     check_expectations(name, source, folder)
     check_ledger(name, folder)
     check_events(name, folder)
     check_truth(name, folder)
-    if witness:
-        check_witness(name, folder, witness)
+    if path:
+        check_witness(name, folder, path)
 
 
 def ledger(name, folder):
     check_ledger(name, folder)
     check_truth(name, folder)
+
+
+def witness(name, folder, path):
+    check_ledger(name, folder, everything_matched=False)
+    check_witness(name, folder, path)
+
+
+def expected(name, source, folder):
+    for _, what, kernel, count, _ in expectations(source):
+        holds(f"{name}: {what} {kernel} ran as often as its source says", count, table(folder)[what, kernel][0])
 
 
 def verify(name, folder):
@@ -310,4 +322,4 @@ def ncu(path, folder, kernel):
 
 
 if __name__ == "__main__":
-    {"program": program, "ledger": ledger, "kineto": kineto, "verify": verify, "ncu": ncu}[sys.argv[1]](*sys.argv[2:])
+    {"program": program, "ledger": ledger, "kineto": kineto, "witness": witness, "expected": expected, "verify": verify, "ncu": ncu}[sys.argv[1]](*sys.argv[2:])

@@ -260,7 +260,9 @@ mod tests {
     fn a_nested_value_ends_where_its_bracket_closes() {
         let long = format!("{{\"k\": \"{}]}}\", \"l\": [[], {{}}]}}", "}".repeat(90));
         let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
-        for text in ["{}", "[]", r#"{"a": "}"}"#, r#"["\"]", {"x": [1, 2]}]"#, r#"{"\\": "\\\"}"}"#, &long, &deep] {
+        for text in
+            ["{}", "[]", r#"{"a": "}"}"#, r#"["\"]", {"x": [1, 2]}]"#, r#"{"\\": "\\\"}"}"#, &long, &deep]
+        {
             for (value, next) in all(&format!("{text}, {{}}]")) {
                 assert_eq!((value.end as usize, next, value.shape), (text.len(), text.len(), Shape::Nested));
             }

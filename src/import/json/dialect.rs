@@ -10,8 +10,8 @@
 //! | eunomia | GPU_Kernel MemCopy | CUDA_Runtime CUDA_Driver | `correlationId` | us with digits |
 //! | MTIA, Ascend | none known | mtia_runtime | `correlation` | also text |
 
-use super::super::model::*;
 use super::super::Text;
+use super::super::model::*;
 use super::Seen;
 use super::cursor::{self, Shape, Value, blanks};
 use super::fields::Fields;
@@ -34,8 +34,13 @@ fn class(category: &[u8]) -> Class {
         b"kernel" | b"Kernel" | b"GPU_Kernel" => Class::Op(OpKind::Kernel),
         b"gpu_memcpy" | b"Memcpy" | b"MemCopy" => Class::Op(OpKind::Copy),
         b"gpu_memset" | b"Memset" | b"MemSet" => Class::Op(OpKind::Set),
-        b"cuda_runtime" | b"Runtime" | b"CudaRuntime" | b"CUDA_Runtime" | b"mtia_runtime"
-        | b"privateuse1_runtime" | b"xpu_runtime" => Class::Call { driver: false },
+        b"cuda_runtime"
+        | b"Runtime"
+        | b"CudaRuntime"
+        | b"CUDA_Runtime"
+        | b"mtia_runtime"
+        | b"privateuse1_runtime"
+        | b"xpu_runtime" => Class::Call { driver: false },
         b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" => Class::Call { driver: true },
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
@@ -136,7 +141,8 @@ impl<'a, L: Level> Reading<'a, L> {
         let (start, end) = self.times(times)?;
         let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
         let mut name = text(bytes, self.fields.name);
-        if let Some(bare) = [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| name.raw().strip_prefix(*p)) {
+        if let Some(bare) = [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| name.raw().strip_prefix(*p))
+        {
             name = Text::json(bare, true);
         }
         Some(Event::Call(Call { name, start, end, process, thread, correlation, external, driver }))

@@ -1,8 +1,8 @@
 //! One event: where its fields stand, in whatever order they come.
 
+use super::super::Text;
 use super::cursor::{self, Shape, Stop, Value, blanks};
 use super::mask::Level;
-use super::super::Text;
 
 /// The fields of an event that we look at. Of a key that comes twice the last value counts, as for
 /// everybody else.

@@ -225,8 +225,7 @@ mod x86 {
         fn prefix_xor(bits: u64) -> u64 {
             // SAFETY: this level runs within `run_avx2` only, which has PCLMULQDQ as well.
             unsafe {
-                let product =
-                    _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
+                let product = _mm_clmulepi64_si128::<0>(_mm_set_epi64x(0, bits as i64), _mm_set1_epi8(-1));
                 _mm_cvtsi128_si64(product) as u64
             }
         }

@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn what_is_no_number_or_too_large_is_none() {
-        for text in ["", "-", ".5", "5.", "NaN", "Infinity", "null", "1e", "1e400", "12x", "1.2.3", "0x10", "1 2"] {
+        for text in
+            ["", "-", ".5", "5.", "NaN", "Infinity", "null", "1e", "1e400", "12x", "1.2.3", "0x10", "1 2"]
+        {
             assert_eq!(micros(text.as_bytes()), None, "{text}");
             assert_eq!(integer(text.as_bytes()), None, "{text}");
         }
@@ -160,7 +162,9 @@ mod tests {
 
     #[test]
     fn whole_numbers_may_have_a_fraction_of_zeros() {
-        for (text, value) in [("7", 7), ("-1", -1), ("7.0", 7), ("1e3", 1000), ("9223372036854775807", i64::MAX)] {
+        for (text, value) in
+            [("7", 7), ("-1", -1), ("7.0", 7), ("1e3", 1000), ("9223372036854775807", i64::MAX)]
+        {
             assert_eq!(integer(text.as_bytes()), Some(value), "{text}");
         }
         assert_eq!(integer(b"7.5"), None);

@@ -5,8 +5,8 @@
 
 use std::io::Read;
 
-use super::super::model::{Event, Property, Sink, Wants};
 use super::super::Text;
+use super::super::model::{Event, Property, Sink, Wants};
 use super::Seen;
 use super::cursor::{self, PADDING, Shape, Stop, blanks};
 use super::dialect;
@@ -48,10 +48,20 @@ pub(super) enum End {
 pub(super) enum Trouble {
     Io(std::io::Error),
     /// It makes no sense from here on.
-    Odd { at: u64, wanted: &'static str, found: Option<u8> },
+    Odd {
+        at: u64,
+        wanted: &'static str,
+        found: Option<u8>,
+    },
     /// It ends in the middle of something; up to `whole` it is sound.
-    Cut { at: u64, whole: u64, wanted: &'static str },
-    Large { at: u64 },
+    Cut {
+        at: u64,
+        whole: u64,
+        wanted: &'static str,
+    },
+    Large {
+        at: u64,
+    },
     /// It ended well, but nothing in it was a trace.
     NoEvents,
 }
@@ -67,7 +77,9 @@ impl Trouble {
                     Some(byte) => format!("byte {byte:#04x}"),
                     None => "the end".to_owned(),
                 };
-                format!("event {events}: at byte {at} stands {found} where {wanted} should; {events} events before it are sound")
+                format!(
+                    "event {events}: at byte {at} stands {found} where {wanted} should; {events} events before it are sound"
+                )
             }
             Self::Cut { at, wanted, .. } => format!(
                 "cut short at byte {at}, in event {events}, where {wanted} should stand; {events} events before it are whole"
@@ -75,7 +87,9 @@ impl Trouble {
             Self::Large { at } => {
                 format!("event {events} at byte {at} is larger than {} MiB: this is no trace", LARGEST >> 20)
             }
-            Self::NoEvents => "JSON without `traceEvents`: no trace of torch.profiler or for Chrome's viewer".to_owned(),
+            Self::NoEvents => {
+                "JSON without `traceEvents`: no trace of torch.profiler or for Chrome's viewer".to_owned()
+            }
         };
         Error::new(ErrorKind::Format, message)
     }
@@ -131,7 +145,11 @@ impl Scan {
             match stop {
                 Outcome::Reached => return Ok(End::Reached(at)),
                 Outcome::Odd { at: within, wanted, found } => {
-                    return Err(Trouble::Odd { at: at - consumed as u64 + within as u64, wanted, found: Some(found) });
+                    return Err(Trouble::Odd {
+                        at: at - consumed as u64 + within as u64,
+                        wanted,
+                        found: Some(found),
+                    });
                 }
                 Outcome::More(wanted) if is_last => return self.end(at, buffer.rest(), wanted),
                 Outcome::More(_) if buffer.is_full() && !buffer.grow() => return Err(Trouble::Large { at }),

@@ -50,11 +50,12 @@ OWN_FRAME cudaGraph_t add_nodes(void)
     long long nanos = 10000;
     void *arguments[] = {&nanos};
     struct cudaKernelNodeParams params;
-    memset(&params, 0, sizeof params);
     params.func = (void *)node_d10000;
     params.gridDim.x = params.gridDim.y = params.gridDim.z = 1;
     params.blockDim = params.gridDim;
+    params.sharedMemBytes = 0;
     params.kernelParams = arguments;
+    params.extra = NULL;
     CUDA(cudaGraphCreate(&graph, 0));
     for (int i = 0; i < 3; i++)
         CUDA(cudaGraphAddKernelNode(&node, graph, NULL, 0, &params));

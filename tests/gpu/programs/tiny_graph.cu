@@ -21,11 +21,12 @@ static cudaGraph_t built(void)
     long long nanos = 10000;
     void *arguments[] = {&nanos};
     struct cudaKernelNodeParams params;
-    memset(&params, 0, sizeof params);
     params.func = (void *)a_d10000;
     params.gridDim.x = params.gridDim.y = params.gridDim.z = 1;
     params.blockDim = params.gridDim;
+    params.sharedMemBytes = 0;
     params.kernelParams = arguments;
+    params.extra = NULL;
     CUDA(cudaGraphCreate(&graph, 0));
     CUDA(cudaGraphAddKernelNode(&first, graph, NULL, 0, &params));
     CUDA(cudaGraphAddKernelNode(&second, graph, &first, 1, &params));

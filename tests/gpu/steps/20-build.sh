@@ -26,7 +26,7 @@ build() {
 
 # Machine code for this GPU; where nvcc sees none, PTX that the driver compiles.
 arch=(-arch=native)
-timeout 20 nvidia-smi -L >/dev/null 2>&1 || arch=(-gencode arch=compute_75,code=compute_75)
+timeout 20 nvidia-smi -L >/dev/null 2>&1 || arch=(-gencode "arch=compute_75,code=compute_75")
 
 cuda() { # NAME SOURCE [FLAGS..]
     local name=$1 source=$2
