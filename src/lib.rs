@@ -6,6 +6,8 @@
 #![deny(unsafe_code)]
 
 pub mod aggregate;
+#[cfg(feature = "cli")]
+pub mod bubbles;
 pub mod capture;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -22,6 +24,7 @@ pub mod record;
 pub mod session;
 pub mod stats;
 pub mod symbolize;
+pub mod timeline;
 #[allow(unsafe_code)]
 pub mod unwind;
 

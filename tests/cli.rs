@@ -43,9 +43,12 @@ fn a_dash_is_standard_input() {
 fn a_recorded_run_is_drawn_as_the_run_drew_itself() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).args(["--threads", "2", "--launches", "500"]);
-    let done = run.env("GPUFLAME_FORMATS", "folded,svg,gfr").ok();
-    for name in ["out.svg", "out.folded"] {
-        gpuflame(&done.folder, ["-q", "flamegraph", "out.gfr", "-o", &format!("again-{name}")]).ok();
+    let done = run.env("GPUFLAME_FORMATS", "folded,svg,idle,gfr").ok();
+    for name in ["out.svg", "out.folded", "out.idle.svg", "out.idle.folded"] {
+        let again = format!("again-{name}");
+        let what = ["-q", "flamegraph", "out.gfr", "-o", &again, "--idle"];
+        let what = if name.contains("idle") { &what[..] } else { &what[..5] };
+        gpuflame(&done.folder, what.iter().copied()).ok();
         assert_eq!(done.file(&format!("again-{name}")), done.file(name), "{name}");
     }
 }

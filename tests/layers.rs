@@ -15,10 +15,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capture", &["error", "record", "cupti", "unwind", "control"]),
     ("profile", &["error", "record"]),
     ("import", &["error", "record"]),
+    ("bubbles", &["error", "record", "import"]),
     ("symbolize", &["error", "record", "profile"]),
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("timeline", &["error", "record", "profile", "join"]),
     ("export", &["error", "record", "profile", "join"]),
     (
         "session",
@@ -34,10 +36,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "timeline",
             "export",
         ],
     ),
-    ("cli", &["error", "record", "profile", "import", "symbolize", "join", "stats", "aggregate", "export"]),
+    (
+        "cli",
+        &[
+            "error",
+            "record",
+            "profile",
+            "import",
+            "symbolize",
+            "join",
+            "stats",
+            "aggregate",
+            "timeline",
+            "export",
+        ],
+    ),
 ];
 
 #[test]

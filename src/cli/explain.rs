@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::timeline::Timeline;
 
 /// What a source holds, explained.
 pub(super) struct Explained {
@@ -25,13 +26,16 @@ pub(super) fn explain(
     console: Console,
     mut sink: impl Sink,
 ) -> Result<Explained> {
-    let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
+    let (mut join, mut profile) = (Join::default(), Profile::default());
+    let (mut aggregate, mut timeline) = (Aggregate::default(), Timeline::default());
     let damaged = source.rows(console, &mut |row| {
-        join.push(row, &mut (&mut aggregate, &mut sink));
+        join.push(row, &mut (&mut aggregate, (&mut timeline, &mut sink)));
+        timeline.row(row);
         profile.push(row);
     })?;
-    join.finish(&mut (&mut aggregate, &mut sink));
+    join.finish(&mut (&mut aggregate, (&mut timeline, &mut sink)));
     aggregate.fill(&mut profile);
+    timeline.fill(&mut profile);
     let mut symbolizer = Symbolizer::new(options);
     symbolizer.name(&mut profile);
     Ok(Explained { profile, tally: *join.tally(), damaged, unnamed: symbolizer.misses() })

@@ -9,7 +9,9 @@ use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
-use crate::export::{FoldedOptions, SvgOptions, Unit, write_folded, write_svg};
+use crate::export::{
+    FoldedOptions, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+};
 use crate::symbolize::SymbolizeOptions;
 
 /// Draw GPU time by launching stack.
@@ -23,7 +25,10 @@ pub(super) struct Flamegraph {
     /// What to write [default: by the ending of FILE, else svg].
     #[arg(short, long)]
     format: Option<Format>,
-    /// What the width means: ns, us, or count (of activities).
+    /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
+    #[arg(long)]
+    idle: bool,
+    /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
     /// The heading of the picture.
@@ -54,15 +59,19 @@ impl Flamegraph {
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
         let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
-        target.write(console, |mut out| match format {
-            Format::Folded => write_folded(&profile, &FoldedOptions { unit: self.unit }, &mut out),
-            Format::Svg => write_svg(&profile, &self.svg_options(), &mut out),
+        let folded = FoldedOptions { unit: self.unit };
+        target.write(console, |mut out| match (format, self.idle) {
+            (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
+            (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
+            (Format::Svg, false) => write_svg(&profile, &self.svg_options(), &mut out),
+            (Format::Svg, true) => write_idle_svg(&profile, &self.svg_options(), &mut out),
         })?;
         Ok(Ended::Well)
     }
 
     fn svg_options(&self) -> SvgOptions {
-        let mut options = SvgOptions { unit: self.unit, ..SvgOptions::default() };
+        let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
+        options.unit = self.unit;
         options.title = self.title.clone().unwrap_or(options.title);
         options
     }

@@ -190,11 +190,16 @@ impl Done {
 
     /// The folded stacks: frames, root first, and weight.
     pub fn folded(&self) -> Vec<(Vec<String>, u64)> {
+        self.folded_file("out.folded")
+    }
+
+    /// The same from another file.
+    pub fn folded_file(&self, name: &str) -> Vec<(Vec<String>, u64)> {
         let line = |line: &str| {
             let (stack, weight) = line.rsplit_once(' ').unwrap();
             (stack.split(';').map(str::to_owned).collect(), weight.parse().unwrap())
         };
-        self.file("out.folded").lines().filter(|text| !text.starts_with("# ")).map(line).collect()
+        self.file(name).lines().filter(|text| !text.starts_with("# ")).map(line).collect()
     }
 
     /// GPU time by (call site, leaf), the API call left out: what the truth file can be held against.
