@@ -28,7 +28,8 @@ impl Kit {
             command.env_remove(name);
         }
         let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-        command.args(["--simulated", "--quick", "--gpuflame"]).arg(gpuflame()).args(args).arg(&folder);
+        command.args(["--simulated", "--quick", "--gpuflame"]).arg(gpuflame());
+        command.args(["--cli", env!("CARGO_BIN_EXE_gpuflame")]).args(args).arg(&folder);
         command.env("GPUSIM_BUILD", "0").env("GPUSIM_LIBS", libraries);
         let output = command.output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -71,7 +72,7 @@ fn every_step_ends_and_what_it_checks_holds() {
     assert_eq!(kit.report["simulated"], true);
     assert_eq!(kit.report["measured_on_hardware"], false);
     assert!(kit.markdown().contains("Nothing here was measured on hardware"), "{}", kit.markdown());
-    for step in ["machine", "build", "right", "recordings", "questions", "matrix", "decode"] {
+    for step in ["machine", "build", "right", "command", "recordings", "questions", "matrix", "decode"] {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
     // They need a real CUDA stack, and say so.
@@ -203,6 +204,49 @@ fn a_step_that_fails_hangs_or_finds_something_wrong_is_told_and_stops_nothing() 
     ] {
         assert!(markdown.contains(text), "{text}\n{markdown}");
     }
+}
+
+#[test]
+fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
+    let kit = Kit::run(&["--only", "right"]);
+    let checked = |text: &str, table: &dyn Fn(String) -> String| {
+        let folder = scratch("checked");
+        let source = folder.join("plain.cu");
+        fs::write(&source, text).unwrap();
+        let run = kit.folder.join("steps/right/plain/gpuflame");
+        for name in ["out.folded", "stderr", "stdout", "truth.json"] {
+            fs::copy(run.join(name), folder.join(name)).unwrap();
+        }
+        fs::write(folder.join("out.csv"), table(fs::read_to_string(run.join("out.csv")).unwrap())).unwrap();
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(root().join("tests/gpu/check.py")).args(["program", "plain"]).arg(&source);
+        let output = command.arg(&folder).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let failed =
+            parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned());
+        failed.collect::<Vec<_>>()
+    };
+    let source = fs::read_to_string(root().join("tests/gpu/programs/plain.cu")).unwrap();
+    let as_it_is = |table: String| table;
+    assert_eq!(checked(&source, &as_it_is), Vec::<String>::new());
+    let more = checked(&source.replace("first_d20000 300", "first_d20000 301"), &as_it_is);
+    assert_eq!(more, ["plain: kernel first_d20000 ran as often as its source says"]);
+    let elsewhere = checked(&source.replace("300 main;first", "300 main;second"), &as_it_is);
+    assert_eq!(
+        elsewhere,
+        [
+            "plain: every kernel first_d20000 stands under the functions that start it",
+            "plain: there is a kernel first_d20000 under main;second"
+        ]
+    );
+    // A nanosecond too much in one row of the table, or half of what the kernels wait for.
+    let truth = "plain: counts and times are those of the truth file";
+    let times =
+        |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
+    assert_eq!(times("6000001"), [truth]);
+    assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
 }
 
 #[test]

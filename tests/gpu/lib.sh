@@ -39,6 +39,8 @@ holds() {
     [ $ok = true ] || echo "does not hold: $1: expected $2, found $3"
 }
 
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+
 # Seconds that one program may take.
 within=60
 
@@ -109,4 +111,4 @@ under_probe() { # MODE FOLDER COMMAND..
     PROBE=$mode PROBE_OUT=probe.jsonl CUDA_INJECTION64_PATH=$bin/probe.so run_in "$folder" "$@"
 }
 
-python() { PYTHONUNBUFFERED=1 timeout -k 5 "$within" python3 "$@"; }
+python() { timeout -k 5 "$within" python3 "$@"; }
