@@ -16,6 +16,7 @@ pub mod control;
 pub mod cupti;
 pub mod error;
 pub mod export;
+pub mod graphs;
 #[cfg(feature = "cli")]
 pub mod import;
 pub mod join;

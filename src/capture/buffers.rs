@@ -86,7 +86,12 @@ pub(super) fn completed(filled: Filled) -> bool {
 
 /// Whether several filled buffers wait to be read.
 pub fn many_filled() -> bool {
-    ring().filled.0.len() >= MANY
+    filled() >= MANY
+}
+
+/// How many filled buffers wait to be read.
+pub fn filled() -> usize {
+    ring().filled.0.len()
 }
 
 /// Records were lost for want of a buffer.

@@ -12,12 +12,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::control::window::{self, State};
-use crate::cupti::{Buffer, Call, CallKind, Filled, Tracer};
+use crate::cupti::{ApiCall, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
 use crate::unwind::Skip;
 
 use super::buffers;
 use super::events::{self, Event};
+use super::graphs;
 use super::intern::Interned;
 use super::thread::{Entered, Own, Thread, add, as_words, context_words, launch_words};
 
@@ -29,6 +30,8 @@ pub struct Capture;
 const OUTERMOST: u64 = 1;
 /// This call is part of the launch around it.
 const NESTED: u64 = 2;
+/// This call makes or copies graphs, and is the outermost to do so.
+pub(super) const GRAPH_CALL: u64 = 3;
 
 /// Most ids of their own that the calls nested in one launch can have and be remembered. What carries one
 /// that is not remembered shows as an activity without a launch.
@@ -42,6 +45,7 @@ pub(super) struct Pending {
     launch: Launch,
     /// Where the stack stood: a later call that stands no deeper is not nested in this one.
     depth: usize,
+    api: ApiCall,
     recorded: bool,
     aliases: [CorrelationId; MOST_ALIASES],
     alias_count: usize,
@@ -52,6 +56,8 @@ pub(super) struct Pending {
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
 impl Tracer for Capture {
+    const GRAPHS: bool = true;
+
     #[inline]
     fn enter(call: &Call<'_>) {
         let state = window::state();
@@ -108,6 +114,10 @@ impl Tracer for Capture {
         events::announce(Event::ContextCreated);
     }
 
+    fn graph(event: GraphEvent<'_>) {
+        graphs::note(&event);
+    }
+
     fn fatal(reason: &str) {
         events::announce(Event::Fatal(reason));
     }
@@ -132,6 +142,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: u
     let mut pending = Pending {
         launch,
         depth,
+        api: call.api,
         recorded: false,
         aliases: [CorrelationId(0); MOST_ALIASES],
         alias_count: 0,
@@ -191,8 +202,18 @@ fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, pending: &mut Pending
     push(own, thread, &pending.launch);
 }
 
+/// A graph node was made. If that is what became of a launch, it has no activity of its own, and so no record:
+/// the API call is the node's.
+pub(super) fn capture_launch(own: &mut Own, thread: &Thread) -> Option<ApiCall> {
+    let pending = own.pending.as_mut().filter(|outer| stack_depth() < outer.depth)?;
+    if !std::mem::replace(&mut pending.recorded, true) {
+        thread.tally.lose(Loss::LaunchesCaptured);
+    }
+    Some(pending.api)
+}
+
 /// The context of the stack that called us, under the API call `leaf`.
-fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
+pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
     let captured = own.unwinder.capture(Skip::Below(stack_depth() as u64));
     let key = match own.interner.find(leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
@@ -234,7 +255,7 @@ pub fn now() -> Nanos {
 
 /// About where the stack pointer is; smaller = deeper.
 #[inline]
-fn stack_depth() -> usize {
+pub(super) fn stack_depth() -> usize {
     let here = 0u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }

@@ -9,15 +9,17 @@ mod buffers;
 mod callback;
 mod cost;
 pub mod events;
+mod graphs;
 mod intern;
 mod log;
 mod memory;
 pub mod process;
 mod thread;
 
-pub use buffers::{many_filled, next_filled, recycle};
+pub use buffers::{filled, many_filled, next_filled, recycle};
 pub use callback::{Capture, now};
 pub use cost::Cost;
+pub use graphs::drain_graphs;
 pub use log::refill;
 pub use memory::held;
 pub use thread::{cost, drain, losses};

@@ -10,11 +10,14 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Loss, Nanos, Row, ThreadId};
+use crate::record::{
+    ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
+};
 use crate::unwind::{Unwinder, tls};
 
 use super::callback::Pending;
 use super::cost::{self, Cost, Times};
+use super::graphs::GraphCall;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::{buffers, memory};
@@ -52,6 +55,9 @@ pub(super) struct Own {
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
     pub(super) pending: Option<Pending>,
+    pub(super) graph_call: Option<GraphCall>,
+    /// The graph that was copied last: what an instantiation that is announced next is made of.
+    pub(super) copied_graph: Option<GraphId>,
     pub(super) calls: u64,
 }
 
@@ -206,6 +212,8 @@ impl Own {
             launches: Writer::new(),
             contexts: Writer::new(),
             pending: None,
+            graph_call: None,
+            copied_graph: None,
             calls: 0,
         })
     }
@@ -255,6 +263,16 @@ pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
         any |= some;
     }
     any
+}
+
+/// Hands over every new context of all threads. As with [`drain`], one thread at a time.
+pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
+    for thread in all() {
+        // SAFETY: as in `drain`.
+        let readers = unsafe { &mut *thread.readers.get() };
+        let contexts = readers.contexts.mark(&thread.contexts);
+        readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
+    }
 }
 
 /// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.

@@ -10,7 +10,7 @@ use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::export::{
-    FoldedOptions, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+    FoldedOptions, GraphStacks, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
 };
 use crate::symbolize::SymbolizeOptions;
 
@@ -31,6 +31,9 @@ pub(super) struct Flamegraph {
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
+    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    #[arg(short, long, default_value = "both")]
+    graph: GraphStacks,
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
@@ -59,7 +62,7 @@ impl Flamegraph {
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
         let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
-        let folded = FoldedOptions { unit: self.unit };
+        let folded = FoldedOptions { unit: self.unit, graph: self.graph };
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
             (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
@@ -71,7 +74,7 @@ impl Flamegraph {
 
     fn svg_options(&self) -> SvgOptions {
         let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
-        options.unit = self.unit;
+        (options.unit, options.graph) = (self.unit, self.graph);
         options.title = self.title.clone().unwrap_or(options.title);
         options
     }

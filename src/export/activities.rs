@@ -12,9 +12,9 @@ use super::leaf::Kind;
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, Missing, NameId, Row, Work};
+use crate::record::{Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Work};
 
-const HEADER: [&str; 32] = [
+const HEADER: [&str; 33] = [
     "kind",
     "name",
     "correlation",
@@ -46,6 +46,7 @@ const HEADER: [&str; 32] = [
     "stack",
     "launch_ns",
     "launch_duration_ns",
+    "created_stack",
     "reason",
 ];
 
@@ -126,6 +127,7 @@ impl<W: Write> ActivityTable<W> {
             },
             Work::Copy(kind) => self.record.push_field(kind.label().as_bytes()),
             Work::Set => self.record.push_field(b"memset"),
+            Work::Graph => self.record.push_field(b"graph"),
         }
     }
 
@@ -163,6 +165,7 @@ impl<W: Write> ActivityTable<W> {
                 self.blank(1);
                 self.field(u8::from(copy.is_async));
             }
+            Detail::Graph => self.blank(15),
             Detail::Set(set) => {
                 self.blank(10);
                 self.field(set.memory.label());
@@ -199,8 +202,13 @@ impl<W: Write> Sink for ActivityTable<W> {
             Origin::Launch(launched) => self.launched(launched),
             Origin::Missing(_) => self.blank(3),
         }
+        match activity.created {
+            Some(Created::Context(context)) => self.field(context.0),
+            _ => self.blank(1),
+        }
         let untimed = activity.duration().is_none().then_some(Missing::Untimed);
-        let reason = origin.context().err().into_iter().chain(untimed).map(Missing::word);
+        let uncreated = activity.created.filter(|created| created.label().is_some()).map(Created::word);
+        let reason = origin.context().err().into_iter().chain(untimed).map(Missing::word).chain(uncreated);
         let reason: String = reason.collect::<Vec<_>>().join(" ");
         self.field(reason);
         self.end();
@@ -212,6 +220,7 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.field(id.0);
         self.blank(25);
         self.launched(launched);
+        self.blank(1);
         self.field(Missing::Pending.word());
         self.end();
     }

@@ -1,6 +1,6 @@
 //! What ran, how often and how long: the rows of a profile.
 
-use crate::record::{ContextId, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
+use crate::record::{ContextId, Created, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
 
 /// What a sample hangs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +9,24 @@ pub enum Place {
     Context(ContextId),
     /// A label at the root, since there is no stack.
     Missing(Missing),
+    /// A node of a graph, which has two.
+    Node {
+        /// Where the graph was launched.
+        launch: Result<ContextId, Missing>,
+        /// Where the node was made.
+        created: Created,
+    },
+}
+
+impl Place {
+    /// Who launched.
+    pub fn launch(self) -> Result<ContextId, Missing> {
+        match self {
+            Self::Context(context) => Ok(context),
+            Self::Missing(missing) => Err(missing),
+            Self::Node { launch, .. } => launch,
+        }
+    }
 }
 
 /// The last frame of a sample.

@@ -14,6 +14,9 @@ pub(crate) fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
         end: Nanos(end),
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Kernel(KernelDetail {
             name: NameId(1),
             grid: [4, 1, 1],

@@ -28,6 +28,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
             lost(Loss::LaunchesDropped) + lost(Loss::StacksNested),
         ),
         sum("activities", tally.activities.seen, &tally.activities.parts(), lost(Loss::ActivitiesDropped)),
+        format!("graph activities {} = {}", pipeline.graphs().seen(), parts(&pipeline.graphs().parts())),
         losses(&lost, tally.activities.untimed),
         format!("stacks {} distinct", pipeline.stacks()),
     ];
@@ -48,9 +49,11 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
 
 /// `launches N = matched M + …`: all that were seen, and what became of them.
 fn sum(what: &str, seen: u64, parts: &[(&str, u64)], dropped: u64) -> String {
-    let parts: Vec<_> =
-        parts.iter().chain(&[("dropped", dropped)]).map(|(word, n)| format!("{word} {n}")).collect();
-    format!("{what} {} = {}", seen + dropped, parts.join(" + "))
+    format!("{what} {} = {} + dropped {dropped}", seen + dropped, self::parts(parts))
+}
+
+fn parts(parts: &[(&str, u64)]) -> String {
+    parts.iter().map(|(word, n)| format!("{word} {n}")).collect::<Vec<_>>().join(" + ")
 }
 
 /// Everything that can be lost, also what was not: a line that scripts can rely on.

@@ -136,6 +136,9 @@ fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, det
         end,
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail,
     }
 }

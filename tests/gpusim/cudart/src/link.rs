@@ -2,6 +2,7 @@
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
+use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
 use gpusim_core::memory::Rectangle;
 use gpusim_core::table::{CoreTable, GPUSIM_UUID};
@@ -83,6 +84,23 @@ driver! {
     cuStreamSynchronize(Handle);
     cuStreamQuery(Handle);
     cuStreamWaitEvent(Handle, Handle, u32);
+    cuStreamBeginCapture_v2(Handle, u32);
+    cuStreamEndCapture(Handle, Out<Handle>);
+    cuGraphCreate(Out<Handle>, u32);
+    cuGraphAddKernelNode_v2(Out<Handle>, Handle, In<Handle>, usize, In<KernelNode>);
+    cuGraphAddMemcpyNode(Out<Handle>, Handle, In<Handle>, usize, In<Box3D>, Handle);
+    cuGraphAddMemsetNode(Out<Handle>, Handle, In<Handle>, usize, In<MemsetNode>, Handle);
+    cuGraphAddHostNode(Out<Handle>, Handle, In<Handle>, usize, In<HostNode>);
+    cuGraphAddChildGraphNode(Out<Handle>, Handle, In<Handle>, usize, Handle);
+    cuGraphAddEmptyNode(Out<Handle>, Handle, In<Handle>, usize);
+    cuGraphClone(Out<Handle>, Handle);
+    cuGraphDestroyNode(Handle);
+    cuGraphInstantiateWithFlags(Out<Handle>, Handle, u64);
+    cuGraphExecUpdate_v2(Handle, Handle, Out<UpdateResult>);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphUpload(Handle, Handle);
+    cuGraphExecDestroy(Handle);
+    cuGraphDestroy(Handle);
     cuStreamIsCapturing(Handle, Out<u32>);
     cuEventCreate(Out<Handle>, u32);
     cuEventRecord(Handle, Handle);
