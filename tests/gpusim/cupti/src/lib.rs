@@ -10,6 +10,7 @@ mod frames;
 mod ids;
 mod lanes;
 mod link;
+mod replay;
 mod result;
 mod sim_lock;
 mod subscriber;
