@@ -21,8 +21,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),
     ("aggregate", &["error", "record", "profile", "join", "stats"]),
+    ("merge", &["record"]),
+    ("events", &["record", "join"]),
     ("timeline", &["error", "record", "profile", "join"]),
-    ("export", &["error", "record", "profile", "join"]),
+    ("export", &["error", "record", "profile", "join", "events"]),
     (
         "session",
         &[
@@ -69,6 +71,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "join",
             "stats",
             "aggregate",
+            "merge",
+            "events",
             "timeline",
             "export",
         ],

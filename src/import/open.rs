@@ -214,7 +214,7 @@ impl Opened {
     }
 
     /// Hands the (inflated) bytes to `read`, for formats that are no events.
-    pub(super) fn bytes<T: Send>(
+    pub(crate) fn bytes<T: Send>(
         self,
         options: &Options,
         read: impl FnOnce(&mut dyn BufRead) -> Result<T>,

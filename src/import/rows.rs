@@ -356,6 +356,9 @@ fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> N
         end: nanos(op.end),
         graph: GraphId(op.graph),
         graph_node: GraphNodeId(op.graph_node),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: op.detail,
     }
 }
