@@ -330,6 +330,9 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
+    /// How many copies of a batch a [`super::Memcpy`] is, `u64` (12.8 on).
+    pub const COPY_COUNT: usize = 88;
+
     /// The graph a graph was instantiated from, `u32` (13.4 on); the node's, `u64`, is 8 further.
     pub mod source_graph {
         /// In a [`super::super::Kernel`].

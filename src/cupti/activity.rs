@@ -9,7 +9,8 @@ use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, GraphNodeId,
     KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId,
 };
-use cupti_sys::record::{Kernel, Memcpy, MemcpyPeer, Memset, Record, offset::channel};
+use cupti_sys::record::offset::{COPY_COUNT, channel};
+use cupti_sys::record::{Kernel, Memcpy, MemcpyPeer, Memset, Record};
 use cupti_sys::{ActivityKind, ChannelType, Status};
 
 /// What came out of a buffer.
@@ -148,7 +149,9 @@ unsafe fn activity(
             Some(from_kernel(&kernel, name.id, channel(record, channel::KERNEL)))
         }
         ActivityKind::MEMCPY => {
-            Some(from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY)))
+            let copies =
+                record.field(COPY_COUNT).map_or(1, |copies: u64| u32::try_from(copies).unwrap_or(u32::MAX));
+            Some(from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY), copies.max(1)))
         }
         ActivityKind::MEMCPY2 => {
             Some(from_peer_copy(&record.prefix::<MemcpyPeer>()?, channel(record, channel::MEMCPY_PEER)))
@@ -196,7 +199,7 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
     row!(kernel, channel, Detail::Kernel(detail))
 }
 
-fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
+fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
         from: MemoryKind(copy.src_kind.into()),
@@ -204,6 +207,7 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies,
     };
     row!(copy, channel, Detail::Copy(detail))
 }
@@ -216,6 +220,7 @@ fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies: 1,
     };
     row!(copy, channel, Detail::Copy(detail))
 }

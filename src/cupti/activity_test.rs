@@ -206,6 +206,7 @@ fn expected_copy() -> Activity {
             peers: None,
             bytes: 4096,
             is_async: true,
+            copies: 1,
         }),
     }
 }
@@ -228,6 +229,7 @@ fn expected_peer_copy() -> Activity {
             peers: Some((DeviceId(1), DeviceId(4))),
             bytes: 1 << 33,
             is_async: false,
+            copies: 1,
         }),
     }
 }

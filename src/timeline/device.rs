@@ -35,6 +35,8 @@ pub(super) struct Device {
     beyond: u64,
     late: u64,
     late_count: u64,
+    early: u64,
+    early_count: u64,
     first: u64,
     last: u64,
 }
@@ -52,6 +54,8 @@ impl Device {
             beyond: 0,
             late: 0,
             late_count: 0,
+            early: 0,
+            early_count: 0,
             first: u64::MAX,
             last: 0,
         }
@@ -77,6 +81,9 @@ impl Device {
             self.last = self.last.max(end);
             self.late = self.late.saturating_add(from - start);
             self.late_count += u64::from(from > start);
+            let early = call.time.saturating_sub(start);
+            self.early = self.early.max(early);
+            self.early_count += u64::from(early > 0);
         }
         true
     }
@@ -171,6 +178,8 @@ impl Device {
             idle: self.idle,
             late: self.late,
             late_count: self.late_count,
+            early: self.early,
+            early_count: self.early_count,
             first: Nanos(self.first),
             last: Nanos(self.last),
         })

@@ -437,6 +437,20 @@ fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
 }
 
 #[test]
+fn a_clock_that_is_behind_shows() {
+    let rows = [
+        Row::Launch(Launch { time: Nanos(5_000), ..launch(1, 11) }),
+        Row::Launch(Launch { time: Nanos(9_000), ..launch(2, 11) }),
+        Row::Launch(Launch { time: Nanos(9_500), ..launch(3, 11) }),
+        Row::Activity(kernel(1, 5_000, 5_100)),
+        Row::Activity(kernel(2, 8_400, 8_500)),
+        Row::Activity(kernel(3, 9_499, 9_600)),
+    ];
+    let time = only(&account(&rows, Limits::default()));
+    assert_eq!((time.early, time.early_count), (600, 2));
+}
+
+#[test]
 fn streams_are_summed_up_and_those_without_end_as_one() {
     let on = |stream: u32, start| Activity {
         context: crate::record::GpuContextId(1 + stream % 2),

@@ -62,7 +62,8 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
         WorkKind::Memcpy => {
             write_copy_head(work, &mut r);
             r.u32(44, work.record_correlation());
-            r.u64(88, 1); // copyCount
+            write_channel(work, 76, COPY_CHANNEL, &mut r);
+            r.u64(88, work.copies);
         }
         WorkKind::MemcpyP2p => {
             write_copy_head(work, &mut r);
@@ -72,6 +73,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
                 r.u32(offset + 4, peer.context);
             }
             r.u32(60, work.record_correlation());
+            write_channel(work, 84, COPY_CHANNEL, &mut r);
         }
         WorkKind::Memset => {
             r.u32(4, work.value);
@@ -80,6 +82,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.u32(44, work.record_correlation());
             r.put(48, u16::from(work.asynchronous).to_ne_bytes());
             r.put(50, (work.target as u16).to_ne_bytes());
+            write_channel(work, 76, COMPUTE_CHANNEL, &mut r);
         }
     }
 }
@@ -95,6 +98,7 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u32(92, work.record_correlation());
     r.u64(96, u64::from(work.correlation)); // gridId
     r.u64(104, name);
+    write_channel(work, 168, COMPUTE_CHANNEL, r);
 }
 
 fn write_copy_head(work: &Work, r: &mut Record<'_>) {
@@ -105,6 +109,16 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     r.u8(7, if work.asynchronous { ASYNC } else { 0 });
     r.u64(8, work.bytes);
     write_place(work, 32, r);
+}
+
+/// CUpti_ChannelType
+const COMPUTE_CHANNEL: u32 = 1;
+const COPY_CHANNEL: u32 = 2;
+
+/// The channel has the stream's number.
+fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
+    r.u32(offset, work.stream);
+    r.u32(offset + 4, kind);
 }
 
 fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
@@ -217,6 +231,7 @@ mod tests {
             place: Place { device: 1, context: 2 },
             stream: 7,
             bytes: 4096,
+            copies: 1,
             start: 100,
             end: 250,
             enter: 5_000_000,

@@ -3,7 +3,7 @@
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
 use gpusim_core::host_fn::HostFn;
-use gpusim_core::memory::Rectangle;
+use gpusim_core::memory::{Cuboid, Rectangle};
 use gpusim_core::table::{CoreTable, GPUSIM_UUID};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -70,6 +70,10 @@ driver! {
     cuMemcpy2D_v2(In<Rectangle>);
     cuMemcpy2D_v2_ptds(In<Rectangle>);
     cuMemcpy2DAsync_v2(In<Rectangle>, Handle);
+    cuMemcpy3D_v2(In<Cuboid>);
+    cuMemcpy3D_v2_ptds(In<Cuboid>);
+    cuMemcpy3DAsync_v2(In<Cuboid>, Handle);
+    cuMemcpyBatchAsync_v2(In<u64>, In<u64>, In<usize>, usize, Handle, Handle, usize, Handle);
     cuMemcpyPeer(u64, Handle, u64, Handle, usize);
     cuMemcpyPeerAsync(u64, Handle, u64, Handle, usize, Handle);
     cuMemsetD8_v2(u64, u8, usize);
