@@ -6,6 +6,8 @@
 #![deny(unsafe_code)]
 
 pub mod aggregate;
+#[cfg(feature = "cli")]
+pub mod bubbles;
 pub mod capture;
 #[cfg(feature = "cli")]
 pub mod cli;

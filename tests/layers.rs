@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capture", &["error", "record", "cupti", "unwind", "control"]),
     ("profile", &["error", "record"]),
     ("import", &["error", "record"]),
+    ("bubbles", &["error", "record", "import"]),
     ("symbolize", &["error", "record", "profile"]),
     ("join", &["error", "record"]),
     ("stats", &["error", "record", "profile", "join"]),

@@ -62,18 +62,21 @@ fn facts(explained: &Explained) -> Table {
 
 fn devices(explained: &Explained) -> Table {
     const COLUMNS: [&str; 7] =
-        ["device", "activities", "gpu_time_ns", "window_ns", "busy_ns", "idle_ns", "busy_percent"];
+        ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
     let profile = &explained.profile;
-    for (device, time) in profile.devices().iter().zip(profile.times()) {
+    for device in profile.devices() {
+        // A device whose activities have no times was neither busy nor idle.
+        let time = profile.times().iter().find(|time| time.device == device.device);
+        let [busy, idle, window] = time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
         table.row([
             Cell::Text(format!("GPU {}", device.device.0)),
             Cell::Count(device.count),
             Cell::Nanos(device.nanos),
-            Cell::Nanos(time.window),
-            Cell::Nanos(time.busy),
-            Cell::Nanos(time.idle),
-            Cell::share(time.busy, time.window),
+            Cell::Nanos(busy),
+            Cell::Nanos(idle),
+            Cell::Nanos(window),
+            Cell::share(busy, window),
         ]);
     }
     table

@@ -12,7 +12,7 @@ use crate::error::Result;
 
 /// What goes from thread to thread at once, and how many of these there are.
 const PARCEL: usize = 256 << 10;
-const PARCELS: usize = 4;
+const PARCELS: usize = 8;
 /// Compressed bytes that are read at once.
 const INPUT: usize = 128 << 10;
 

@@ -22,3 +22,8 @@ pub use model::{
 };
 pub use open::{Kind, Opened, Options, open};
 pub use text::Text;
+
+/// A number of microseconds as people write it, in nanoseconds; `None` where it is no number.
+pub(crate) fn json_micros(text: &str) -> Option<i64> {
+    json::number::micros(text.as_bytes()).map(|(nanos, _)| nanos)
+}

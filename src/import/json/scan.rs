@@ -200,12 +200,10 @@ impl<S: Sink> Job for Chunk<'_, S> {
         let mut done = 0;
         let stop = loop {
             let at = blanks(bytes, done);
+            done = at;
             let step = match scan.place {
                 Place::Event => match bytes[at] {
-                    b'{' if at >= until => {
-                        done = at;
-                        return (done, Outcome::Reached);
-                    }
+                    b'{' if at >= until => return (done, Outcome::Reached),
                     b'{' => scan.event::<L>(bytes, at, wants, sink),
                     _ => scan.no_event::<L>(bytes, at),
                 },
@@ -356,11 +354,13 @@ impl Buffer {
         Self { bytes: vec![0; size.max(PADDING) + PADDING], end: 0, position }
     }
 
-    /// Reads until it is full or the input ends; says whether it has.
+    /// Reads what is there, and at least as much as was left over, so that a large event is not looked at
+    /// again for every few bytes of a pipe. Says whether the input has ended.
     fn fill(&mut self, input: &mut impl Read) -> std::io::Result<bool> {
         let room = self.bytes.len() - PADDING;
+        let enough = (self.end * 2).clamp(1, room);
         let mut is_last = false;
-        while self.end < room {
+        while self.end < enough {
             match input.read(&mut self.bytes[self.end..room]) {
                 Ok(0) => {
                     is_last = true;
