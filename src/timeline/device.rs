@@ -98,13 +98,14 @@ impl Device {
     /// Accounts for everything that began before `time`.
     pub(super) fn account(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
         let mut stretches = self.recorded.take_before(time);
-        for outside in self.outside.take_before(time) {
-            if windows.any() {
+        let outside = self.outside.take_before(time);
+        if windows.any() && !outside.is_empty() {
+            for outside in outside {
                 let inside = windows.parts(outside.start, outside.end);
                 stretches.extend(inside.map(|(start, end)| Stretch { start, end, ..outside }));
             }
+            merge(&mut stretches);
         }
-        merge(&mut stretches);
         for stretch in &stretches {
             let first = if windows.any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
