@@ -497,9 +497,9 @@ fn the_picture_of_idle_time_says_how_long_and_why() {
     let mut out = Vec::new();
     write_idle_svg(&idle(), &SvgOptions::idle(), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 4.000 ms host late, 9.000 us launch latency, 30 ns \
-                    dependency or sync, 2.000 ms before the first work, 520 ns after the last, 3 activities \
-                    came too late to count as busy";
+    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 66.6 % host late, 0.1 % launch latency, 0.0 % dependency \
+                    or sync, 33.3 % before the first work, 0.0 % after the last, 3 activities came too late to \
+                    count as busy";
     assert!(text.contains(expected), "{text}");
     let mut out = Vec::new();
     write_idle_svg(&Sketch::new().done(), &SvgOptions::idle(), &mut out).unwrap();
