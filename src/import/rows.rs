@@ -152,6 +152,7 @@ impl Collect {
                 from: MemoryKind(0),
                 to: MemoryKind(0),
                 peers: None,
+                copies: 1,
                 bytes: op.bytes,
                 is_async: false,
             }),

@@ -89,6 +89,12 @@ fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
             time.late_count, time.late
         ));
     }
+    if time.early_count > 0 {
+        lines.push(format!(
+            "{gpu} clock: {} activities began before their launch, by up to {} ns; causes of idle time may be wrong",
+            time.early_count, time.early
+        ));
+    }
     lines
 }
 

@@ -107,6 +107,7 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
         peers: None,
         bytes: 4096,
         is_async: true,
+        copies: 1,
     };
     let set = SetDetail { memory: MemoryKind(3), value: 0, bytes: 256, is_async: true };
     for (id, place, from, nanos, detail) in [
