@@ -1,8 +1,9 @@
 //! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
 //!
 //! It promises: no allocation in steady state (a thread's first launch and a stack never seen before may
-//! map memory), nothing returned, nothing thrown, and no lock but one: the unwinder asks the loader
-//! whether code was unloaded, under the loader's own short lock. What cannot be kept is counted.
+//! map memory), no lock, no system call, nothing returned, nothing thrown. What cannot be kept is counted.
+//! (Only when code was loaded or unloaded since the last launch, the loader is asked, under its own short
+//! lock; see `unwind::Unwinder::check_every_capture`.)
 //!
 //! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
 //! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
@@ -185,15 +186,21 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
 /// Takes the stack, if a window is open, and writes the record.
 fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, pending: &mut Pending) {
     if pending.launch.context != ContextId::OUTSIDE {
-        pending.launch.context = capture(own, thread, Frame::label(LabelId(u32::from(call.api.0))));
+        pending.launch.context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
     }
     pending.recorded = true;
     push(own, thread, &pending.launch);
 }
 
-/// The context of the stack that called us, under the API call `leaf`.
-fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
-    let captured = own.unwinder.capture(Skip::Below(stack_depth() as u64));
+/// The frame for the API call itself.
+fn leaf_of(call: &Call<'_>) -> Frame {
+    Frame::label(LabelId(u32::from(call.api.0)))
+}
+
+/// The context of the stack above the frame that `ours` lies in, under `leaf`. The description of a call lies in
+/// the frame of the function that the tracing library called: that one and those inside it are left out.
+fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
+    let captured = own.unwinder.capture(Skip::Below(ours as u64));
     let key = match own.interner.find(leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
         Interned::New(key) => key,
@@ -207,6 +214,18 @@ fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
     // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
     own.interner.insert(key, id);
     id
+}
+
+/// What a launch costs without the guards and clocks of a callback: takes the stack of the caller's caller,
+/// interns it and writes a record. For benchmarks.
+#[doc(hidden)]
+#[inline(never)]
+pub fn record_stack(call: &Call<'_>) {
+    let Some(mut entered) = Entered::new() else { return };
+    let (own, thread) = entered.parts();
+    let context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
+    let (correlation, time) = (call.correlation, Nanos(0));
+    push(own, thread, &Launch { time, duration: 0, correlation, within: correlation, context });
 }
 
 #[inline]

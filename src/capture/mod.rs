@@ -16,7 +16,7 @@ pub mod process;
 mod thread;
 
 pub use buffers::{many_filled, next_filled, recycle};
-pub use callback::{Capture, now};
+pub use callback::{Capture, now, record_stack};
 pub use cost::Cost;
 pub use log::refill;
 pub use memory::held;

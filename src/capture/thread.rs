@@ -195,8 +195,8 @@ impl Thread {
 impl Own {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // 12 ns a launch, so that a plugin that is loaded where another one was before is never taken
-        // for it: by address alone the two stacks are the same.
+        // So that a plugin that is loaded where another one was before is never taken for it: by address
+        // alone the two stacks are the same.
         unwinder.check_every_capture(true);
         Some(Self {
             // SAFETY: gettid has no preconditions.
