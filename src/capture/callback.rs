@@ -38,8 +38,10 @@ const MOST_ALIASES: usize = 16;
 /// One call in this many is timed.
 const TIMED: u64 = 64;
 
-/// The outermost call that a thread is in.
+/// The outermost call that a thread is in. It is filled in place: moving it would take longer than the rest of
+/// the bookkeeping.
 pub(super) struct Pending {
+    is_under_way: bool,
     launch: Launch,
     /// Where the stack stood: a later call that stands no deeper is not nested in this one.
     depth: usize,
@@ -48,6 +50,25 @@ pub(super) struct Pending {
     alias_count: usize,
     /// Nanoseconds that its beginning took us; `None` = this call is not timed.
     spent: Option<u64>,
+}
+
+impl Pending {
+    /// No call.
+    pub(super) const NONE: Self = Self {
+        is_under_way: false,
+        launch: Launch {
+            time: Nanos(0),
+            duration: 0,
+            correlation: CorrelationId(0),
+            within: CorrelationId(0),
+            context: ContextId::NONE,
+        },
+        depth: 0,
+        recorded: false,
+        aliases: [CorrelationId(0); MOST_ALIASES],
+        alias_count: 0,
+        spent: None,
+    };
 }
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -65,7 +86,7 @@ impl Tracer for Capture {
         let Some(mut entered) = Entered::new() else { return };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
-        if own.pending.as_ref().is_some_and(|outer| depth < outer.depth) {
+        if own.pending.is_under_way && depth < own.pending.depth {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
@@ -82,8 +103,9 @@ impl Tracer for Capture {
         }
         let Some(mut entered) = Entered::new() else { return };
         let (own, thread) = entered.parts();
-        if let Some(pending) = own.pending.take().filter(|it| it.launch.correlation == call.correlation) {
-            end(own, thread, call, pending);
+        let was_under_way = std::mem::replace(&mut own.pending.is_under_way, false);
+        if was_under_way && own.pending.launch.correlation == call.correlation {
+            end(own, thread, call);
         }
     }
 
@@ -123,33 +145,27 @@ impl Tracer for Capture {
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: usize) {
     let time = now();
     own.calls += 1;
-    let launch = Launch {
+    let mut launch = Launch {
         time,
         duration: 0,
         correlation: call.correlation,
         within: call.correlation,
         context: if state == State::Open { ContextId::NONE } else { ContextId::OUTSIDE },
     };
-    let mut pending = Pending {
-        launch,
-        depth,
-        recorded: false,
-        aliases: [CorrelationId(0); MOST_ALIASES],
-        alias_count: 0,
-        spent: None,
-    };
-    if is_synchronous(call.kind) {
-        record(own, thread, call, &mut pending);
+    let recorded = is_synchronous(call.kind);
+    if recorded {
+        record(own, thread, call, &mut launch);
     }
-    if own.calls.is_multiple_of(TIMED) {
-        pending.spent = Some(now().since(time));
-    }
-    own.pending = Some(pending);
+    let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
+    // The aliases are whatever they were: there are none of this call.
+    let pending = &mut own.pending;
+    (pending.launch, pending.depth, pending.recorded) = (launch, depth, recorded);
+    (pending.alias_count, pending.spent, pending.is_under_way) = (0, spent, true);
 }
 
 /// A call inside the launch: if it has an id of its own, the launch is known by that one too.
 fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
-    let Some(outer) = &mut own.pending else { return };
+    let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
         return;
     }
@@ -163,33 +179,33 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
 }
 
 /// The launch returned: record it, unless it failed or was recorded when it began.
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
-    if pending.recorded {
+    if own.pending.recorded {
         // If it failed it stays without an activity, and is counted as such.
     } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);
     } else {
-        pending.launch.duration = u32::try_from(time.since(pending.launch.time)).unwrap_or(u32::MAX).max(1);
-        record(own, thread, call, &mut pending);
-        for at in 0..pending.alias_count {
-            let alias = Launch { correlation: pending.aliases[at], ..pending.launch };
+        let mut launch = own.pending.launch;
+        launch.duration = u32::try_from(time.since(launch.time)).unwrap_or(u32::MAX).max(1);
+        record(own, thread, call, &mut launch);
+        for at in 0..own.pending.alias_count {
+            let alias = Launch { correlation: own.pending.aliases[at], ..launch };
             push(own, thread, &alias);
         }
     }
     add(&thread.tally.calls, 1);
-    if let Some(spent) = pending.spent {
+    if let Some(spent) = own.pending.spent {
         thread.tally.times.add(spent + now().since(time));
     }
 }
 
 /// Takes the stack, if a window is open, and writes the record.
-fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, pending: &mut Pending) {
-    if pending.launch.context != ContextId::OUTSIDE {
-        pending.launch.context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
+fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch) {
+    if launch.context != ContextId::OUTSIDE {
+        launch.context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
     }
-    pending.recorded = true;
-    push(own, thread, &pending.launch);
+    push(own, thread, launch);
 }
 
 /// The frame for the API call itself.

@@ -51,7 +51,7 @@ pub(super) struct Own {
     pub(super) interner: Interner,
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Pending,
     pub(super) calls: u64,
 }
 
@@ -205,7 +205,7 @@ impl Own {
             interner: Interner::new()?,
             launches: Writer::new(),
             contexts: Writer::new(),
-            pending: None,
+            pending: Pending::NONE,
             calls: 0,
         })
     }

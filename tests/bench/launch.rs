@@ -42,7 +42,7 @@ use paths::{STACKS, Situation, build};
 
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// How often everything is measured; the best counts.
-const TURNS: usize = 3;
+const TURNS: usize = 5;
 /// Every stack of the situations where they differ is captured so often.
 const ROUNDS: usize = 24;
 
