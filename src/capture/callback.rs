@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::control::window::{self, State};
 use crate::cupti::{Buffer, Call, CallKind, Filled, Tracer};
 use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
-use crate::unwind::Skip;
+use crate::unwind::{Captured, Skip, Verifier};
 
 use super::buffers;
 use super::events::{self, Event};
 use super::intern::Interned;
-use super::thread::{Entered, Own, Thread, add, as_words, context_words, launch_words};
+use super::thread::{Entered, Own, Tally, Thread, add, as_words, context_words, launch_words};
 
 /// The tracer that records.
 #[derive(Debug)]
@@ -69,6 +69,41 @@ impl Pending {
         alias_count: 0,
         spent: None,
     };
+}
+
+/// One stack in so many is taken again by other ways; 0 = none.
+static VERIFIED: AtomicU32 = AtomicU32::new(0);
+
+/// Has every `n`th stack of threads that have not launched yet taken again by other ways and compared (see
+/// [`Verifier`]); 0 = none, which is the default.
+pub fn verify_every(n: u32) {
+    VERIFIED.store(n, Ordering::Relaxed);
+}
+
+/// A thread's share in [`verify_every`].
+pub(super) struct Verifying {
+    verifier: Verifier,
+    every: u32,
+    left: u32,
+}
+
+impl Verifying {
+    /// `None` unless it is asked for.
+    pub(super) fn new() -> Option<Self> {
+        let every = VERIFIED.load(Ordering::Relaxed);
+        if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }
+    }
+
+    fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Tally) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.every;
+            let verdict = self.verifier.verify(captured, ours as u64);
+            add(&tally.verified.stacks, 1);
+            add(&tally.verified.unlike_plain, u64::from(!verdict.plain_agrees));
+            add(&tally.verified.unlike_libgcc, u64::from(!verdict.libgcc_agrees));
+        }
+    }
 }
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -217,6 +252,9 @@ fn leaf_of(call: &Call<'_>) -> Frame {
 /// the frame of the function that the tracing library called: that one and those inside it are left out.
 fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
     let captured = own.unwinder.capture(Skip::Below(ours as u64));
+    if let Some(verifying) = &mut own.verifying {
+        verifying.look_at(&captured, ours, &thread.tally);
+    }
     let key = match own.interner.find(leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
         Interned::New(key) => key,

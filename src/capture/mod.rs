@@ -16,8 +16,8 @@ pub mod process;
 mod thread;
 
 pub use buffers::{many_filled, next_filled, recycle};
-pub use callback::{Capture, now, record_stack};
+pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;
 pub use log::refill;
 pub use memory::held;
-pub use thread::{cost, drain, losses};
+pub use thread::{Verified, cost, drain, losses, verified};

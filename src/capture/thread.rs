@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, c
 use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Loss, Nanos, Row, ThreadId};
 use crate::unwind::{Unwinder, tls};
 
-use super::callback::Pending;
+use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
@@ -52,6 +52,7 @@ pub(super) struct Own {
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
+    pub(super) verifying: Option<Verifying>,
     pub(super) calls: u64,
 }
 
@@ -66,12 +67,37 @@ pub(super) struct Tally {
     pub(super) losses: [AtomicU64; Loss::ALL.len()],
     pub(super) calls: AtomicU64,
     pub(super) times: Times,
+    pub(super) verified: VerifiedTally,
+}
+
+/// Stacks that were taken again, and how many of them differed. Written like the rest of a tally.
+pub(super) struct VerifiedTally {
+    pub(super) stacks: AtomicU64,
+    pub(super) unlike_plain: AtomicU64,
+    pub(super) unlike_libgcc: AtomicU64,
+}
+
+impl VerifiedTally {
+    const fn new() -> Self {
+        Self { stacks: AtomicU64::new(0), unlike_plain: AtomicU64::new(0), unlike_libgcc: AtomicU64::new(0) }
+    }
+}
+
+/// What became of stacks that were taken again (see [`verify_every`](super::verify_every)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Stacks that were taken again.
+    pub stacks: u64,
+    /// Those that a walk of every frame found different.
+    pub unlike_plain: u64,
+    /// Those that libgcc found different.
+    pub unlike_libgcc: u64,
 }
 
 impl Tally {
     const fn new() -> Self {
         let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-        Self { losses, calls: AtomicU64::new(0), times: Times::new() }
+        Self { losses, calls: AtomicU64::new(0), times: Times::new(), verified: VerifiedTally::new() }
     }
 
     pub(super) fn lose(&self, loss: Loss) {
@@ -206,6 +232,7 @@ impl Own {
             launches: Writer::new(),
             contexts: Writer::new(),
             pending: Pending::NONE,
+            verifying: Verifying::new(),
             calls: 0,
         })
     }
@@ -332,4 +359,13 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
     cost::of_all(all().map(|thread| (&thread.tally.calls, &thread.tally.times)))
+}
+
+/// What was found by taking stacks again, so far.
+pub fn verified() -> Verified {
+    all().map(|thread| &thread.tally.verified).fold(Verified::default(), |sum, one| Verified {
+        stacks: sum.stacks + one.stacks.load(Ordering::Relaxed),
+        unlike_plain: sum.unlike_plain + one.unlike_plain.load(Ordering::Relaxed),
+        unlike_libgcc: sum.unlike_libgcc + one.unlike_libgcc.load(Ordering::Relaxed),
+    })
 }

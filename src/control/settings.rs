@@ -76,6 +76,8 @@ pub struct Settings {
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown. Default: false.
     pub internal_frames: bool,
+    /// One stack in so many is taken again by other ways and compared. Default: 0, none.
+    pub verify: u32,
     /// The `libcupti` to use. Default: none, it is looked for.
     pub cupti: Option<PathBuf>,
 }
@@ -89,6 +91,7 @@ impl Default for Settings {
             enabled: true,
             quiet: false,
             internal_frames: false,
+            verify: 0,
             cupti: None,
         }
     }
@@ -156,6 +159,17 @@ pub const SETTINGS: &[Setting] = &[
         default: "0",
         help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
         apply: |settings, value| flag(value).map(|on| settings.internal_frames = on),
+    },
+    Setting {
+        name: "GPUFLAME_VERIFY",
+        values: "number",
+        default: "0",
+        help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
+               differed; some 20 us each. 0: none.",
+        apply: |settings, value| {
+            settings.verify = value.parse().map_err(|_| "it is no number from 0 on".to_owned())?;
+            Ok(())
+        },
     },
     Setting {
         name: "GPUFLAME_CUPTI",
@@ -263,6 +277,7 @@ mod tests {
             ("GPUFLAME_ENABLED", "0"),
             ("GPUFLAME_QUIET", "1"),
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
+            ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
@@ -273,6 +288,7 @@ mod tests {
             enabled: false,
             quiet: true,
             internal_frames: true,
+            verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
         };
         assert_eq!(settings, expected);

@@ -29,6 +29,7 @@ mod memory;
 mod modules;
 mod notes;
 pub mod tls;
+mod verify;
 mod watch;
 
 #[cfg(target_arch = "x86_64")]
@@ -43,6 +44,7 @@ use portable as engine;
 
 pub use memory::bytes_held;
 pub use modules::ModuleMap;
+pub use verify::{Verdict, Verifier};
 
 /// The most frames of one stack that are kept. The root of a deeper stack is cut off.
 pub const MAX_FRAMES: usize = 1024;
