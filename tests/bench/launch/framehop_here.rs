@@ -18,7 +18,7 @@ impl Framehop {
         let mut unwinder = UnwinderX86_64::new();
         // SAFETY: `add` gets what it expects.
         unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut unwinder).cast()) };
-        Self { unwinder, cache: CacheX86_64::new(), top: top + 4096 }
+        Self { unwinder, cache: CacheX86_64::new(), top }
     }
 
     /// The caller's stack.

@@ -76,14 +76,20 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
+    /// For the calling thread, whose stack goes on for at least a page: it began in another function.
     pub(crate) fn new() -> Self {
+        let local = 0u8;
+        Self::with_top((&raw const local) as usize + 4096)
+    }
+
+    /// For the calling thread, whose stack ends at `top`.
+    pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
         // As the callback has it.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
         plain.remember_stacks(false);
-        let top = (&raw const plain) as usize;
         let room = vec![std::ptr::null_mut(); 1024];
         Self { unwinder, plain, framehop: Framehop::new(top as u64), room, top, launches: 0 }
     }
