@@ -19,8 +19,11 @@ use std::{env, fs, mem};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// What the constructor saw: ours, libgcc's, and the flags.
-static SEEN: Mutex<Vec<(Vec<u64>, Vec<u64>, u32)>> = Mutex::new(Vec::new());
+/// A stack by ours, by libgcc's, and the flags.
+type Seen = (Vec<u64>, Vec<u64>, u32);
+
+/// What the constructor saw.
+static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
 extern "C-unwind" fn look() {
     let (mut ours, mut theirs) = (Addresses::new(), Addresses::new());

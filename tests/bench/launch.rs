@@ -329,7 +329,7 @@ fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Meas
             let Figure { nanoseconds: time, frames } = measured.figures[at][0];
             format!("{} ({:.2})", nanoseconds(time), time / frames)
         };
-        let two = of_situation().last().map(|measured| nanoseconds(measured.figures[at][1].nanoseconds));
+        let two = of_situation().next_back().map(|measured| nanoseconds(measured.figures[at][1].nanoseconds));
         let cells = std::iter::once(method.name.to_owned()).chain(of_situation().map(cell)).chain(two);
         table.row(&cells.collect::<Vec<_>>());
     }

@@ -37,8 +37,8 @@ impl Framehop {
             (address >= sp && address < top).then(|| unsafe { (address as *const u64).read() }).ok_or(())
         };
         let mut address = FrameAddress::from_instruction_pointer(pc);
-        for count in 0..room.len() {
-            room[count] = address.address() as *mut c_void;
+        for (count, place) in room.iter_mut().enumerate() {
+            *place = address.address() as *mut c_void;
             let caller = self.unwinder.unwind_frame(address, &mut registers, &mut self.cache, &mut read);
             match caller.ok().flatten().and_then(FrameAddress::from_return_address) {
                 Some(caller) => address = caller,
