@@ -6,18 +6,25 @@
 #![deny(unsafe_code)]
 
 pub mod aggregate;
+#[cfg(feature = "cli")]
+pub mod bubbles;
 pub mod capture;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
 pub mod error;
 pub mod export;
+#[cfg(feature = "cli")]
+pub mod import;
 pub mod join;
 pub mod profile;
 pub mod record;
 pub mod session;
 pub mod stats;
 pub mod symbolize;
+pub mod timeline;
 #[allow(unsafe_code)]
 pub mod unwind;
 

@@ -225,7 +225,7 @@ fn a_setting_that_is_no_text_does_no_harm() {
 fn quiet_prints_nothing() {
     let done = run("plain", &[("GPUFLAME_QUIET", "1"), ("GPUFLAME_NONSENSE", "1")]);
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
-    assert_eq!(files(&done.folder), ["out.csv", "out.folded", "out.svg"]);
+    assert_eq!(files(&done.folder), WRITTEN);
 }
 
 #[test]
@@ -271,6 +271,11 @@ fn streamed_outputs_share_that_line() {
     assert!(refusals(&done)[0].contains(".gfr"), "{}", done.stderr);
 }
 
+/// What is written by default.
+const WRITTEN: [&str; 5] = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.svg"];
+/// The same where a name without a number is taken.
+const NUMBERED: [&str; 5] = ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.svg"];
+
 #[test]
 fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     let folder = scratch("exists");
@@ -278,10 +283,10 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     let done = odd("plain").in_folder(&folder).done();
     assert_eq!(done.code, CODE);
     assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), "old");
-    assert_eq!(files(&folder), ["out.1.csv", "out.1.folded", "out.1.svg", "out.csv"]);
+    assert_eq!(files(&folder), [&NUMBERED[..], &["out.csv"]].concat());
     let expected = format!("gpuflame: {0}/out.csv exists; wrote {0}/out.1.csv instead\n", folder.display());
     assert!(done.stderr.contains(&expected), "{}", done.stderr);
-    assert_eq!(done.ledger("wrote ").len(), 3);
+    assert_eq!(done.ledger("wrote ").len(), 5);
 }
 
 #[test]
@@ -291,7 +296,7 @@ fn a_link_that_points_nowhere_is_a_name_that_exists() {
     let done = odd("plain").in_folder(&folder).done();
     assert_eq!(done.code, CODE);
     assert_eq!(fs::read_link(folder.join("out.svg")).unwrap(), Path::new("/nowhere/else"));
-    assert_eq!(files(&folder), ["out.1.csv", "out.1.folded", "out.1.svg", "out.svg"]);
+    assert_eq!(files(&folder), [&NUMBERED[..], &["out.svg"]].concat());
 }
 
 #[test]
@@ -306,8 +311,8 @@ fn processes_that_end_together_take_names_of_their_own() {
     let mut wrote: Vec<_> = all.iter().flat_map(|done| done.ledger("wrote ")).collect();
     wrote.sort();
     wrote.dedup();
-    assert_eq!(wrote.len(), 3 * runs, "{wrote:?}");
-    assert_eq!(files(&folder).len(), 3 * runs, "{:?}", files(&folder));
+    assert_eq!(wrote.len(), 5 * runs, "{wrote:?}");
+    assert_eq!(files(&folder).len(), 5 * runs, "{:?}", files(&folder));
 }
 
 /// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
@@ -340,7 +345,9 @@ impl Drop for Disk {
 fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
     // Pages of 4 KiB: the folded file and the table take one each, the picture some five.
     let Some(disk) = Disk::new(16) else { return };
-    let done = odd("plain").env("GPUFLAME_OUTPUT", disk.0.join("out")).done();
+    let formats = "folded,svg,csv";
+    let done =
+        odd("plain").env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", formats).done();
     assert_eq!(done.code, CODE);
     assert_eq!(files(&disk.0), ["out.csv", "out.folded"], "{}", done.stderr);
     let lines = refusals(&done);
@@ -563,7 +570,7 @@ fn exit_on_one_thread_while_another_launches_ends_well() {
         assert!(sites[&("launch_for_ever".to_owned(), add)].is_multiple_of(301));
         assert!(done.sum("launches").0 > 110);
         done.sum("activities");
-        assert_eq!(files(&done.folder), ["out.csv", "out.folded", "out.svg"]);
+        assert_eq!(files(&done.folder), WRITTEN);
     }
 }
 

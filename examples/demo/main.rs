@@ -75,7 +75,7 @@ fn probe() -> Result<std::result::Result<String, String>> {
 fn record(library: &Path, stack: Stack) -> Result<Option<String>> {
     let mut command = myself("workload")?;
     command.env("CUDA_INJECTION64_PATH", library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
-    // What a shell may have set for another program would leave this one without its three files.
+    // What a shell may have set for another program would leave this one without its files.
     for name in ["GPUFLAME_FORMATS", "GPUFLAME_ENABLED", "GPUFLAME_UNIT"] {
         command.env_remove(name);
     }
@@ -110,7 +110,9 @@ fn myself(role: &str) -> Result<Command> {
 fn show(prefix: &str) -> Result<()> {
     report::top_five(Path::new(&format!("{prefix}.csv")))?;
     println!();
-    for (what, suffix) in [("flame graph", "svg"), ("folded stacks", "folded"), ("table", "csv")] {
+    for (what, suffix) in
+        [("flame graph", "svg"), ("folded stacks", "folded"), ("table", "csv"), ("idle time", "idle.svg")]
+    {
         let path = std::path::absolute(format!("{prefix}.{suffix}"));
         println!("{what:<14} {}", path.map_err(|e| format!("{prefix}.{suffix}: {e}"))?.display());
     }

@@ -1,10 +1,8 @@
-//! Adds up joined rows: cells of (context, work, device), statistics of each work on each device, and how
-//! long each device was busy.
+//! Adds up joined rows: cells of (context, work, device), statistics of each work on each device, and what
+//! each device did in all. How long it was busy is `timeline`'s business.
 //!
 //! It grows with the number of distinct things, never with the number of launches, and knows ids only:
 //! what they mean stands in the [`Profile`] that it fills.
-
-mod busy;
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +11,6 @@ use crate::join::{Launched, Origin, Sink};
 use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
 use crate::record::{Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, map_bytes};
 use crate::stats::Histogram;
-use busy::Busy;
 
 /// The sums so far. See the module's documentation.
 #[derive(Debug, Default)]
@@ -21,7 +18,7 @@ pub struct Aggregate {
     series: Vec<Series>,
     series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
     cells: IdMap<Cell, Weight>,
-    devices: Vec<Device>,
+    devices: Vec<DeviceUse>,
 }
 
 /// A cell's key, kept small since there may be a hundred thousand.
@@ -48,14 +45,6 @@ struct Series {
     durations: Histogram,
 }
 
-#[derive(Debug)]
-struct Device {
-    id: DeviceId,
-    count: u64,
-    nanos: u64,
-    busy: Busy,
-}
-
 impl Sink for Aggregate {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         let place = match origin.context() {
@@ -70,7 +59,9 @@ impl Sink for Aggregate {
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
         let series = self.add(place, leaf, Some(activity.device), weight);
         if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
-            self.devices[device].add(activity, nanos);
+            let device = &mut self.devices[device];
+            device.count += 1;
+            device.nanos = device.nanos.saturating_add(nanos);
         }
     }
 
@@ -86,17 +77,12 @@ impl Sink for Aggregate {
 impl Aggregate {
     /// Puts the sums so far into `profile`, in the place of those that were there.
     pub fn fill(&self, profile: &mut Profile) {
-        profile.set_samples(self.samples(), self.works(), self.devices());
+        profile.set_samples(self.samples(), self.works(), self.devices.clone());
     }
 
     /// How many distinct (context, work, device) there are.
     pub fn cells(&self) -> usize {
         self.cells.len()
-    }
-
-    /// What each device did.
-    pub fn devices(&self) -> Vec<DeviceUse> {
-        self.devices.iter().map(Device::usage).collect()
     }
 
     /// The durations of each work on each device, in no particular order.
@@ -110,7 +96,6 @@ impl Aggregate {
             + map_bytes(&self.series_index)
             + self.series.capacity() * size_of::<Series>()
             + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
-            + self.devices.iter().map(|d| d.busy.heap_bytes()).sum::<usize>()
     }
 
     fn samples(&self) -> Vec<Sample> {
@@ -138,10 +123,10 @@ impl Aggregate {
     }
 }
 
-/// Where `id` stands among the devices, for good. Asked once for each series.
-fn position(devices: &mut Vec<Device>, id: DeviceId) -> usize {
-    devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
-        devices.push(Device { id, count: 0, nanos: 0, busy: Busy::default() });
+/// Where `device` stands among the devices, for good. Asked once for each series.
+fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
+    devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
+        devices.push(DeviceUse { device, count: 0, nanos: 0 });
         devices.len() - 1
     })
 }
@@ -166,20 +151,6 @@ impl Series {
         // The middle of a bucket may lie outside of what was seen.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
-    }
-}
-
-impl Device {
-    fn add(&mut self, activity: &Activity, nanos: u64) {
-        self.count += 1;
-        self.nanos = self.nanos.saturating_add(nanos);
-        self.busy.add(activity.start.0, activity.end.0);
-    }
-
-    fn usage(&self) -> DeviceUse {
-        let (first, last) = self.busy.extent();
-        let (busy, late) = self.busy.total();
-        DeviceUse { device: self.id, count: self.count, nanos: self.nanos, busy, late, first, last }
     }
 }
 

@@ -4,9 +4,7 @@
 use super::*;
 use crate::join::Join;
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
-use crate::record::{
-    ContextFlags, CopyKind, Frame, LabelId, ModuleEpoch, NameId, Nanos, Row, ThreadId, Work,
-};
+use crate::record::{ContextFlags, CopyKind, Frame, LabelId, ModuleEpoch, NameId, Row, ThreadId, Work};
 
 fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
@@ -94,25 +92,6 @@ fn statistics_are_by_work_and_device_and_leave_out_what_has_no_time() {
     assert_eq!((second.device, second.min, second.max), (DeviceId(1), 999_000, 999_000));
     assert_eq!(second.percentiles, [999_000; 3], "no answer lies outside of what was seen");
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
-}
-
-#[test]
-fn a_device_is_busy_while_anything_runs_on_it() {
-    // 0    10   20   30   40   50
-    // ==== 100-130
-    //      ====== 110-140
-    //                      == 150-152
-    let profile = profile_of(&[
-        Row::Launch(launch(1, 11)),
-        Row::Activity(kernel(1, 150, 152)),
-        Row::Activity(kernel(1, 110, 140)),
-        Row::Activity(kernel(1, 100, 130)),
-        Row::Activity(on(3, kernel(1, 7, 8))),
-    ]);
-    let [zero, three] = profile.devices() else { panic!("{:?}", profile.devices()) };
-    assert_eq!((zero.busy, zero.nanos, zero.count, zero.late), (42, 62, 3, 0));
-    assert_eq!((zero.first, zero.last), (Nanos(100), Nanos(152)));
-    assert_eq!((three.device, three.busy), (DeviceId(3), 1));
 }
 
 /// Rows of launches with one kernel each, delivered in buffers of 1,000 as a tracer would: `names` kernels

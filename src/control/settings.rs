@@ -28,6 +28,10 @@ pub enum Format {
     Svg,
     /// A row per kernel, copy or fill name and device.
     Csv,
+    /// Idle time by the stack that ended it, as folded stacks.
+    IdleFolded,
+    /// The same as a flame graph.
+    IdleSvg,
     /// A row per activity.
     Activities,
     /// The recording: every row, to be explained later.
@@ -35,11 +39,13 @@ pub enum Format {
 }
 
 impl Format {
-    /// The word in `GPUFLAME_FORMATS` and the suffix of the file.
-    pub const ALL: [(Self, &'static str, &'static str); 5] = [
+    /// The word in `GPUFLAME_FORMATS`, which two share, and the suffix of the file.
+    pub const ALL: [(Self, &'static str, &'static str); 7] = [
         (Self::Folded, "folded", ".folded"),
         (Self::Svg, "svg", ".svg"),
         (Self::Csv, "csv", ".csv"),
+        (Self::IdleFolded, "idle", ".idle.folded"),
+        (Self::IdleSvg, "idle", ".idle.svg"),
         (Self::Activities, "activities", ".activities.csv"),
         (Self::Gfr, "gfr", ".gfr"),
     ];
@@ -66,7 +72,7 @@ pub enum Unit {
 pub struct Settings {
     /// Path prefix of the outputs, macros not yet expanded. Default: `gpuflame-%e.%p`.
     pub output: String,
-    /// What to write. Default: folded, svg, csv.
+    /// What to write. Default: folded, svg, csv, and both of idle time.
     pub formats: Vec<Format>,
     /// Weights of stacks. Default: ns.
     pub unit: Unit,
@@ -86,7 +92,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             output: "gpuflame-%e.%p".to_owned(),
-            formats: vec![Format::Folded, Format::Svg, Format::Csv],
+            formats: vec![Format::Folded, Format::Svg, Format::Csv, Format::IdleFolded, Format::IdleSvg],
             unit: Unit::Ns,
             enabled: true,
             quiet: false,
@@ -115,10 +121,10 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, activities, gfr",
-        default: "folded,svg,csv",
-        help: "What to write at exit: folded stacks, flame graph, table by kernel, table of every \
-               activity, recording.",
+        values: "comma-separated: folded, svg, csv, idle, activities, gfr",
+        default: "folded,svg,csv,idle",
+        help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
+               stacks) of GPU idle time, table of every activity, recording.",
         apply: |settings, value| {
             settings.formats = formats(value)?;
             Ok(())
@@ -233,9 +239,10 @@ fn flag(value: &str) -> Result<bool, String> {
 fn formats(value: &str) -> Result<Vec<Format>, String> {
     let mut chosen = Vec::new();
     for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        match Format::ALL.iter().find(|(_, name, _)| *name == word) {
-            Some((format, ..)) => chosen.push(*format),
-            None => return Err(format!("`{word}` is none of {}", known_formats())),
+        let before = chosen.len();
+        chosen.extend(Format::ALL.iter().filter(|(_, name, _)| *name == word).map(|(format, ..)| *format));
+        if chosen.len() == before {
+            return Err(format!("`{word}` is none of {}", known_formats()));
         }
     }
     if chosen.is_empty() {
@@ -247,7 +254,9 @@ fn formats(value: &str) -> Result<Vec<Format>, String> {
 }
 
 fn known_formats() -> String {
-    Format::ALL.map(|(_, name, _)| name).join(", ")
+    let mut words = Format::ALL.map(|(_, name, _)| name).to_vec();
+    words.dedup();
+    words.join(", ")
 }
 
 #[cfg(test)]
@@ -272,7 +281,7 @@ mod tests {
     fn every_setting_can_be_set() {
         let (settings, warnings) = parse_pairs(&[
             ("GPUFLAME_OUTPUT", "/tmp/x-%p"),
-            ("GPUFLAME_FORMATS", "activities, folded,folded"),
+            ("GPUFLAME_FORMATS", "activities, idle, folded,folded"),
             ("GPUFLAME_UNIT", "count"),
             ("GPUFLAME_ENABLED", "0"),
             ("GPUFLAME_QUIET", "1"),
@@ -283,7 +292,7 @@ mod tests {
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
             output: "/tmp/x-%p".to_owned(),
-            formats: vec![Format::Folded, Format::Activities],
+            formats: vec![Format::Folded, Format::IdleFolded, Format::IdleSvg, Format::Activities],
             unit: Unit::Count,
             enabled: false,
             quiet: true,
@@ -302,8 +311,8 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, activities, gfr; going on with \
-                 the default (folded,svg,csv)",
+                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, idle, activities, gfr; going on \
+                 with the default (folded,svg,csv,idle)",
                 "GPUFLAME_UNIT=hours: it is none of ns, us, count; going on with the default (ns)",
             ]
         );

@@ -136,7 +136,7 @@ fn the_runtimes_own_major_is_preferred_to_the_drivers() {
     assert_eq!(majors(surroundings(Some(12_000), "/x/libcudart.so.13")), [12, 11]);
     assert_eq!(majors(surroundings(Some(14_000), "/x/libcublas.so.12")), [14, 13, 12, 11]);
     assert_eq!(majors(surroundings(None, "/x/libcudart.so.11.0")), [11, 13, 12]);
-    assert_eq!(majors(surroundings(Some(10_020), "/x/libcudart.so.10.2")), []);
+    assert!(majors(surroundings(Some(10_020), "/x/libcudart.so.10.2")).is_empty());
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::leaf::{self, Kind};
-use super::{Unit, clean};
-use crate::profile::{Place, Profile, Sample, StringId};
-use crate::record::{ContextId, Frame, FrameKind, IdMap, Loss, Missing};
+use super::{Unit, clean, stack};
+use crate::profile::{Idle, IdleSample, Place, Profile, Sample, StringId};
+use crate::record::{ContextId, IdMap, Loss, Missing};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -33,6 +33,10 @@ struct Node {
 
 /// The name of what is too narrow to be drawn by itself.
 const SMALL: &str = "[too small to show]";
+/// Below the stacks that are charged with the time from a window's opening to its first work.
+const OPENING: &str = "[since the window opened]";
+/// Below the time from the last work to the window's end.
+const CLOSING: &str = "[until the window closed]";
 const ROOT: u32 = 0;
 
 impl Flame {
@@ -41,6 +45,14 @@ impl Flame {
         let mut build = Build::new(profile, unit);
         profile.samples().iter().for_each(|sample| build.sample(sample));
         build.losses();
+        build.finish()
+    }
+
+    /// The tree of all time in which devices had nothing to do, in nanoseconds, or in gaps if counts are
+    /// the unit.
+    pub(super) fn idle(profile: &Profile, unit: Unit) -> Self {
+        let mut build = Build::new(profile, unit);
+        profile.idle().iter().for_each(|sample| build.idle(sample));
         build.finish()
     }
 
@@ -154,8 +166,8 @@ struct Build<'a> {
     names: Names,
     nodes: Vec<Node>,
     index: IdMap<(u32, u32), u32>,
-    /// Where the stacks of contexts end: most have several samples.
-    stacks: IdMap<ContextId, u32>,
+    /// Where the stacks of contexts end, by where they begin: most have several samples.
+    stacks: IdMap<(u32, ContextId), u32>,
 }
 
 impl<'a> Build<'a> {
@@ -172,15 +184,36 @@ impl<'a> Build<'a> {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let mut at = match sample.place {
-            Place::Context(context) => self.stack(context),
-            Place::Missing(missing) => self.child(ROOT, missing.label(), Kind::Loss),
-        };
+        let mut at = self.place(ROOT, sample.place);
         for (name, kind) in leaf::frames(self.profile, sample.leaf, sample.device) {
             at = self.child(at, &name, kind);
         }
         let weight = if self.unit == Unit::Count { sample.weight.count } else { sample.weight.nanos };
         self.add(at, weight);
+    }
+
+    fn idle(&mut self, sample: &IdleSample) {
+        let (at, (name, kind)) = match sample.idle {
+            Idle::Between(place, cause) => {
+                (self.place(ROOT, place), leaf::idle(self.profile, cause, sample.device))
+            }
+            Idle::Opening(place, cause) => {
+                let opening = self.child(ROOT, OPENING, Kind::Loss);
+                (self.place(opening, place), leaf::idle(self.profile, cause, sample.device))
+            }
+            Idle::Closing => {
+                (self.child(ROOT, CLOSING, Kind::Loss), leaf::closing(self.profile, sample.device))
+            }
+        };
+        let at = self.child(at, &name, kind);
+        self.add(at, if self.unit == Unit::Count { sample.gaps } else { sample.nanos });
+    }
+
+    fn place(&mut self, root: u32, place: Place) -> u32 {
+        match place {
+            Place::Context(context) => self.stack(root, context),
+            Place::Missing(missing) => self.child(root, missing.label(), Kind::Loss),
+        }
     }
 
     /// GPU work that is shown nowhere else has a frame: its time is unknown, its number is not.
@@ -201,11 +234,11 @@ impl<'a> Build<'a> {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    fn stack(&mut self, context: ContextId) -> u32 {
-        if let Some(&node) = self.stacks.get(&context) {
+    fn stack(&mut self, root: u32, context: ContextId) -> u32 {
+        if let Some(&node) = self.stacks.get(&(root, context)) {
             return node;
         }
-        let mut at = ROOT;
+        let mut at = root;
         match self.profile.context(context).map(|context| context.flags.label()) {
             Some(None) => {}
             Some(Some(cut)) => at = self.child(at, cut, Kind::Loss),
@@ -214,7 +247,7 @@ impl<'a> Build<'a> {
         for name in self.stack_names(context).into_iter().rev() {
             at = self.node(at, name);
         }
-        self.stacks.insert(context, at);
+        self.stacks.insert((root, context), at);
         at
     }
 
@@ -227,7 +260,7 @@ impl<'a> Build<'a> {
         }
         let Some(context) = profile.context(context) else { return Vec::new() };
         let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
-        frames.map(|frame| self.names.intern(&raw_name(profile, frame), Kind::Cpu)).collect()
+        frames.map(|frame| self.names.intern(&stack::raw_name(profile, frame), Kind::Cpu)).collect()
     }
 
     fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {
@@ -270,13 +303,5 @@ impl<'a> Build<'a> {
             }
         }
         Flame { names, nodes, order }
-    }
-}
-
-fn raw_name(profile: &Profile, frame: Frame) -> String {
-    match frame.kind() {
-        FrameKind::Native { address, .. } => format!("0x{address:x}"),
-        FrameKind::Label(label) => profile.label(label).unwrap_or("[label lost]").to_owned(),
-        FrameKind::Unknown(tag) => format!("[frame of unknown kind: {tag}]"),
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 use super::Unit;
 use super::flame::Flame;
 use crate::error::Result;
-use crate::profile::Profile;
+use crate::profile::{DeviceTime, Profile};
 
 /// How to write folded stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,29 @@ pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl W
     for (loss, count) in profile.losses() {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    Flame::of(profile, options.unit).lines(0, |stack, weight| {
-        let weight = match options.unit {
+    write_lines(&Flame::of(profile, options.unit), options.unit, out)
+}
+
+/// Writes the idle time of all devices as folded stacks, a comment for each device first. In nanoseconds
+/// the weights add up to the idle time of all of them, exactly; as counts they are gaps.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_idle_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
+    for time in profile.times() {
+        let (gpu, late) = (time.device.0, time.late);
+        let DeviceTime { window, busy, idle, .. } = time;
+        writeln!(out, "# GPU {gpu}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns")?;
+    }
+    for (loss, count) in profile.losses() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    write_lines(&Flame::idle(profile, options.unit), options.unit, out)
+}
+
+fn write_lines(flame: &Flame, unit: Unit, out: &mut impl Write) -> Result<()> {
+    flame.lines(0, |stack, weight| {
+        let weight = match unit {
             Unit::Micros => weight / 1000 + u64::from(weight % 1000 >= 500),
             Unit::Nanos | Unit::Count => weight,
         };

@@ -1,6 +1,6 @@
 //! The names of what a GPU did, as they stand at the tip of a flame.
 
-use crate::profile::{Leaf, Profile};
+use crate::profile::{Cause, Leaf, Profile};
 use crate::record::{DeviceId, Missing, Work};
 
 /// What a frame stands for; pictures colour by it.
@@ -16,6 +16,8 @@ pub(super) enum Kind {
     Set,
     /// Something missing or lost.
     Loss,
+    /// Time in which a GPU had nothing to do.
+    Idle(Cause),
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Copy => "copy",
             Self::Set => "set",
             Self::Loss => "missing",
+            Self::Idle(_) => "idle",
         }
     }
 }
@@ -51,12 +54,27 @@ pub(super) fn frames(profile: &Profile, leaf: Leaf, device: Option<DeviceId>) ->
     }
 }
 
-/// `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` where more than one GPU did anything.
-fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
-    let gpu = match device {
+/// `[GPU_Idle host late]`, with the GPU's number where there are several.
+pub(super) fn idle(profile: &Profile, cause: Cause, device: DeviceId) -> (String, Kind) {
+    (format!("[{}_Idle {}]", gpu(profile, Some(device)), cause.label()), Kind::Idle(cause))
+}
+
+/// The tip of idle time that no work ended.
+pub(super) fn closing(profile: &Profile, device: DeviceId) -> (String, Kind) {
+    (format!("[{}_Idle]", gpu(profile, Some(device))), Kind::Loss)
+}
+
+/// `GPU`, or `GPU1` where more than one did anything.
+fn gpu(profile: &Profile, device: Option<DeviceId>) -> String {
+    match device {
         Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0),
         _ => "GPU".to_owned(),
-    };
+    }
+}
+
+/// `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`.
+fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
+    let gpu = gpu(profile, device);
     match work {
         Work::Kernel(_) => format!("[{gpu}_Kernel]{}", name(profile, work)),
         Work::Copy(kind) => format!("[{gpu}_Memcpy {}]", kind.label()),
@@ -64,8 +82,8 @@ fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
     }
 }
 
-/// The name by itself: the kernel's, the copy's direction, or `memset`.
-pub(super) fn name(profile: &Profile, work: Work) -> String {
+/// The name of a piece of work by itself: the kernel's, the copy's direction, or `memset`.
+pub fn name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
             Some(text) => text.to_owned(),

@@ -33,7 +33,7 @@ fn applies(profile: &Profile, missing: Missing, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed => matches!(sample.leaf, Leaf::Untimed(_)),
         Missing::Pending => sample.leaf == Leaf::Pending,
-        Missing::LaunchedBefore | Missing::NoStack => {
+        Missing::LaunchedBefore | Missing::NoStack | Missing::Outside => {
             place == Place::Missing(missing) && sample.leaf != Leaf::Pending
         }
     }

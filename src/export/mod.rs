@@ -11,6 +11,7 @@ mod flame;
 mod folded;
 mod leaf;
 mod missing;
+mod stack;
 mod svg;
 mod table;
 
@@ -18,8 +19,10 @@ mod table;
 mod tests;
 
 pub use activities::ActivityTable;
-pub use folded::{FoldedOptions, write_folded};
-pub use svg::{SvgOptions, write_svg};
+pub use folded::{FoldedOptions, write_folded, write_idle_folded};
+pub use leaf::name as work_name;
+pub use stack::stack_names;
+pub use svg::{SvgOptions, write_idle_svg, write_svg};
 pub use table::write_csv;
 
 use std::str::FromStr;

@@ -10,7 +10,7 @@ use super::flame::Flame;
 use super::leaf::Kind;
 use super::{Unit, clean, missing};
 use crate::error::Result;
-use crate::profile::Profile;
+use crate::profile::{Cause, DeviceTime, Idle, Profile};
 use crate::record::hash_one;
 
 /// How to draw.
@@ -28,6 +28,13 @@ impl Default for SvgOptions {
     }
 }
 
+impl SvgOptions {
+    /// With the heading for idle time.
+    pub fn idle() -> Self {
+        Self { title: "GPU idle time by the stack whose launch ended it".to_owned(), ..Self::default() }
+    }
+}
+
 /// Frames narrower than one ten-thousandth of the picture are drawn together: no screen shows them, and
 /// it keeps the file (and what it takes to make it) small however many stacks there are.
 const SHARE: u64 = 10_000;
@@ -40,10 +47,43 @@ const WHOLE: &str = "";
 /// # Errors
 /// What `out` reports.
 pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
+    let subtitle = subtitle(profile);
     let flame = Flame::of(profile, options.unit);
     if flame.total() == 0 {
-        return write_empty(profile, options, out);
+        let why = match profile.devices().is_empty() {
+            true => "No GPU activity was recorded.",
+            false => "GPU activities were recorded, but none has any width.",
+        };
+        return write_empty(options, why, &subtitle, out);
     }
+    let count = "activities and launches";
+    draw(&flame, options, &subtitle, count, out)
+}
+
+/// Draws the idle time of all devices: the width of a frame is the GPU time lost because of it.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_idle_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
+    let subtitle = idle_subtitle(profile);
+    let flame = Flame::idle(profile, options.unit);
+    if flame.total() == 0 {
+        let why = match profile.times().is_empty() {
+            true => "No GPU activity was recorded.",
+            false => "No GPU was idle.",
+        };
+        return write_empty(options, why, &subtitle, out);
+    }
+    draw(&flame, options, &subtitle, "gaps", out)
+}
+
+fn draw(
+    flame: &Flame,
+    options: &SvgOptions,
+    subtitle: &str,
+    count: &str,
+    out: &mut impl Write,
+) -> Result<()> {
     let mut lines = Vec::new();
     flame.lines(flame.total() / SHARE, |stack, weight| {
         lines.push(format!("{stack} {weight}"));
@@ -56,7 +96,7 @@ pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) 
     colors.insert(WHOLE, Color { r: 205, g: 210, b: 205 });
     let mut inferno = Options::default();
     inferno.title = clean::text(&options.title);
-    inferno.subtitle = Some(subtitle(profile));
+    inferno.subtitle = Some(subtitle.to_owned());
     inferno.palette_map = Some(&mut colors);
     inferno.bgcolors = Some(BackgroundColor::Grey);
     inferno.min_width = 100.0 / SHARE as f64;
@@ -65,21 +105,25 @@ pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) 
     (inferno.count_name, inferno.factor) = match options.unit {
         Unit::Nanos => ("ns".to_owned(), 1.0),
         Unit::Micros => ("us".to_owned(), 0.001),
-        Unit::Count => ("activities and launches".to_owned(), 1.0),
+        Unit::Count => (count.to_owned(), 1.0),
     };
     flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
     Ok(())
 }
 
 /// Warm for kernels, blue for copies, purple for fills, grey for what is missing, and a quiet green for
-/// the CPU's side. Names shade it a little, so that neighbours can be told apart.
+/// the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
+/// where work waited. Names shade it a little, so that neighbours can be told apart.
 fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
         Kind::Copy => (80 + shade(30), 140 + shade(40), 225),
         Kind::Set => (165 + shade(25), 110 + shade(30), 215),
-        Kind::Loss => (165 + shade(12), 165 + shade(12), 165 + shade(12)),
+        Kind::Idle(Cause::HostLate) => (235 + shade(15), 120 + shade(25), 40),
+        Kind::Idle(Cause::LaunchLatency) => (240 + shade(12), 190 + shade(20), 60),
+        Kind::Idle(Cause::Dependency) => (110 + shade(25), 150 + shade(30), 215),
+        Kind::Loss | Kind::Idle(Cause::Unknown) => (165 + shade(12), 165 + shade(12), 165 + shade(12)),
         Kind::Cpu => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
     };
     Color { r: r as u8, g: g as u8, b: b as u8 }
@@ -95,9 +139,40 @@ fn subtitle(profile: &Profile) -> String {
     for (missing, weight) in missing::all(profile) {
         let _ = write!(text, ", {} {}", weight.count, missing.label());
     }
+    losses(profile, &mut text);
+    text
+}
+
+fn losses(profile: &Profile, text: &mut String) {
     for (loss, count) in profile.losses() {
         let _ = write!(text, ", {count} {}", loss.label().replace('_', " "));
     }
+}
+
+/// One line that says how long the GPUs were idle, and why.
+fn idle_subtitle(profile: &Profile) -> String {
+    let times = profile.times();
+    let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
+    let gpus = if times.len() == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", times.len()) };
+    let mut text = format!("{} idle of {} on {gpus}", human(sum(|t| t.idle)), human(sum(|t| t.window)));
+    let of = |wanted: &dyn Fn(Idle) -> bool| {
+        let samples = profile.idle().iter().filter(|sample| wanted(sample.idle));
+        samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.nanos))
+    };
+    let between = |cause| of(&|idle| matches!(idle, Idle::Between(_, because) if because == cause));
+    let causes = Cause::ALL.map(|cause| (between(cause), cause.label()));
+    let edges = [
+        (of(&|idle| matches!(idle, Idle::Opening(..))), "before the first work"),
+        (of(&|idle| idle == Idle::Closing), "after the last"),
+    ];
+    for (nanos, what) in causes.into_iter().chain(edges).filter(|(nanos, _)| *nanos > 0) {
+        let _ = write!(text, ", {} {what}", human(nanos));
+    }
+    let late = sum(|t| t.late_count);
+    if late > 0 {
+        let _ = write!(text, ", {late} activities came too late to count as busy");
+    }
+    losses(profile, &mut text);
     text
 }
 
@@ -111,11 +186,7 @@ fn human(nanos: u64) -> String {
 }
 
 /// A picture that says that there is nothing to draw. (`inferno` would call it an error.)
-fn write_empty(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
-    let why = match profile.devices().is_empty() {
-        true => "No GPU activity was recorded.",
-        false => "GPU activities were recorded, but none has any width.",
-    };
+fn write_empty(options: &SvgOptions, why: &str, subtitle: &str, out: &mut impl Write) -> Result<()> {
     let text = |y: u32, size: u32, text: &str| {
         format!(
             "<text x=\"600\" y=\"{y}\" font-size=\"{size}\" text-anchor=\"middle\">{}</text>\n",
@@ -130,7 +201,7 @@ fn write_empty(profile: &Profile, options: &SvgOptions, out: &mut impl Write) ->
          <rect width=\"100%\" height=\"100%\" fill=\"#f4f4f4\"/>\n{}{}{}</svg>\n",
         text(30, 17, &clean::text(&options.title)),
         text(62, 14, why),
-        text(90, 12, &subtitle(profile)),
+        text(90, 12, subtitle),
     )?;
     Ok(())
 }

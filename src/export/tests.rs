@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use super::*;
 use crate::join::Join;
-use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
+use crate::profile::{
+    Cause, DeviceTime, DeviceUse, Idle, IdleSample, Leaf, Place, Profile, Sample, Weight, WorkStats,
+};
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
 use crate::record::{
     ContextFlags, ContextId, CopyKind, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId, Nanos,
@@ -62,15 +64,7 @@ impl Sketch {
 
     fn done(&mut self) -> Profile {
         let nanos = self.samples.iter().map(|s| s.weight.nanos).sum();
-        let usage = |&device: &u32| DeviceUse {
-            device: DeviceId(device),
-            count: 7,
-            nanos,
-            busy: 0,
-            late: 0,
-            first: Nanos(0),
-            last: Nanos(0),
-        };
+        let usage = |&device: &u32| DeviceUse { device: DeviceId(device), count: 7, nanos };
         let mut profile = self.profile.clone();
         profile.set_samples(
             self.samples.clone(),
@@ -445,4 +439,67 @@ fn a_picture_to_look_at() {
     let text = svg(&sketch.lost(Loss::ActivitiesDropped, 3).done(), &SvgOptions::default());
     std::fs::write(&path, text).unwrap();
     eprintln!("{}", path.display());
+}
+
+/// Two GPUs, of which the second waited for the first.
+fn idle() -> Profile {
+    let mut sketch = Sketch::new();
+    sketch.devices = vec![0, 1];
+    let mut profile = sketch.context(2, 0, &["main", "load_batch", "cudaMemcpyAsync"]).done();
+    let time = |device, idle, late_count| DeviceTime {
+        device: DeviceId(device),
+        window: 10_000_000,
+        busy: 10_000_000 - idle,
+        idle,
+        late: 7 * late_count,
+        late_count,
+        first: Nanos(1),
+        last: Nanos(2),
+    };
+    let of = |device, idle, gaps, nanos| IdleSample { device: DeviceId(device), idle, gaps, nanos };
+    let place = Place::Context(ContextId(2));
+    let samples = vec![
+        of(0, Idle::Between(place, Cause::HostLate), 3, 4_000_000),
+        of(0, Idle::Between(Place::Missing(Missing::Outside), Cause::Dependency), 1, 30),
+        of(0, Idle::Closing, 1, 500),
+        of(1, Idle::Opening(place, Cause::HostLate), 1, 2_000_000),
+        of(1, Idle::Between(place, Cause::LaunchLatency), 2, 9_000),
+        of(1, Idle::Closing, 1, 20),
+    ];
+    profile.set_times(vec![time(0, 4_000_530, 0), time(1, 2_009_020, 3)], samples, Vec::new());
+    profile
+}
+
+#[test]
+fn idle_time_hangs_under_the_stack_that_ended_it() {
+    let mut out = Vec::new();
+    write_idle_folded(&idle(), &FoldedOptions::default(), &mut out).unwrap();
+    let expected = "\
+# GPU 0: window 10000000 ns = busy 5999470 ns + idle 4000530 ns; late 0 ns
+# GPU 1: window 10000000 ns = busy 7990980 ns + idle 2009020 ns; late 21 ns
+[launched outside the window];[GPU0_Idle dependency or sync] 30
+[since the window opened];main;load_batch;cudaMemcpyAsync;[GPU1_Idle host late] 2000000
+[until the window closed];[GPU0_Idle] 500
+[until the window closed];[GPU1_Idle] 20
+main;load_batch;cudaMemcpyAsync;[GPU0_Idle host late] 4000000
+main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
+";
+    assert_eq!(String::from_utf8(out).unwrap(), expected);
+    let mut out = Vec::new();
+    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count }, &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
+}
+
+#[test]
+fn the_picture_of_idle_time_says_how_long_and_why() {
+    let mut out = Vec::new();
+    write_idle_svg(&idle(), &SvgOptions::idle(), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 4.000 ms host late, 9.000 us launch latency, 30 ns \
+                    dependency or sync, 2.000 ms before the first work, 520 ns after the last, 3 activities \
+                    came too late to count as busy";
+    assert!(text.contains(expected), "{text}");
+    let mut out = Vec::new();
+    write_idle_svg(&Sketch::new().done(), &SvgOptions::idle(), &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("No GPU activity was recorded."));
 }

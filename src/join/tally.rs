@@ -50,7 +50,11 @@ impl Launches {
     /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
     /// finished.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
-        [("matched", self.matched), (Missing::Pending.word(), self.pending), ("outside", self.outside)]
+        [
+            ("matched", self.matched),
+            (Missing::Pending.word(), self.pending),
+            (Missing::Outside.word(), self.outside),
+        ]
     }
 
     /// Those that may still get an activity; 0 once the join is finished.
@@ -67,7 +71,7 @@ impl Activities {
             ("matched", self.matched),
             (Missing::LaunchedBefore.word(), self.launched_before),
             (Missing::NoStack.word(), self.no_stack),
-            ("outside", self.outside),
+            (Missing::Outside.word(), self.outside),
         ]
     }
 

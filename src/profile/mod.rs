@@ -16,7 +16,9 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-pub use samples::{DeviceUse, Leaf, Place, Sample, Weight, WorkStats};
+pub use samples::{
+    Cause, DeviceTime, DeviceUse, Idle, IdleSample, Leaf, Place, Sample, StreamUse, Weight, WorkStats,
+};
 pub use strings::{StringId, Strings};
 
 use crate::record::{
@@ -75,6 +77,9 @@ pub struct Profile {
     samples: Vec<Sample>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
+    times: Vec<DeviceTime>,
+    idle: Vec<IdleSample>,
+    streams: Vec<StreamUse>,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
     shown_kernels: IdMap<NameId, StringId>,
@@ -245,6 +250,20 @@ impl Profile {
         (self.samples, self.works, self.devices) = (samples, works, devices);
     }
 
+    /// Replaces how devices spent their time, what their idle time is charged to, and what their streams
+    /// did. Kept sorted as well.
+    pub fn set_times(
+        &mut self,
+        mut times: Vec<DeviceTime>,
+        mut idle: Vec<IdleSample>,
+        mut streams: Vec<StreamUse>,
+    ) {
+        times.sort_unstable_by_key(|time| time.device);
+        idle.sort_unstable();
+        streams.sort_unstable();
+        (self.times, self.idle, self.streams) = (times, idle, streams);
+    }
+
     /// How much of what ran where: each (place, leaf, device) once.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
@@ -258,6 +277,21 @@ impl Profile {
     /// The devices that did anything.
     pub fn devices(&self) -> &[DeviceUse] {
         &self.devices
+    }
+
+    /// How those devices spent their time.
+    pub fn times(&self) -> &[DeviceTime] {
+        &self.times
+    }
+
+    /// What their idle time is charged to: each (device, idle) once.
+    pub fn idle(&self) -> &[IdleSample] {
+        &self.idle
+    }
+
+    /// What their streams did.
+    pub fn streams(&self) -> &[StreamUse] {
+        &self.streams
     }
 }
 
@@ -323,5 +357,7 @@ impl Profile {
             + self.modules.capacity() * size_of::<Module>()
             + self.samples.capacity() * size_of::<Sample>()
             + self.works.capacity() * size_of::<WorkStats>()
+            + self.idle.capacity() * size_of::<IdleSample>()
+            + self.streams.capacity() * size_of::<StreamUse>()
     }
 }

@@ -1,6 +1,6 @@
 //! What ran, how often and how long: the rows of a profile.
 
-use crate::record::{ContextId, DeviceId, Missing, Nanos, Work};
+use crate::record::{ContextId, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
 
 /// What a sample hangs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,14 +71,106 @@ pub struct DeviceUse {
     pub device: DeviceId,
     /// Activities with usable times.
     pub count: u64,
-    /// The sum of their durations, in nanoseconds: more than `busy` where they overlap.
+    /// The sum of their durations, in nanoseconds: more than the device was busy where they overlap.
     pub nanos: u64,
-    /// The union of their times, in nanoseconds. It may be too small by at most `late`.
+}
+
+/// What a stream did in all. Work on a stream comes one after another, so that this is how long it was
+/// busy; only nodes of one graph may overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamUse {
+    /// The device.
+    pub device: DeviceId,
+    /// Which; `None`: all those beyond the first few thousand.
+    pub stream: Option<(GpuContextId, StreamId)>,
+    /// Activities with usable times.
+    pub count: u64,
+    /// The sum of their durations, in nanoseconds.
+    pub nanos: u64,
+}
+
+/// How a device spent its time. `window = busy + idle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTime {
+    /// Which.
+    pub device: DeviceId,
+    /// Nanoseconds in which a window was open, and those in which recorded work ran beyond. Where there is
+    /// no window (in rows of other tools), from the first activity to the last.
+    pub window: u64,
+    /// The union of the times of its activities within.
     pub busy: u64,
-    /// Nanoseconds of activities that were reported too late to be put into the union.
+    /// The rest.
+    pub idle: u64,
+    /// Nanoseconds of activities that were reported too late to be put into the union: so much of `idle`
+    /// at most may have been busy.
     pub late: u64,
-    /// When the first began.
+    /// How many such activities there were.
+    pub late_count: u64,
+    /// When the first recorded activity began.
     pub first: Nanos,
-    /// When the last ended.
+    /// When the last one ended.
     pub last: Nanos,
+}
+
+/// Why a device had nothing to do for a part of a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cause {
+    /// The launch call had not begun.
+    HostLate,
+    /// The call was under way, or had returned so short a time before that the work was on its way.
+    LaunchLatency,
+    /// The work was launched long before and waited: for an event, for another device or the host, or for
+    /// its turn after the work before it.
+    Dependency,
+    /// The launch is not known, or the clocks contradict each other.
+    Unknown,
+}
+
+impl Cause {
+    /// All causes, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::HostLate, Self::LaunchLatency, Self::Dependency, Self::Unknown];
+
+    /// What flame graphs show.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::HostLate => "host late",
+            Self::LaunchLatency => "launch latency",
+            Self::Dependency => "dependency or sync",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The word in ledgers; lower case, no blanks.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::HostLate => "host_late",
+            Self::LaunchLatency => "launch_latency",
+            Self::Dependency => "dependency",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Idle time, by where it lay and who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Idle {
+    /// Between two pieces of work; charged to the launch of the second.
+    Between(Place, Cause),
+    /// From the opening of a window to the first work in it; charged to the launch of that.
+    Opening(Place, Cause),
+    /// From the last work in a window, if any, until the window closed.
+    Closing,
+}
+
+/// One (device, idle time) and how much of it there was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IdleSample {
+    /// Which device had nothing to do.
+    pub device: DeviceId,
+    /// Whose fault that was.
+    pub idle: Idle,
+    /// How many gaps have a part in this. A gap with several causes counts for each.
+    pub gaps: u64,
+    /// Nanoseconds.
+    pub nanos: u64,
 }

@@ -13,6 +13,9 @@ pub enum Missing {
     Untimed,
     /// A launch that had no activity (yet).
     Pending,
+    /// An activity launched while no window was open. It is in no output; only idle time that it ended is
+    /// shown under its label.
+    Outside,
 }
 
 impl Missing {
@@ -23,6 +26,7 @@ impl Missing {
             Self::NoStack => "[no launch stack]",
             Self::Untimed => "[timestamp not collected]",
             Self::Pending => "[GPU_Launch_Pending]",
+            Self::Outside => "[launched outside the window]",
         }
     }
 
@@ -33,6 +37,7 @@ impl Missing {
             Self::NoStack => "no_launch_stack",
             Self::Untimed => "timestamp_not_collected",
             Self::Pending => "launch_pending",
+            Self::Outside => "outside",
         }
     }
 }

@@ -1,17 +1,18 @@
 //! The ledger: what was seen, what became of it, what was lost, and what it cost. Printed to stderr at
 //! exit, in lines that keep their words and their order, so that scripts can read them.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use crate::profile::{DeviceUse, Profile, WorkStats};
-use crate::record::{Loss, Missing, WindowEdge, Work};
+use crate::profile::{Cause, DeviceTime, Idle, Profile, StreamUse, WorkStats};
+use crate::record::{Loss, Missing, Work};
 
 use super::collector;
 use super::pipeline::Pipeline;
 use super::write::Report;
 
-/// How many kernels are named.
+/// How many kernels are named, and how many streams of a device.
 const TOP: usize = 5;
 
 /// The ledger's text, every line with the prefix.
@@ -30,7 +31,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
         losses(&lost, tally.activities.untimed),
         format!("stacks {} distinct", pipeline.stacks()),
     ];
-    lines.extend(profile.devices().iter().map(|device| device_line(device, window(profile, device))));
+    lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
     lines.push(cost(capture::cost(), held));
     lines.extend(verified(capture::verified()));
@@ -62,25 +63,67 @@ fn losses(lost: &impl Fn(Loss) -> u64, untimed: u64) -> String {
     line
 }
 
-/// The stretch in which `device` could have been busy: from the first edge to the last, or to the end
-/// of work that outlasted the window.
-fn window(profile: &Profile, device: &DeviceUse) -> u64 {
-    let edge =
-        |wanted| profile.windows().iter().filter(move |(edge, _)| *edge == wanted).map(|(_, time)| *time);
-    let opened = edge(WindowEdge::Open).min().unwrap_or(device.first).min(device.first);
-    let closed = edge(WindowEdge::Close).max().unwrap_or(device.last).max(device.last);
-    closed.since(opened)
+/// What a device did, how it spent its time, and on which streams.
+fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
+    let gpu = format!("GPU {}", time.device.0);
+    let (count, nanos) = profile
+        .devices()
+        .iter()
+        .find(|device| device.device == time.device)
+        .map_or((0, 0), |device| (device.count, device.nanos));
+    let mut lines = vec![
+        format!(
+            "{gpu}: {count} activities, {nanos} ns in all, busy {:.1} % of {:.3} s",
+            percent(time.busy, time.window),
+            time.window as f64 / 1e9
+        ),
+        format!("{gpu} window_ns {} = busy {} + idle {}", time.window, time.busy, time.idle),
+        idle(profile, time, &gpu),
+        streams(profile, time, &gpu),
+    ];
+    if time.late_count > 0 {
+        lines.push(format!(
+            "{gpu} late: {} activities came too late to count as busy, {} ns",
+            time.late_count, time.late
+        ));
+    }
+    lines
 }
 
-fn device_line(device: &DeviceUse, window: u64) -> String {
-    let share = if window == 0 { 0.0 } else { 100.0 * device.busy as f64 / window as f64 };
-    format!(
-        "GPU {}: {} activities, {} ns in all, busy {share:.1} % of {:.3} s",
-        device.device.0,
-        device.count,
-        device.nanos,
-        window as f64 / 1e9
-    )
+/// `GPU 0 idle_ns N = host_late A + …`: by cause where work ended a gap, and what lay before and after.
+fn idle(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
+    let of = |wanted: &dyn Fn(Idle) -> bool| -> u64 {
+        let idle = profile.idle().iter().filter(|sample| sample.device == time.device && wanted(sample.idle));
+        idle.map(|sample| sample.nanos).sum()
+    };
+    let mut line = format!("{gpu} idle_ns {} =", time.idle);
+    for cause in Cause::ALL {
+        let nanos = of(&|idle| matches!(idle, Idle::Between(_, because) if because == cause));
+        let _ = write!(line, " {} {nanos} +", cause.word());
+    }
+    let opening = of(&|idle| matches!(idle, Idle::Opening(..)));
+    let _ = write!(line, " opening {opening} + closing {}", of(&|idle| idle == Idle::Closing));
+    line
+}
+
+/// The busiest streams of a device, with their share of its window.
+fn streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
+    let mut streams: Vec<_> =
+        profile.streams().iter().filter(|stream| stream.device == time.device).collect();
+    streams.sort_by_key(|stream| (Reverse(stream.nanos), stream.stream));
+    let mut line = format!("{gpu} streams: {}", streams.len());
+    for StreamUse { stream, count, nanos, .. } in streams.iter().take(TOP) {
+        let name = match stream {
+            Some((context, stream)) => format!("stream {} of context {}", stream.0, context.0),
+            None => "further streams".to_owned(),
+        };
+        let _ = write!(line, "; {name} {:.1} % in {count}", percent(*nanos, time.window));
+    }
+    line
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 /// The kernels that took most time, over all devices.
@@ -100,7 +143,7 @@ fn top(profile: &Profile) -> Vec<String> {
     let all: u64 = profile.works().iter().map(|work| work.weight.nanos).sum();
     kernels.sort_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(b.2)));
     let line = |(place, (nanos, count, name)): (usize, &(u64, u64, &str))| {
-        let share = if all == 0 { 0.0 } else { 100.0 * *nanos as f64 / all as f64 };
+        let share = percent(*nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
     kernels.iter().take(TOP).enumerate().map(line).collect()

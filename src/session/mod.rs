@@ -368,6 +368,13 @@ impl Session {
                 write::file(path, |out| export::write_svg(profile, &options, out))
             }
             Format::Csv => write::file(path, |out| export::write_csv(profile, out)),
+            Format::IdleFolded => {
+                write::file(path, |out| export::write_idle_folded(profile, &FoldedOptions { unit }, out))
+            }
+            Format::IdleSvg => {
+                let options = SvgOptions { unit, ..SvgOptions::idle() };
+                write::file(path, |out| export::write_idle_svg(profile, &options, out))
+            }
             Format::Activities | Format::Gfr => streams.publish(format, path),
         })
     }

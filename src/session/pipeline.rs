@@ -11,6 +11,7 @@ use crate::cupti::{Api, Names};
 use crate::join::Join;
 use crate::profile::Profile;
 use crate::record::{ContextFlags, ContextId, LabelId, Launch, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::timeline::Timeline;
 use crate::unwind::ModuleMap;
 
 use super::stream::Streams;
@@ -40,6 +41,7 @@ pub(super) struct Pipeline {
 struct Rows {
     join: Join,
     aggregate: Aggregate,
+    timeline: Timeline,
     profile: Profile,
     streams: Streams,
     threads: HashSet<ThreadId>,
@@ -59,6 +61,7 @@ impl Pipeline {
             rows: Rows {
                 join: Join::default(),
                 aggregate: Aggregate::default(),
+                timeline: Timeline::default(),
                 profile: Profile::default(),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
@@ -140,7 +143,7 @@ impl Pipeline {
     /// Gives up on what has no partner yet, and puts everything into the profile.
     pub(super) fn finish(&mut self) {
         let rows = &mut self.rows;
-        rows.join.finish(&mut (&mut rows.aggregate, &mut rows.streams));
+        rows.join.finish(&mut (&mut rows.aggregate, (&mut rows.timeline, &mut rows.streams)));
         for (loss, count) in capture::losses() {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
@@ -155,6 +158,7 @@ impl Pipeline {
             }
         }
         rows.aggregate.fill(&mut rows.profile);
+        rows.timeline.fill(&mut rows.profile);
     }
 
     pub(super) fn join(&self) -> &Join {
@@ -182,10 +186,12 @@ impl Rows {
         match row {
             Row::Launch(launch) => {
                 let launch = &Launch { context: self.merged(launch.context), ..*launch };
-                self.join.push_launch(launch, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push_launch(launch, &mut sinks);
             }
             Row::Activity(activity) => {
-                self.join.push_activity(activity, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push_activity(activity, &mut sinks);
             }
             Row::Context { id, thread, flags, frames } => {
                 let first = self.profile.merge_context(*id, *thread, *flags, frames);
@@ -197,7 +203,9 @@ impl Rows {
                 self.note_thread(*thread);
             }
             Row::Window { .. } => {
-                self.join.push(row, &mut (&mut self.aggregate, &mut self.streams));
+                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
+                self.join.push(row, &mut sinks);
+                self.timeline.row(row);
                 self.profile.push(row);
             }
             _ => self.profile.push(row),

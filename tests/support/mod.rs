@@ -2,6 +2,10 @@
 //! runs of them under gpuflame, and what came out beside what really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
 
+#[cfg(feature = "cli")]
+pub mod command;
+pub mod hand;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -186,11 +190,16 @@ impl Done {
 
     /// The folded stacks: frames, root first, and weight.
     pub fn folded(&self) -> Vec<(Vec<String>, u64)> {
+        self.folded_file("out.folded")
+    }
+
+    /// The same from another file.
+    pub fn folded_file(&self, name: &str) -> Vec<(Vec<String>, u64)> {
         let line = |line: &str| {
             let (stack, weight) = line.rsplit_once(' ').unwrap();
             (stack.split(';').map(str::to_owned).collect(), weight.parse().unwrap())
         };
-        self.file("out.folded").lines().filter(|text| !text.starts_with("# ")).map(line).collect()
+        self.file(name).lines().filter(|text| !text.starts_with("# ")).map(line).collect()
     }
 
     /// GPU time by (call site, leaf), the API call left out: what the truth file can be held against.

@@ -85,7 +85,9 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
     }
-    let (start, end) = stream.book(thread.enter.get() + clock::LAUNCH_LATENCY, order.duration);
+    // Callbacks may have taken longer than the latency: nothing starts before it is submitted.
+    let earliest = clock::now().max(thread.enter.get() + clock::LAUNCH_LATENCY);
+    let (start, end) = stream.book(earliest, order.duration);
     let device = stream.context.device;
     let skewed = |time: u64| time.wrapping_add_signed(settings.skew_ns * i64::from(device));
     let mut work = Work {

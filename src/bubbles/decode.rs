@@ -1,0 +1,200 @@
+//! How long the decoding steps of an inference server take, from a frame that each step enters once.
+
+use std::io::Write;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::import::{CpuKind, CpuOp, Event, Fork, Sink, Wants};
+
+/// The servers whose steps we can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framework {
+    /// Steps begin in the scheduler's `get_next_batch_to_run`.
+    Sglang,
+    /// Steps begin in the engine core's `step_with_batch_queue`.
+    Vllm,
+    /// Steps are the profiler's `ProfileStep#N[15.2 ms]`.
+    FastDeploy,
+}
+
+impl FromStr for Framework {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        match word {
+            "sglang" => Ok(Self::Sglang),
+            "vllm" => Ok(Self::Vllm),
+            "fastdeploy" | "fd" => Ok(Self::FastDeploy),
+            _ => {
+                let message = format!("`{word}` is no framework; use sglang, vllm or fastdeploy (fd)");
+                Err(Error::new(ErrorKind::Setting, message))
+            }
+        }
+    }
+}
+
+impl Framework {
+    /// Whether a Python frame of this name begins a step: by file and function; the line in between changes
+    /// with every release.
+    fn begins(self, name: &str) -> bool {
+        let (file, function) = match self {
+            Self::Sglang => ("sglang/srt/managers/scheduler.py", "get_next_batch_to_run"),
+            Self::Vllm => ("vllm/v1/engine/core.py", "step_with_batch_queue"),
+            Self::FastDeploy => return false,
+        };
+        name.split_once("): ").is_some_and(|(place, called)| {
+            let at_file = place.rsplit_once('(').is_some_and(|(path, line)| {
+                path.ends_with(file) && !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit())
+            });
+            at_file && called == function
+        })
+    }
+
+    /// What was looked for, in a sentence.
+    fn looked_for(self) -> &'static str {
+        match self {
+            Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
+            Self::Vllm => "Python frame `…vllm/v1/engine/core.py(…): step_with_batch_queue`",
+            Self::FastDeploy => "`ProfileStep#N[… ms]`",
+        }
+    }
+}
+
+/// A [`Sink`] that keeps the steps of a framework.
+#[derive(Clone, Debug)]
+pub struct DecodeSteps {
+    framework: Framework,
+    starts: Vec<i64>,
+    durations: Vec<i64>,
+}
+
+impl DecodeSteps {
+    /// A sink that has seen nothing.
+    pub fn new(framework: Framework) -> Self {
+        Self { framework, starts: Vec::new(), durations: Vec::new() }
+    }
+
+    fn is_step(&self, step: &CpuOp<'_>) -> bool {
+        self.framework == Framework::FastDeploy && step.kind == CpuKind::Step && has_time(&step.name.decode())
+    }
+
+    /// The steps of `min` to `max` nanoseconds. For servers whose steps are the gaps between frames, only
+    /// the first half of the time is looked at: later there is less to decode.
+    ///
+    /// # Errors
+    /// `Format` where there are none.
+    pub fn latencies(mut self, min: i64, max: i64) -> Result<Latencies> {
+        if self.framework != Framework::FastDeploy {
+            self.starts.sort_unstable();
+            if let (Some(first), Some(last)) = (self.starts.first(), self.starts.last()) {
+                let half = first + (last - first) / 2;
+                self.starts.retain(|&start| start <= half);
+            }
+            self.durations = self.starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        }
+        let found = self.durations.len();
+        self.durations.retain(|duration| (min..=max).contains(duration));
+        if self.durations.is_empty() {
+            let what = match found {
+                0 => format!("no steps found: the trace has no {}", self.framework.looked_for()),
+                _ => format!(
+                    "none of the {found} steps takes {} to {} ms; give other bounds (--min-ms, --max-ms)",
+                    super::micros(min / 1000),
+                    super::micros(max / 1000)
+                ),
+            };
+            return Err(Error::new(ErrorKind::Format, what));
+        }
+        let mut sorted = self.durations.clone();
+        sorted.sort_unstable();
+        Ok(Latencies { in_order: self.durations, sorted })
+    }
+}
+
+impl Sink for DecodeSteps {
+    fn wants(&self) -> Wants {
+        if self.framework == Framework::FastDeploy { Wants::STEPS } else { Wants::PYTHON }
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Python(frame) if self.framework.begins(&frame.name.decode()) => {
+                self.starts.push(frame.start)
+            }
+            Event::Cpu(step) if self.is_step(step) => self.durations.push(step.end - step.start),
+            _ => {}
+        }
+    }
+}
+
+impl Fork for DecodeSteps {
+    fn fork(&self) -> Self {
+        Self::new(self.framework)
+    }
+
+    fn join(&mut self, later: Self) {
+        self.starts.extend(later.starts);
+        self.durations.extend(later.durations);
+    }
+}
+
+/// `ProfileStep#N[15.2 ms]`, whatever follows.
+fn has_time(name: &str) -> bool {
+    let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let Some(rest) = name.strip_prefix("ProfileStep#") else { return false };
+    let number = digits(rest);
+    let Some(rest) = rest[number..].strip_prefix('[').filter(|_| number > 0) else { return false };
+    let behind = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    behind.len() < rest.len() && behind.trim_start().starts_with("ms]")
+}
+
+/// How long steps took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Latencies {
+    in_order: Vec<i64>,
+    sorted: Vec<i64>,
+}
+
+impl Latencies {
+    /// Nanoseconds, in the order of the trace.
+    pub fn all(&self) -> &[i64] {
+        &self.in_order
+    }
+
+    /// What to print: a name and a value in milliseconds each. Percentiles are linear between neighbours;
+    /// the deviation is that of the population.
+    pub fn rows(&self) -> Vec<(&'static str, f64)> {
+        let count = self.sorted.len() as f64;
+        let mean = self.sorted.iter().map(|&value| i128::from(value)).sum::<i128>() as f64 / count;
+        let variance = self.sorted.iter().map(|&value| (value as f64 - mean).powi(2)).sum::<f64>() / count;
+        let millis = |nanos: f64| nanos / 1e6;
+        vec![
+            ("Mean", millis(mean)),
+            ("Std Dev", millis(variance.sqrt())),
+            ("Min", millis(self.sorted[0] as f64)),
+            ("Max", millis(self.sorted[self.sorted.len() - 1] as f64)),
+            ("Median", millis(self.percentile(50.0))),
+            ("P90", millis(self.percentile(90.0))),
+            ("P95", millis(self.percentile(95.0))),
+            ("P99", millis(self.percentile(99.0))),
+        ]
+    }
+
+    fn percentile(&self, percent: f64) -> f64 {
+        let at = percent / 100.0 * (self.sorted.len() - 1) as f64;
+        let (low, high) = (self.sorted[at.floor() as usize] as f64, self.sorted[at.ceil() as usize] as f64);
+        low + (high - low) * at.fract()
+    }
+
+    /// Writes `latency_ms` and a line for each step.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn write(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "latency_ms")?;
+        for nanos in &self.in_order {
+            writeln!(out, "{}.{:06}", nanos / 1_000_000, nanos % 1_000_000)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! The operations of a stretch of time, as a table in the order of their start.
+
+use std::io::Write;
+use std::str::FromStr;
+
+use super::ops::{Ops, TracedOp};
+use crate::error::{Error, ErrorKind, Result};
+use crate::import::json_micros;
+
+/// A stretch of time, ends included, in nanoseconds on the trace's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first nanosecond.
+    pub first: i64,
+    /// The last.
+    pub last: i64,
+}
+
+impl FromStr for Window {
+    type Err = Error;
+
+    /// `START,END` in microseconds, with as many digits behind the point as you like.
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |what: &str| {
+            let message =
+                format!("Invalid time range format. Expected: start,end (microseconds); `{text}` {what}");
+            Error::new(ErrorKind::Setting, message)
+        };
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let [first, last] = parts[..] else {
+            return Err(wrong("is not two numbers with a comma between them"));
+        };
+        let number =
+            |text: &str| json_micros(text).ok_or_else(|| wrong(&format!("has no number in `{text}`")));
+        let window = Self { first: number(first)?, last: number(last)? };
+        if window.first > window.last { Err(wrong("ends before it starts")) } else { Ok(window) }
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub struct Extract {
+    ops: Ops,
+}
+
+impl Extract {
+    /// Puts the operations in order; those that began at the same time stay in that of the file.
+    pub fn new(mut ops: Ops) -> Self {
+        ops.ops.sort_by_key(|op| op.start);
+        Self { ops }
+    }
+
+    /// The operations, by start.
+    pub fn ops(&self) -> &[TracedOp] {
+        &self.ops.ops
+    }
+
+    /// The name of one of them.
+    pub fn name(&self, op: &TracedOp) -> &str {
+        self.ops.names.text(op.name)
+    }
+
+    /// Writes the table. `compat`: durations as the difference of two `f64`, whose last digits are noise.
+    ///
+    /// # Errors
+    /// What `out` reports.
+    pub fn write(&self, compat: bool, out: &mut impl Write) -> Result<()> {
+        let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
+            .map(|number| super::quoted(self.ops.names.text(number)))
+            .collect::<Result<_>>()?;
+        writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
+        let mut line = Vec::new();
+        for op in self.ops() {
+            line.clear();
+            line.extend_from_slice(&quoted[op.name as usize]);
+            push_micros(op.start, &mut line);
+            push_micros(op.end, &mut line);
+            if compat {
+                write!(line, ",{:?}", op.end as f64 / 1000.0 - op.start as f64 / 1000.0)?;
+            } else {
+                push_micros(op.end.saturating_sub(op.start), &mut line);
+            }
+            line.push(b'\n');
+            out.write_all(&line)?;
+        }
+        Ok(())
+    }
+}
+
+/// As [`super::micros`], without making a string of it: there may be millions.
+fn push_micros(nanos: i64, line: &mut Vec<u8>) {
+    let mut digits = *b"00000000000000000000.000";
+    let (mut whole, fraction) = (nanos.unsigned_abs() / 1000, (nanos.unsigned_abs() % 1000) as u16);
+    for (place, value) in [(21, fraction / 100), (22, fraction / 10 % 10), (23, fraction % 10)] {
+        digits[place] += value as u8;
+    }
+    let mut first = 20;
+    while first == 20 || whole > 0 {
+        first -= 1;
+        digits[first] = b'0' + (whole % 10) as u8;
+        whole /= 10;
+    }
+    let zeros = digits[22..].iter().rev().take_while(|&&digit| digit == b'0').count();
+    line.extend_from_slice(if nanos < 0 { b",-" } else { b"," });
+    line.extend_from_slice(&digits[first..24 - zeros]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_elsewhere() {
+        for nanos in [0, 1, 10, 100, 1000, 12_345, 120_300, -1, -1_500, i64::MAX, i64::MIN] {
+            let mut line = Vec::new();
+            push_micros(nanos, &mut line);
+            assert_eq!(String::from_utf8(line).unwrap(), format!(",{}", crate::bubbles::micros(nanos)));
+        }
+    }
+
+    #[test]
+    fn a_window_is_two_numbers_of_microseconds() {
+        assert_eq!("1,2".parse::<Window>().unwrap(), Window { first: 1000, last: 2000 });
+        let window = "2684054.000, 2687705.2505".parse::<Window>().unwrap();
+        assert_eq!(window, Window { first: 2_684_054_000, last: 2_687_705_251 });
+        for (text, what) in
+            [("1", "comma"), ("1,2,3", "comma"), ("1,x", "`x`"), ("1,NaN", "`NaN`"), ("3,2", "ends before")]
+        {
+            let message = text.parse::<Window>().unwrap_err().to_string();
+            assert!(message.starts_with("Invalid time range format. Expected: start,end"), "{message}");
+            assert!(message.contains(what), "{message}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What ran when, and where the GPU stood still in between: for other tools' traces, in one pass.
+//!
+//! Three questions: which operations lie in a stretch of time ([`Extract`]), what an average step of an
+//! inference server looks like and where its bubbles are ([`Stats`]), and how long steps take
+//! ([`DecodeSteps`]). Times are integers to the last; only averages are fractions.
+
+mod decode;
+mod extract;
+mod ops;
+mod stats;
+
+pub use decode::{DecodeSteps, Framework, Latencies};
+pub use extract::{Extract, Window};
+pub use ops::{Names, Ops, TracedOp, TracedStep};
+pub use stats::{Average, Bubbles, Stats, StatsOptions, StatsReport};
+
+/// A text as a field of a CSV file, in quotes where it must be.
+fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
+    let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
+    let failed = |error: String| crate::error::Error::new(crate::error::ErrorKind::Io, error);
+    out.write_record([text]).map_err(|error| failed(error.to_string()))?;
+    let mut field = out.into_inner().map_err(|error| failed(error.to_string()))?;
+    field.pop();
+    Ok(field)
+}
+
+/// Nanoseconds as microseconds, exactly, in the shortest form that has a point: `12.345`, `7.0`.
+pub(crate) fn micros(nanos: i64) -> String {
+    let (whole, fraction) = (nanos.unsigned_abs() / 1000, nanos.unsigned_abs() % 1000);
+    let digits = format!("{fraction:03}");
+    let digits = digits.trim_end_matches('0');
+    let sign = if nanos < 0 { "-" } else { "" };
+    format!("{sign}{whole}.{}", if digits.is_empty() { "0" } else { digits })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn microseconds_are_exact_and_short() {
+        for (nanos, text) in [
+            (0, "0.0"),
+            (7_000, "7.0"),
+            (12_345, "12.345"),
+            (12_300, "12.3"),
+            (1, "0.001"),
+            (-1_500, "-1.5"),
+            (1_712_195_495_505_583_173, "1712195495505583.173"),
+            (i64::MIN, "-9223372036854775.808"),
+        ] {
+            assert_eq!(super::micros(nanos), text);
+        }
+    }
+}

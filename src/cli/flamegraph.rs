@@ -1,0 +1,78 @@
+//! `gpuflame flamegraph`: a recording as a flame graph, or as the folded stacks that it is made of.
+
+use std::io::{IsTerminal, stdout};
+
+use clap::{Args, ValueEnum};
+
+use super::explain::explain;
+use super::input::Source;
+use super::output::Target;
+use super::{Console, Ended, Outcome, usage};
+use crate::aggregate::Aggregate;
+use crate::export::{
+    FoldedOptions, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+};
+use crate::symbolize::SymbolizeOptions;
+
+/// Draw GPU time by launching stack.
+#[derive(Debug, Args)]
+pub(super) struct Flamegraph {
+    /// The recording (`-`: standard input).
+    input: Source,
+    /// Where to write [default: standard output].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Target>,
+    /// What to write [default: by the ending of FILE, else svg].
+    #[arg(short, long)]
+    format: Option<Format>,
+    /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
+    #[arg(long)]
+    idle: bool,
+    /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
+    #[arg(short, long, default_value = "ns")]
+    unit: Unit,
+    /// The heading of the picture.
+    #[arg(long)]
+    title: Option<String>,
+    /// Show the frames inside CUDA's libraries and those below `main` as well.
+    #[arg(long)]
+    internal_frames: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A picture that zooms and searches in a browser.
+    Svg,
+    /// A line for each stack, as flame graph tools read them.
+    Folded,
+}
+
+impl Flamegraph {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let target = self.output.clone().unwrap_or(Target::Stdout);
+        let format = self.format.unwrap_or_else(|| match target.ending() {
+            Some("folded" | "txt" | "collapsed") => Format::Folded,
+            _ => Format::Svg,
+        });
+        if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
+            return Err(usage("a picture is no use on a terminal; add `-o flame.svg`, or `--format folded`"));
+        }
+        let options = SymbolizeOptions { internal_frames: self.internal_frames };
+        let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
+        let folded = FoldedOptions { unit: self.unit };
+        target.write(console, |mut out| match (format, self.idle) {
+            (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
+            (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
+            (Format::Svg, false) => write_svg(&profile, &self.svg_options(), &mut out),
+            (Format::Svg, true) => write_idle_svg(&profile, &self.svg_options(), &mut out),
+        })?;
+        Ok(Ended::Well)
+    }
+
+    fn svg_options(&self) -> SvgOptions {
+        let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
+        options.unit = self.unit;
+        options.title = self.title.clone().unwrap_or(options.title);
+        options
+    }
+}

@@ -1,0 +1,100 @@
+//! `gpuflame info`: what a recording holds, how much of it is linked, and what was lost.
+
+use clap::Args;
+
+use super::explain::{Explained, explain};
+use super::input::Source;
+use super::output::Target;
+use super::report::{self, Cell, Format, Table};
+use super::{Console, Ended, Outcome};
+use crate::aggregate::Aggregate;
+use crate::record::{Missing, WindowEdge};
+use crate::symbolize::SymbolizeOptions;
+
+/// Say what a recording holds.
+#[derive(Debug, Args)]
+pub(super) struct Info {
+    /// The recording (`-`: standard input).
+    input: Source,
+    /// How to write it.
+    #[arg(short, long, default_value = "text")]
+    format: Format,
+    /// Where to write.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: Target,
+}
+
+impl Info {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let explained = explain(&self.input, SymbolizeOptions::default(), console, None::<Aggregate>)?;
+        let tables = [facts(&explained), devices(&explained), losses(&explained)];
+        self.output.write(console, |out| report::write(&tables, self.format, out))?;
+        Ok(Ended::Well)
+    }
+}
+
+fn facts(explained: &Explained) -> Table {
+    let Explained { profile, tally, .. } = explained;
+    let mut table = Table::new("facts", &["what", "value"]);
+    let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
+    fact("launches", Cell::Count(tally.launches.seen));
+    for (word, count) in tally.launches.parts() {
+        fact(&format!("launches {}", word.replace('_', " ")), Cell::Count(count));
+    }
+    fact("activities", Cell::Count(tally.activities.seen));
+    for (word, count) in tally.activities.parts() {
+        fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
+    }
+    fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
+    fact("stacks", Cell::Count(profile.contexts().len() as u64));
+    fact("frames without a name", Cell::Count(explained.unnamed));
+    fact("kernels", Cell::Count(profile.kernels().len() as u64));
+    fact("modules", Cell::Count(profile.modules().len() as u64));
+    for &(edge, time) in profile.windows() {
+        let what = if edge == WindowEdge::Open { "window opened" } else { "window closed" };
+        fact(
+            what,
+            Cell::Text(format!("{}.{:09} s since 1970", time.0 / 1_000_000_000, time.0 % 1_000_000_000)),
+        );
+    }
+    table
+}
+
+fn devices(explained: &Explained) -> Table {
+    const COLUMNS: [&str; 7] =
+        ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
+    let mut table = Table::new("devices", &COLUMNS);
+    let profile = &explained.profile;
+    for device in profile.devices() {
+        // A device whose activities have no times was neither busy nor idle.
+        let time = profile.times().iter().find(|time| time.device == device.device);
+        let [busy, idle, window] = time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
+        table.row([
+            Cell::Text(format!("GPU {}", device.device.0)),
+            Cell::Count(device.count),
+            Cell::Nanos(device.nanos),
+            Cell::Nanos(busy),
+            Cell::Nanos(idle),
+            Cell::Nanos(window),
+            Cell::share(busy, window),
+        ]);
+    }
+    table
+}
+
+/// What is in no total.
+fn losses(explained: &Explained) -> Table {
+    let mut table = Table::new("losses", &["lost", "count"]);
+    let untimed = explained.tally.activities.untimed;
+    let mut loss = |what: &str, count| {
+        if count > 0 {
+            table.row([what.into(), Cell::Count(count)]);
+        }
+    };
+    loss(Missing::Untimed.word(), untimed);
+    loss("records_damaged", explained.damaged);
+    for (kind, count) in explained.profile.losses() {
+        loss(kind.label(), count);
+    }
+    table
+}

@@ -1,0 +1,100 @@
+//! The `gpuflame` command: one file a verb. Each reads a recording or a trace, asks the same functions
+//! that the injected library asks, and writes what they say.
+//!
+//! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
+//! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
+
+mod explain;
+mod flamegraph;
+mod info;
+mod input;
+mod output;
+mod report;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::{Error, ErrorKind};
+
+/// What a verb ends with.
+type Outcome = std::result::Result<Ended, Error>;
+
+/// How a verb ended that could do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Well.
+    Well,
+}
+
+/// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
+///
+/// Reads what GPUFLAME_FORMATS=gfr recorded. `-` is standard input or output.
+#[derive(Debug, Parser)]
+#[command(name = "gpuflame", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 it could not be done, 2 the command line makes no sense.")]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Show no progress and no remarks; a failure is still told, in one line.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Flamegraph(flamegraph::Flamegraph),
+    Info(info::Info),
+    Top(top::Top),
+}
+
+/// Runs the command of this process.
+pub fn run() -> ExitCode {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => {
+            // Where not even this can be written nobody is left to tell.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let console = Console { quiet: command.quiet };
+    let outcome = match &command.verb {
+        Verb::Flamegraph(verb) => verb.run(console),
+        Verb::Info(verb) => verb.run(console),
+        Verb::Top(verb) => verb.run(console),
+    };
+    match outcome {
+        Ok(Ended::Well) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&error);
+            ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
+        }
+    }
+}
+
+/// Standard error, as far as it is wanted.
+#[derive(Clone, Copy, Debug)]
+struct Console {
+    quiet: bool,
+}
+
+impl Console {
+    /// Tells something that is no failure, in one line.
+    fn remark(self, text: impl std::fmt::Display) {
+        if !self.quiet {
+            say(&text);
+        }
+    }
+}
+
+fn say(text: &impl std::fmt::Display) {
+    let line: String = text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    eprintln!("gpuflame: {line}");
+}
+
+/// A command line that cannot mean anything.
+fn usage(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Setting, message)
+}

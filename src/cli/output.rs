@@ -1,0 +1,137 @@
+//! Where a verb writes to: standard output, or a file that gets its name when all of it is there.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::Console;
+use crate::error::{Error, Result};
+
+/// What a verb writes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// `-`.
+    Stdout,
+    /// A file.
+    File(PathBuf),
+}
+
+impl FromStr for Target {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+    }
+}
+
+impl Target {
+    /// What `name.ENDING` ends in, for guessing a format.
+    pub(super) fn ending(&self) -> Option<&str> {
+        match self {
+            Self::Stdout => None,
+            Self::File(path) => path.extension()?.to_str(),
+        }
+    }
+
+    /// Has `content` write everything. A file that is there is replaced by the whole new one, or stays.
+    ///
+    /// # Errors
+    /// `content`'s, and those of the file, with its name.
+    pub(super) fn write(
+        &self,
+        console: Console,
+        content: impl FnOnce(&mut dyn Write) -> Result<()>,
+    ) -> Result<()> {
+        match self {
+            Self::Stdout => {
+                let mut closed = false;
+                let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
+                let written = content(&mut out).and_then(|()| Ok(out.flush()?));
+                drop(out.into_parts());
+                // Whoever read has enough of it: `gpuflame top x | head`.
+                if closed { Ok(()) } else { written }
+            }
+            Self::File(path) => {
+                whole_file(path, content).map_err(|error| refusal(path, error))?;
+                console.remark(format!("wrote {}", path.display()));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Standard output, and whether its reader went away.
+struct Stdout<'a> {
+    closed: &'a mut bool,
+}
+
+impl Write for Stdout<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes);
+        *self.closed |= written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = io::stdout().flush();
+        *self.closed |= flushed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        flushed
+    }
+}
+
+fn refusal(path: &Path, error: Error) -> Error {
+    error.within(format!("{} was not written", path.display()))
+}
+
+/// Writes to a temporary name in the same folder, and renames. A device or a pipe is written as it is.
+fn whole_file(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    let is_special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
+    if is_special {
+        let mut out = BufWriter::new(File::options().write(true).open(path)?);
+        content(&mut out)?;
+        return Ok(out.flush()?);
+    }
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        let error = io::Error::new(io::ErrorKind::NotFound, "its folder does not exist; make it first");
+        return Err(error.into());
+    }
+    let part = Part::create(path)?;
+    let mut out = BufWriter::with_capacity(1 << 16, &part.file);
+    content(&mut out)?;
+    out.flush()?;
+    drop(out);
+    part.publish(path)
+}
+
+/// A file under a temporary name, which goes away unless it is published.
+struct Part {
+    path: PathBuf,
+    file: File,
+    published: bool,
+}
+
+impl Part {
+    fn create(target: &Path) -> Result<Self> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let path = PathBuf::from(name);
+        let file = File::create(&path)?;
+        Ok(Self { path, file, published: false })
+    }
+
+    fn publish(mut self, target: &Path) -> Result<()> {
+        fs::rename(&self.path, target)?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What a verb has to say as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for
+//! programs. A verb makes the tables once, and all three say the same.
+
+use std::io::Write;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How to write a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Aligned columns.
+    #[default]
+    Text,
+    /// A table after the other, an empty line in between.
+    Csv,
+    /// One object: the tables by name, each a list of rows.
+    Json,
+}
+
+/// A value of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    Text(String),
+    Count(u64),
+    /// A span of time.
+    Nanos(u64),
+    /// Percent.
+    Share(f64),
+    Nothing,
+}
+
+/// A table: the machine's names of its columns (`total_ns` is headed `total` for people), and its rows.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    name: &'static str,
+    columns: &'static [&'static str],
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    pub(super) fn new(name: &'static str, columns: &'static [&'static str]) -> Self {
+        Self { name, columns, rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+        debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.columns.len()), "{}", self.name);
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Cell {
+    /// What a share of `whole` `part` is.
+    pub(super) fn share(part: u64, whole: u64) -> Self {
+        if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
+    }
+
+    fn for_people(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(count) => grouped(*count),
+            Self::Nanos(nanos) => human(*nanos),
+            Self::Share(percent) => format!("{percent:.1} %"),
+            Self::Nothing => "-".to_owned(),
+        }
+    }
+
+    fn for_csv(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Count(number) | Self::Nanos(number) => number.to_string(),
+            Self::Share(percent) => format!("{percent:.4}"),
+            Self::Nothing => String::new(),
+        }
+    }
+
+    fn for_json(&self) -> Value {
+        match self {
+            Self::Text(text) => Value::from(text.as_str()),
+            Self::Count(number) | Self::Nanos(number) => Value::from(*number),
+            Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
+            Self::Nothing => Value::Null,
+        }
+    }
+}
+
+/// Writes `tables`.
+pub(super) fn write(tables: &[Table], format: Format, out: &mut dyn Write) -> Result<()> {
+    match format {
+        Format::Text => text(tables, out),
+        Format::Csv => csv(tables, out),
+        Format::Json => json(tables, out),
+    }
+}
+
+fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+    for (at, table) in tables.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        let heads = table.columns.iter().map(|column| head(column).to_owned()).collect();
+        let mut lines: Vec<Vec<String>> = vec![heads];
+        lines.extend(table.rows.iter().map(|row| row.iter().map(Cell::for_people).collect()));
+        let widths: Vec<usize> = (0..table.columns.len())
+            .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
+            .collect();
+        // Text stands to the left, numbers to the right.
+        let is_text = |column: usize| table.rows.iter().any(|row| matches!(row[column], Cell::Text(_)));
+        for line in &lines {
+            let fields = line.iter().enumerate().map(|(column, field)| match is_text(column) {
+                true => format!("{field:<width$}", width = widths[column]),
+                false => format!("{field:>width$}", width = widths[column]),
+            });
+            writeln!(out, "{}", fields.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+    }
+    Ok(())
+}
+
+/// A column's name without its unit, which people see at each value.
+fn head(column: &str) -> &str {
+    column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
+}
+
+fn csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+    for (at, table) in tables.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        let mut writer = csv::Writer::from_writer(&mut *out);
+        let failed = |error: csv::Error| Error::new(ErrorKind::Io, error.to_string());
+        writer.write_record(table.columns).map_err(failed)?;
+        for row in &table.rows {
+            writer.write_record(row.iter().map(Cell::for_csv)).map_err(failed)?;
+        }
+        writer.flush()?;
+    }
+    Ok(())
+}
+
+fn json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+    let rows = |table: &Table| -> Value {
+        let object = |row: &Vec<Cell>| -> Value {
+            let fields =
+                table.columns.iter().zip(row).map(|(name, cell)| ((*name).to_owned(), cell.for_json()));
+            fields.collect::<Map<_, _>>().into()
+        };
+        table.rows.iter().map(object).collect()
+    };
+    let all: Map<_, _> = tables.iter().map(|table| (table.name.to_owned(), rows(table))).collect();
+    serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+/// A span of time with three places, in the unit that suits it.
+pub(super) fn human(nanos: u64) -> String {
+    let (unit, name) = match nanos {
+        0..1_000 => return format!("{nanos} ns"),
+        1_000..1_000_000 => (1e3, "us"),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    format!("{:.3} {name}", nanos as f64 / unit)
+}
+
+/// `1,588,124`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(format: Format) -> String {
+        let mut kernels = Table::new("kernels", &["name", "count", "total_ns", "share_percent"]);
+        kernels.row([
+            Cell::from("gemm, \"fast\""),
+            Cell::Count(1234),
+            Cell::Nanos(3_099_632),
+            Cell::share(3, 4),
+        ]);
+        kernels.row([Cell::from("add"), Cell::Count(1), Cell::Nanos(7), Cell::Nothing]);
+        let mut losses = Table::new("losses", &["what", "count"]);
+        losses.row([Cell::from("x"), Cell::Count(15)]);
+        let mut out = Vec::new();
+        write(&[kernels, losses], format, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn people_get_columns_that_stand_straight() {
+        let expected = "name          count     total   share\n\
+                        gemm, \"fast\"  1,234  3.100 ms  75.0 %\n\
+                        add               1      7 ns       -\n\
+                        \n\
+                        what  count\n\
+                        x        15\n";
+        assert_eq!(written(Format::Text), expected);
+    }
+
+    #[test]
+    fn programs_get_nanoseconds_with_the_unit_in_the_name() {
+        let expected = "name,count,total_ns,share_percent\n\
+                        \"gemm, \"\"fast\"\"\",1234,3099632,75.0000\n\
+                        add,1,7,\n\
+                        \n\
+                        what,count\n\
+                        x,15\n";
+        assert_eq!(written(Format::Csv), expected);
+        let json: Value = serde_json::from_str(&written(Format::Json)).unwrap();
+        assert_eq!(json["kernels"][0]["total_ns"], 3_099_632);
+        assert_eq!(json["kernels"][1]["share_percent"], Value::Null);
+        assert_eq!(json["losses"][0]["count"], 15);
+    }
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        let all = [0, 999, 1000, 1_588_124].map(grouped);
+        assert_eq!(all, ["0", "999", "1,000", "1,588,124"]);
+    }
+}

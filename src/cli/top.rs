@@ -1,0 +1,181 @@
+//! `gpuflame top`: the kernels, stacks and launches that cost most, heaviest first.
+
+use std::collections::HashMap;
+
+use clap::{Args, ValueEnum};
+
+use super::explain::{Explained, explain};
+use super::input::Source;
+use super::output::Target;
+use super::report::{self, Cell, Format, Table};
+use super::{Console, Ended, Outcome};
+use crate::export::{stack_names, work_name};
+use crate::join::{Launched, Origin, Sink};
+use crate::profile::{Profile, Weight};
+use crate::record::{Activity, CorrelationId, IdMap, Work};
+use crate::stats::Histogram;
+use crate::symbolize::SymbolizeOptions;
+
+/// Show what costs most.
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    /// The recording (`-`: standard input).
+    input: Source,
+    /// What to rank.
+    #[arg(short, long, value_delimiter = ',', default_values = ["kernels", "stacks"])]
+    by: Vec<By>,
+    /// How many rows of each; 0: all.
+    #[arg(short, long, default_value_t = 10)]
+    number: usize,
+    /// How to write it.
+    #[arg(short, long, default_value = "text")]
+    format: Format,
+    /// Where to write.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Kernels, copies and fills by GPU time.
+    Kernels,
+    /// Launching stacks by GPU time.
+    Stacks,
+    /// How long kernels waited between the call that launched them and their start.
+    Delay,
+}
+
+impl Top {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let mut delays = Delays::default();
+        let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut delays)?;
+        let most = if self.number == 0 { usize::MAX } else { self.number };
+        let tables: Vec<_> = self
+            .by
+            .iter()
+            .map(|by| match by {
+                By::Kernels => kernels(&explained, most),
+                By::Stacks => stacks(&explained, most),
+                By::Delay => delays.table(&explained.profile, most),
+            })
+            .collect();
+        self.output.write(console, |out| report::write(&tables, self.format, out))?;
+        Ok(Ended::Well)
+    }
+}
+
+fn gpu_time(profile: &Profile) -> u64 {
+    profile.devices().iter().map(|device| device.nanos).sum()
+}
+
+fn kernels(explained: &Explained, most: usize) -> Table {
+    let profile = &explained.profile;
+    let mut table = Table::new(
+        "kernels",
+        &[
+            "total_ns",
+            "share_percent",
+            "count",
+            "avg_ns",
+            "min_ns",
+            "p50_ns",
+            "p95_ns",
+            "max_ns",
+            "device",
+            "name",
+        ],
+    );
+    let total = gpu_time(profile);
+    let mut works: Vec<_> =
+        profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
+    works.sort_by(|(a_name, a), (b_name, b)| {
+        b.weight.nanos.cmp(&a.weight.nanos).then_with(|| (a_name, a.device).cmp(&(b_name, b.device)))
+    });
+    for (name, work) in works.into_iter().take(most) {
+        table.row([
+            Cell::Nanos(work.weight.nanos),
+            Cell::share(work.weight.nanos, total),
+            Cell::Count(work.weight.count),
+            Cell::Nanos(work.weight.nanos / work.weight.count.max(1)),
+            Cell::Nanos(work.min),
+            Cell::Nanos(work.percentiles[0]),
+            Cell::Nanos(work.percentiles[1]),
+            Cell::Nanos(work.max),
+            Cell::Count(work.device.0.into()),
+            Cell::Text(name),
+        ]);
+    }
+    table
+}
+
+fn stacks(explained: &Explained, most: usize) -> Table {
+    let profile = &explained.profile;
+    let mut sums: HashMap<String, Weight> = HashMap::new();
+    for sample in profile.samples() {
+        let sum = sums.entry(stack_names(profile, sample.place).join(";")).or_default();
+        sum.count += sample.weight.count;
+        sum.nanos += sample.weight.nanos;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
+    let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
+    let total = gpu_time(profile);
+    for (stack, weight) in sums.into_iter().take(most) {
+        table.row([
+            Cell::Nanos(weight.nanos),
+            Cell::share(weight.nanos, total),
+            Cell::Count(weight.count),
+            Cell::Text(stack),
+        ]);
+    }
+    table
+}
+
+/// From the call that launched to the start on the GPU, for each kind of work.
+#[derive(Debug, Default)]
+struct Delays(IdMap<Work, Delay>);
+
+#[derive(Debug, Default)]
+struct Delay {
+    waits: Histogram,
+    sum: u64,
+    most: u64,
+    /// Began before the call did: one of the two clocks is to be doubted.
+    early: u64,
+}
+
+impl Sink for Delays {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) else { return };
+        let delay = self.0.entry(activity.work()).or_default();
+        let wait = activity.start.since(launched.time);
+        delay.early += u64::from(activity.start < launched.time);
+        delay.waits.record(wait);
+        delay.sum = delay.sum.saturating_add(wait);
+        delay.most = delay.most.max(wait);
+    }
+
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
+
+impl Delays {
+    fn table(&self, profile: &Profile, most: usize) -> Table {
+        let mut table =
+            Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
+        let mut delays: Vec<_> =
+            self.0.iter().map(|(work, delay)| (work_name(profile, *work), delay)).collect();
+        delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
+        for (name, delay) in delays.into_iter().take(most) {
+            table.row([
+                Cell::Nanos(delay.sum / delay.waits.count()),
+                Cell::Nanos(delay.waits.percentile(50).min(delay.most)),
+                Cell::Nanos(delay.waits.percentile(95).min(delay.most)),
+                Cell::Nanos(delay.most),
+                Cell::Count(delay.waits.count()),
+                Cell::Count(delay.early),
+                Cell::Text(name),
+            ]);
+        }
+        table
+    }
+}

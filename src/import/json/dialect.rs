@@ -1,0 +1,331 @@
+//! What an event is, from its category and phase, and what its arguments mean, in each dialect.
+//!
+//! | dialect | GPU categories | calls | id | times |
+//! |---|---|---|---|---|
+//! | Paddle | Kernel Memcpy Memset | CudaRuntime | `correlation id` | text in `args` (`ts` is cut to us) |
+//! | Kineto 2021 | Kernel Memcpy Memset | Runtime | `correlation` | whole us |
+//! | Kineto 2022 | kernel gpu_memcpy gpu_memset | cuda_runtime | `correlation` | whole us |
+//! | Kineto 2024 | the same | and cuda_driver | `correlation` | us with three digits |
+//! | Kineto ROCm | the same | cuda_runtime, hip names | `correlation` | us with digits |
+//! | eunomia | GPU_Kernel MemCopy | CUDA_Runtime CUDA_Driver | `correlationId` | us with digits |
+//! | MTIA, Ascend | none known | mtia_runtime | `correlation` | also text |
+
+use super::super::Text;
+use super::super::model::*;
+use super::Seen;
+use super::cursor::{self, Shape, Value, blanks};
+use super::fields::Fields;
+use super::mask::Level;
+use super::number::{integer, micros, unsigned};
+
+/// What an event may be, by its category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Op(OpKind),
+    Call { driver: bool },
+    Cpu(CpuKind),
+    Python,
+    Sync,
+    Other,
+}
+
+fn class(category: &[u8]) -> Class {
+    match category {
+        b"kernel" | b"Kernel" | b"GPU_Kernel" => Class::Op(OpKind::Kernel),
+        b"gpu_memcpy" | b"Memcpy" | b"MemCopy" => Class::Op(OpKind::Copy),
+        b"gpu_memset" | b"Memset" | b"MemSet" => Class::Op(OpKind::Set),
+        b"cuda_runtime"
+        | b"Runtime"
+        | b"CudaRuntime"
+        | b"CUDA_Runtime"
+        | b"mtia_runtime"
+        | b"privateuse1_runtime"
+        | b"xpu_runtime" => Class::Call { driver: false },
+        b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" => Class::Call { driver: true },
+        b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
+        b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
+        | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
+        b"ProfileStep" => Class::Cpu(CpuKind::Step),
+        b"python_function" => Class::Python,
+        b"cuda_sync" => Class::Sync,
+        _ => Class::Other,
+    }
+}
+
+/// Hands the event to `sink` if it was asked for.
+#[inline(always)]
+pub(super) fn emit<L: Level>(
+    bytes: &[u8],
+    fields: &Fields,
+    wants: Wants,
+    seen: &mut Seen,
+    sink: &mut impl Sink,
+) {
+    let class = match fields.category.shape {
+        Shape::String => class(fields.category.of(bytes)),
+        Shape::Escaped => class(text(bytes, fields.category).decode().as_bytes()),
+        _ => Class::Other,
+    };
+    let is_complete = fields.phase.of(bytes) == b"X";
+    let mut event = Reading::<L> { bytes, fields, seen, level: std::marker::PhantomData };
+    let event = match class {
+        Class::Op(kind) if is_complete && wants.has(Wants::OPS) => event.op(kind),
+        Class::Call { driver } if is_complete && wants.has(Wants::CALLS) => event.call(driver),
+        Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.cpu(kind),
+        Class::Python if is_complete && wants.has(Wants::PYTHON) => event.python(),
+        Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.sync(),
+        Class::Other if fields.phase.of(bytes) == b"M" && wants.has(Wants::NAMES) => event.thread(),
+        Class::Other if wants.has(Wants::OTHER) => Some(Event::Other),
+        _ => None,
+    };
+    if let Some(event) = event {
+        sink.event(&event);
+    }
+}
+
+struct Reading<'a, L> {
+    bytes: &'a [u8],
+    fields: &'a Fields,
+    seen: &'a mut Seen,
+    level: std::marker::PhantomData<L>,
+}
+
+impl<'a, L: Level> Reading<'a, L> {
+    #[inline(always)]
+    fn op(&mut self, kind: OpKind) -> Option<Event<'a>> {
+        let mut op = Op { kind, name: text(self.bytes, self.fields.name), ..Op::default() };
+        let mut times = (Value::default(), Value::default());
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"correlation" | b"correlation id" | b"correlationId" => op.correlation = known_id(bytes, value),
+            b"External id" | b"external id" => op.external = known_id(bytes, value),
+            b"device" | b"deviceId" => op.device = small(bytes, value),
+            b"context" | b"contextId" => op.context = small(bytes, value),
+            b"stream" | b"streamId" => op.stream = small(bytes, value),
+            b"graph id" | b"graphId" => op.graph = small(bytes, value).filter(|&id| id != 0),
+            b"graph node id" | b"graphNodeId" => op.graph_node = known_id(bytes, value),
+            b"bytes" | b"size" => op.bytes = unsigned(value.of(bytes)).unwrap_or(0),
+            b"grid" => op.grid = triple(value.of(bytes)),
+            b"block" => op.block = triple(value.of(bytes)),
+            b"registers per thread" => op.registers = small(bytes, value).unwrap_or(0),
+            b"shared memory" => op.shared = small(bytes, value).unwrap_or(0),
+            b"start_time" => times.0 = value,
+            b"end_time" => times.1 = value,
+            _ => {}
+        });
+        (op.start, op.end) = self.times(times)?;
+        let process = id(bytes, self.fields.process);
+        // In Kineto a GPU operation's process is its device, which eunomia writes as `Device_0`.
+        op.process = match process {
+            Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
+            _ => Id::None,
+        };
+        if let Some(name) = op.name.raw().strip_prefix(b"Kernel: ") {
+            op.name = Text::json(name, true);
+        }
+        Some(Event::Op(op))
+    }
+
+    #[inline(always)]
+    fn call(&mut self, driver: bool) -> Option<Event<'a>> {
+        let (mut correlation, mut external) = (None, None);
+        let mut times = (Value::default(), Value::default());
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"correlation" | b"correlation id" | b"correlationId" => correlation = known_id(bytes, value),
+            b"External id" | b"external id" => external = known_id(bytes, value),
+            b"start_time" => times.0 = value,
+            b"end_time" => times.1 = value,
+            _ => {}
+        });
+        let (start, end) = self.times(times)?;
+        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        let mut name = text(bytes, self.fields.name);
+        if let Some(bare) = [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| name.raw().strip_prefix(*p))
+        {
+            name = Text::json(bare, true);
+        }
+        Some(Event::Call(Call { name, start, end, process, thread, correlation, external, driver }))
+    }
+
+    #[inline(always)]
+    fn wants_cpu(&self, kind: CpuKind, wants: Wants) -> bool {
+        wants.has(Wants::CPU) || (wants.has(Wants::STEPS) && self.kind(kind) == CpuKind::Step)
+    }
+
+    /// A step is told by its name where its category does not.
+    #[inline(always)]
+    fn kind(&self, kind: CpuKind) -> CpuKind {
+        let name = self.fields.name.of(self.bytes);
+        if name.starts_with(b"ProfilerStep#") || name.starts_with(b"ProfileStep#") {
+            CpuKind::Step
+        } else {
+            kind
+        }
+    }
+
+    fn cpu(&mut self, kind: CpuKind) -> Option<Event<'a>> {
+        let mut external = None;
+        let mut times = (Value::default(), Value::default());
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"External id" | b"external id" => external = known_id(bytes, value),
+            b"start_time" => times.0 = value,
+            b"end_time" => times.1 = value,
+            _ => {}
+        });
+        let (start, end) = self.times(times)?;
+        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        let name = text(bytes, self.fields.name);
+        Some(Event::Cpu(CpuOp { kind: self.kind(kind), name, start, end, process, thread, external }))
+    }
+
+    fn python(&mut self) -> Option<Event<'a>> {
+        let (mut number, mut parent) = (None, None);
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"Python id" => number = known_id(bytes, value),
+            b"Python parent id" => parent = known_id(bytes, value),
+            _ => {}
+        });
+        let (start, end) = self.times(Default::default())?;
+        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        let name = text(bytes, self.fields.name);
+        Some(Event::Python(PythonFrame { name, start, end, process, thread, id: number, parent }))
+    }
+
+    fn sync(&mut self) -> Option<Event<'a>> {
+        let mut sync = Sync { name: text(self.bytes, self.fields.name), ..Sync::default() };
+        let bytes = self.bytes;
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"correlation" => sync.correlation = known_id(bytes, value),
+            b"device" => sync.device = small(bytes, value),
+            b"stream" => sync.stream = small(bytes, value),
+            _ => {}
+        });
+        (sync.start, sync.end) = self.times(Default::default())?;
+        Some(Event::Sync(sync))
+    }
+
+    /// `process_name` and `thread_name`; other metadata is passed over.
+    fn thread(&mut self) -> Option<Event<'a>> {
+        let bytes = self.bytes;
+        let thread = match self.fields.name.of(bytes) {
+            b"process_name" => Id::None,
+            b"thread_name" => id(bytes, self.fields.thread),
+            _ => return None,
+        };
+        let mut name = Text::default();
+        for_each::<L>(bytes, self.fields.args, |key, value| {
+            if key == b"name" {
+                name = text(bytes, value);
+            }
+        });
+        Some(Event::Thread(ThreadName { process: id(bytes, self.fields.process), thread, name }))
+    }
+
+    /// Start and end: from `ts` and `dur`, or exactly from what Paddle puts into the arguments.
+    #[inline(always)]
+    fn times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
+        let exact = match exact {
+            (start, end) if start.shape == Shape::Missing || end.shape == Shape::Missing => None,
+            (start, end) => moment(start.of(self.bytes)).zip(moment(end.of(self.bytes))),
+        };
+        if let Some(((start, fraction), (end, _))) = exact {
+            self.count(fraction);
+            return Some((start, end));
+        }
+        let time = moment(self.fields.time.of(self.bytes));
+        let Some(((start, fraction), (duration, _))) = time.zip(moment(self.fields.duration.of(self.bytes)))
+        else {
+            self.seen.untimed += 1;
+            return None;
+        };
+        self.count(fraction);
+        Some((start, start.saturating_add(duration)))
+    }
+
+    #[inline(always)]
+    fn count(&mut self, fraction: bool) {
+        self.seen.fractions += u64::from(fraction);
+        self.seen.whole += u64::from(!fraction);
+    }
+}
+
+/// A time, which may be text with blanks around it and a unit behind it (`"12.345 us"`).
+#[inline(always)]
+fn moment(text: &[u8]) -> Option<(i64, bool)> {
+    micros(text).or_else(|| micros(text.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?))
+}
+
+#[inline(always)]
+fn text(bytes: &[u8], value: Value) -> Text<'_> {
+    match value.shape {
+        Shape::Missing => Text::default(),
+        Shape::Escaped => Text::json(value.of(bytes), true),
+        _ => Text::plain(value.of(bytes)),
+    }
+}
+
+/// The number of a process or thread: by itself, in quotes, or with a remark (`"123(Python)"`).
+fn id(bytes: &[u8], value: Value) -> Id<'_> {
+    let raw = value.of(bytes);
+    if let Some(number) = integer(raw) {
+        return Id::Number(number);
+    }
+    match value.shape {
+        Shape::Missing | Shape::Word | Shape::Nested => Id::None,
+        Shape::String | Shape::Escaped => {
+            let digits = raw.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            match raw.get(digits) {
+                Some(b'(') if digits > 0 => integer(&raw[..digits]).map_or(Id::None, Id::Number),
+                _ => Id::Text(text(bytes, value)),
+            }
+        }
+    }
+}
+
+/// An id; 0 is none.
+#[inline(always)]
+fn known_id(bytes: &[u8], value: Value) -> Option<u64> {
+    unsigned(value.of(bytes)).filter(|&id| id != 0)
+}
+
+#[inline(always)]
+fn small(bytes: &[u8], value: Value) -> Option<u32> {
+    unsigned(value.of(bytes)).and_then(|value| u32::try_from(value).ok())
+}
+
+/// `[1, 2, 3]`.
+fn triple(text: &[u8]) -> [u32; 3] {
+    let mut all = [0; 3];
+    let mut numbers = text.split(|byte| !byte.is_ascii_digit()).filter(|word| !word.is_empty());
+    for place in &mut all {
+        *place = numbers.next().and_then(unsigned).and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+    }
+    all
+}
+
+/// Calls `take` with the keys and values of an object. It was stepped over before, but not looked into: one
+/// that makes no sense ends there.
+#[inline(always)]
+fn for_each<L: Level>(bytes: &[u8], object: Value, mut take: impl FnMut(&[u8], Value)) {
+    if object.shape != Shape::Nested || bytes[object.start as usize] != b'{' {
+        return;
+    }
+    let mut at = blanks(bytes, object.start as usize + 1);
+    while bytes[at] == b'"' && at < object.end as usize {
+        let Ok(key) = cursor::string::<L>(bytes, at + 1) else { return };
+        let Ok(behind) = cursor::colon(bytes, key.end as usize + 1) else { return };
+        let Ok((value, next)) = cursor::value::<L>(bytes, behind) else { return };
+        match key.shape {
+            Shape::Escaped => take(text(bytes, key).decode().as_bytes(), value),
+            _ => take(key.of(bytes), value),
+        }
+        at = blanks(bytes, next);
+        if bytes[at] != b',' {
+            return;
+        }
+        at = blanks(bytes, at + 1);
+    }
+}

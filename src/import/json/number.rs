@@ -1,0 +1,174 @@
+//! Decimal text to integers. A time never passes through a floating-point number: at 1.7e15 microseconds
+//! neighbouring `f64` lie 250 ns apart.
+
+/// The largest whole number of microseconds that is surely a number of nanoseconds, with any fraction.
+const LARGEST: i64 = i64::MAX / 1000 - 1;
+
+/// What a decimal number of microseconds is in nanoseconds, rounded half away from zero, and whether it
+/// had digits behind the point. `None` where it is no number, or too large.
+#[inline]
+pub(crate) fn micros(text: &[u8]) -> Option<(i64, bool)> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut value = if whole <= 16 { decimal(&digits[..whole]) as i64 } else { i64::MAX };
+    if whole == 0 || value > LARGEST {
+        return slow(text, 3).map(|nanos| (nanos, digits.get(whole) == Some(&b'.')));
+    }
+    let rest = &digits[whole..];
+    let fraction = match rest {
+        [] => false,
+        [b'.', fraction @ ..] => {
+            let mut behind = [0_i64; 4];
+            for (at, &byte) in fraction.iter().enumerate() {
+                let digit = byte.wrapping_sub(b'0');
+                if digit > 9 {
+                    return slow(text, 3).map(|nanos| (nanos, true));
+                }
+                if at < 4 {
+                    behind[at] = i64::from(digit);
+                }
+            }
+            if fraction.is_empty() {
+                return None;
+            }
+            let [a, b, c, d] = behind;
+            value = value * 1000 + a * 100 + b * 10 + c + i64::from(d >= 5);
+            true
+        }
+        _ => return slow(text, 3).map(|nanos| (nanos, false)),
+    };
+    if !fraction {
+        value *= 1000;
+    }
+    Some((if negative { -value } else { value }, fraction))
+}
+
+/// A whole number. A fraction of zeros (`7.0`) is allowed, as some writers put one.
+#[inline]
+pub(crate) fn integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
+        return slow(text, 0).filter(|_| is_whole(text));
+    }
+    let value = decimal(digits) as i64;
+    Some(if negative { -value } else { value })
+}
+
+/// A number that is not below zero.
+#[inline]
+pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
+    integer(text).and_then(|value| u64::try_from(value).ok())
+}
+
+fn decimal(digits: &[u8]) -> u64 {
+    digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'))
+}
+
+fn is_whole(text: &[u8]) -> bool {
+    let fraction = text.split(|&byte| byte == b'.').nth(1).unwrap_or_default();
+    fraction.iter().all(|&byte| byte == b'0')
+}
+
+/// Any JSON number times 10^`shift`, rounded half away from zero.
+#[cold]
+fn slow(text: &[u8], shift: i32) -> Option<i64> {
+    let (negative, text) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let at = text.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(text.len());
+    let (mantissa, exponent) = text.split_at(at);
+    let exponent = match exponent {
+        [] => 0,
+        [_, rest @ ..] => std::str::from_utf8(rest).ok()?.parse::<i32>().ok()?,
+    };
+    let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
+    let (whole, fraction) = mantissa.split_at(point);
+    let fraction = fraction.get(1..).unwrap_or_default();
+    if whole.is_empty() || (point < mantissa.len() && fraction.is_empty()) {
+        return None;
+    }
+    let digits = whole.iter().chain(fraction);
+    // The number is 0.DIGITS times ten to this.
+    let mut places = i64::from(exponent) + i64::from(shift) + whole.len() as i64;
+    let mut value = 0_i128;
+    let mut round_up = false;
+    for &digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        if places > 0 {
+            value = value.checked_mul(10)?.checked_add(i128::from(digit))?;
+        } else if places == 0 {
+            round_up = digit >= 5;
+        }
+        places -= 1;
+    }
+    while places > 0 && value != 0 {
+        value = value.checked_mul(10)?;
+        places -= 1;
+    }
+    let value = value + i128::from(round_up);
+    i64::try_from(if negative { -value } else { value }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microseconds_become_nanoseconds_digit_by_digit() {
+        for (text, nanos, fraction) in [
+            ("0", 0, false),
+            ("1689180448563241", 1_689_180_448_563_241_000, false),
+            ("1712195495505583.173", 1_712_195_495_505_583_173, true),
+            ("88511388202.765", 88_511_388_202_765, true),
+            ("5.4", 5_400, true),
+            ("5.0004", 5_000, true),
+            ("5.0005", 5_001, true),
+            ("5.00049999999", 5_000, true),
+            ("-5.0005", -5_001, true),
+            ("-12", -12_000, false),
+            ("1.5e3", 1_500_000, true),
+            ("1E-3", 1, false),
+            ("4e-4", 0, false),
+            ("5e-4", 1, false),
+            ("123456789012345678", 0, false),
+        ] {
+            let expected = (nanos != 0 || text.len() < 5).then_some((nanos, fraction));
+            assert_eq!(micros(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_or_too_large_is_none() {
+        for text in
+            ["", "-", ".5", "5.", "NaN", "Infinity", "null", "1e", "1e400", "12x", "1.2.3", "0x10", "1 2"]
+        {
+            assert_eq!(micros(text.as_bytes()), None, "{text}");
+            assert_eq!(integer(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(micros(b"9223372036854775"), Some((9_223_372_036_854_775_000, false)));
+        assert_eq!(micros(b"9223372036854776"), None);
+        assert_eq!(micros(b"9223372036854775.808"), None);
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_fraction_of_zeros() {
+        for (text, value) in
+            [("7", 7), ("-1", -1), ("7.0", 7), ("1e3", 1000), ("9223372036854775807", i64::MAX)]
+        {
+            assert_eq!(integer(text.as_bytes()), Some(value), "{text}");
+        }
+        assert_eq!(integer(b"7.5"), None);
+        assert_eq!(integer(b"9223372036854775808"), None);
+        assert_eq!(unsigned(b"-1"), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! The scanner as a whole.

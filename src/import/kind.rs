@@ -1,0 +1,152 @@
+//! What kind of trace begins with these bytes, and for what is none: what it looks like.
+
+use super::Kind;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Tells what `head`, the first (inflated) bytes of a file, is the beginning of.
+pub(super) fn of(head: &[u8]) -> Result<Kind> {
+    let first = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
+    match first {
+        [] if head.is_empty() => Err(no_trace("is empty; was the program that wrote it stopped?")),
+        [] => Err(no_trace("holds nothing but blanks")),
+        [b'{' | b'[', ..] => json(first),
+        _ if head.starts_with(b"SQLite format 3\0") => Ok(Kind::Nsys),
+        _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
+        _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
+        _ => packed(head).or_else(|| text(head)).unwrap_or_else(|| {
+            Err(no_trace(
+                "is no trace that gpuflame knows (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON, \
+                 CUPTI text, folded stacks, SBT, .gfr)",
+            ))
+        }),
+    }
+}
+
+fn no_trace(what: &str) -> Error {
+    Error::new(ErrorKind::Format, what)
+}
+
+fn json(head: &[u8]) -> Result<Kind> {
+    let has = |key: &str| head.windows(key.len()).any(|window| window == key.as_bytes());
+    if has("\"traceEvents\"") || head[0] == b'[' {
+        return Ok(Kind::Chrome);
+    }
+    if has("\"rocprofiler-sdk-tool\"") {
+        return Ok(Kind::Rocprof);
+    }
+    if has("\"nodes\"") && has("\"schema\"") {
+        return Err(no_trace(
+            "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run",
+        ));
+    }
+    if has("\"$schema\"") && has("speedscope") {
+        return Err(no_trace("is a speedscope file, which gpuflame writes but does not read"));
+    }
+    // The events may stand behind more metadata than was looked at.
+    Ok(Kind::Chrome)
+}
+
+/// Archives and compressions that we do not undo.
+fn packed(head: &[u8]) -> Option<Result<Kind>> {
+    let what = match head {
+        [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
+        [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
+        _ if head.get(257..262) == Some(b"ustar") => {
+            "is a tar archive; unpack it first (`tar -xf FILE`) and give the files in it"
+        }
+        _ => return None,
+    };
+    Some(Err(no_trace(what)))
+}
+
+fn text(head: &[u8]) -> Option<Result<Kind>> {
+    let whole = &head[..head.iter().rposition(|&byte| byte == b'\n').map_or(head.len(), |at| at + 1)];
+    let text = String::from_utf8_lossy(whole);
+    let mut lines =
+        text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let first = lines.clone().next()?;
+    if text.lines().any(is_cupti) {
+        return Some(Ok(Kind::CuptiText));
+    }
+    if is_extended(first) {
+        return Some(Ok(Kind::ExtendedFolded));
+    }
+    if lines.clone().take(100).all(is_folded) {
+        return Some(Ok(Kind::Folded));
+    }
+    if lines.any(|line| line.starts_with("packet {") || line.starts_with("packet{")) {
+        return Some(Err(no_trace("is a Perfetto trace as text, which gpuflame does not read")));
+    }
+    None
+}
+
+/// A line as CUPTI's `activity_trace` samples print it.
+fn is_cupti(line: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "RUNTIME",
+        "DRIVER",
+        "CONCURRENT_KERNEL",
+        "KERNEL",
+        "MEMCPY",
+        "MEMCPY2",
+        "MEMSET",
+        "OVERHEAD",
+        "SYNCHRONIZATION",
+    ];
+    let first = line.split_ascii_whitespace().next().unwrap_or_default();
+    WORDS.contains(&first) && line.contains(" [ ") && line.contains("duration")
+}
+
+/// `TIME COMM PID TID CPU FRAMES`, where the program's name may have blanks in it.
+fn is_extended(line: &str) -> bool {
+    super::folded::extended(line.as_bytes()).is_some()
+}
+
+/// `FRAMES WEIGHT`.
+fn is_folded(line: &str) -> bool {
+    super::folded::weight(line.as_bytes()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_told_by_content() {
+        for (head, kind) in [
+            ("{\"schemaVersion\": 1, \"traceEvents\": [", Kind::Chrome),
+            ("\u{feff} \n [{\"ph\": \"X\"}]", Kind::Chrome),
+            ("{\"rocprofiler-sdk-tool\": [{", Kind::Rocprof),
+            ("SQLite format 3\0....", Kind::Nsys),
+            ("SBT\0\0\0", Kind::Sbt),
+            ("gpuflame\u{1}\0\0\0", Kind::Recording),
+            ("main;decode;gemm 12\nmain 3\n", Kind::Folded),
+            ("# lost: 3 launches\nmain;my function 12\n", Kind::Folded),
+            ("123456 python 12 13 -1 main;run;cudaLaunchKernel\n", Kind::ExtendedFolded),
+            ("123456 pt_main thread 12 13 1 main;run\n", Kind::ExtendedFolded),
+            ("RUNTIME [ 10, 20 ] duration 10, \"cudaLaunchKernel\", cbid 211\n", Kind::CuptiText),
+            ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
+        ] {
+            assert_eq!(of(head.as_bytes()).unwrap(), kind, "{head}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_trace_is_told_by_what_it_looks_like() {
+        for (head, word) in [
+            (&b""[..], "empty"),
+            (b" \n", "blanks"),
+            (b"PK\x03\x04", "zip"),
+            (b"\x28\xb5\x2f\xfd", "zstd"),
+            (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
+            (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
+            (b"kernel_name,start_time_us\nfoo,12.5\n", "no trace"),
+            (b"\x0a\x12\x08\x01\xff\xfe", "no trace"),
+        ] {
+            let message = of(head).unwrap_err().to_string();
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The events that foreign traces are made of, whatever the tool and the format.
+//!
+//! All borrow from the reader's buffer. Times are nanoseconds on the trace's own clock, which may begin
+//! anywhere, also below zero. What a trace does not say is `None`.
+
+use super::Text;
+
+/// One event of a trace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A GPU did something: a kernel, a copy, a fill.
+    Op(Op<'a>),
+    /// A call of the runtime or the driver; among others those that launched the GPU operations.
+    Call(Call<'a>),
+    /// An operator, a range or a step on the CPU.
+    Cpu(CpuOp<'a>),
+    /// A Python function ran.
+    Python(PythonFrame<'a>),
+    /// Something waited for something on a GPU.
+    Sync(Sync<'a>),
+    /// What a process or a thread is called.
+    Thread(ThreadName<'a>),
+    /// Something about the trace as a whole.
+    Property(Property<'a>),
+    /// A line of a folded file: a stack and its weight, without times.
+    Folded(Folded<'a>),
+    /// A line of an extended folded file: a stack at a time.
+    Stack(StackLine<'a>),
+    /// An event that is none of these: a flow, a counter, a category that we do not know.
+    Other,
+}
+
+/// Who an event belongs to: a process or a thread, which traces give as numbers or as text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Id<'a> {
+    /// The trace does not say.
+    #[default]
+    None,
+    /// A number, also where it stands in quotes (`"25738"`) or has a remark (`"123(Python)"`).
+    Number(i64),
+    /// Anything else (`Device_0`, `stream 7`).
+    Text(Text<'a>),
+}
+
+/// What kind of work an [`Op`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OpKind {
+    /// A kernel.
+    #[default]
+    Kernel,
+    /// A copy; its name says from where to where, if anything does.
+    Copy,
+    /// A fill.
+    Set,
+}
+
+/// Work that a GPU did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Op<'a> {
+    /// What kind.
+    pub kind: OpKind,
+    /// The name as it stands in the file.
+    pub name: Text<'a>,
+    /// When it began.
+    pub start: i64,
+    /// When it ended; before `start` where the trace says so.
+    pub end: i64,
+    /// The process that launched it. Kineto does not say: there its process field is the device.
+    pub process: Id<'a>,
+    /// The GPU.
+    pub device: Option<u32>,
+    /// The context on it.
+    pub context: Option<u32>,
+    /// The stream of that context.
+    pub stream: Option<u32>,
+    /// The id of the call that launched it. Several operations may have the same.
+    pub correlation: Option<u64>,
+    /// The id of the CPU operator around that call.
+    pub external: Option<u64>,
+    /// The graph it was launched by.
+    pub graph: Option<u32>,
+    /// The node of that graph.
+    pub graph_node: Option<u64>,
+    /// Bytes moved or set; 0 where unknown.
+    pub bytes: u64,
+    /// Blocks in x, y, z; 0 where unknown.
+    pub grid: [u32; 3],
+    /// Threads a block in x, y, z; 0 where unknown.
+    pub block: [u32; 3],
+    /// Registers a thread.
+    pub registers: u32,
+    /// Shared memory, bytes a block.
+    pub shared: u32,
+}
+
+/// A call of the GPU's runtime or driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Call<'a> {
+    /// The function.
+    pub name: Text<'a>,
+    /// When it began.
+    pub start: i64,
+    /// When it returned.
+    pub end: i64,
+    /// The process that called.
+    pub process: Id<'a>,
+    /// The thread that called.
+    pub thread: Id<'a>,
+    /// The id that the GPU operations of this call carry.
+    pub correlation: Option<u64>,
+    /// The id of the CPU operator around it.
+    pub external: Option<u64>,
+    /// Whether it is a call of the driver, which may lie inside one of the runtime.
+    pub driver: bool,
+}
+
+/// What a [`CpuOp`] is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CpuKind {
+    /// An operator of a framework (`aten::mm`).
+    #[default]
+    Operator,
+    /// A range that somebody marked (`record_function`, NVTX).
+    Range,
+    /// A step of the profiler (`ProfilerStep#5`, `ProfileStep#5[15.2 ms]`).
+    Step,
+}
+
+/// A stretch of time on a CPU thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CpuOp<'a> {
+    /// What it is.
+    pub kind: CpuKind,
+    /// The name as it stands in the file.
+    pub name: Text<'a>,
+    /// When it began.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// The process.
+    pub process: Id<'a>,
+    /// The thread.
+    pub thread: Id<'a>,
+    /// The id that calls and GPU operations made within it carry.
+    pub external: Option<u64>,
+}
+
+/// A Python function's stay on the stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PythonFrame<'a> {
+    /// File, line and function, as the trace writes them.
+    pub name: Text<'a>,
+    /// When it was entered.
+    pub start: i64,
+    /// When it was left.
+    pub end: i64,
+    /// The process.
+    pub process: Id<'a>,
+    /// The thread.
+    pub thread: Id<'a>,
+    /// The frame's number.
+    pub id: Option<u64>,
+    /// The number of the frame that called it.
+    pub parent: Option<u64>,
+}
+
+/// A wait for an event, a stream or a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sync<'a> {
+    /// What kind of wait, in the trace's words.
+    pub name: Text<'a>,
+    /// When it began.
+    pub start: i64,
+    /// When it ended.
+    pub end: i64,
+    /// The GPU.
+    pub device: Option<u32>,
+    /// The stream that waited.
+    pub stream: Option<u32>,
+    /// The id of the call.
+    pub correlation: Option<u64>,
+}
+
+/// The name of a process (no thread) or a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ThreadName<'a> {
+    /// The process.
+    pub process: Id<'a>,
+    /// The thread; `None` where the process itself is named.
+    pub thread: Id<'a>,
+    /// The name.
+    pub name: Text<'a>,
+}
+
+/// A key of the whole trace and its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Property<'a> {
+    /// The key.
+    pub key: Text<'a>,
+    /// The value as it stands in the file (JSON).
+    pub value: &'a [u8],
+}
+
+/// A stack and its weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Folded<'a> {
+    /// The frames, root first, with `;` between them.
+    pub frames: Text<'a>,
+    /// The weight in the file's unit, which it does not say.
+    pub weight: u64,
+}
+
+/// A stack at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StackLine<'a> {
+    /// When.
+    pub time: i64,
+    /// The program's name.
+    pub comm: Text<'a>,
+    /// The process.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The processor; -1 where it is unknown.
+    pub cpu: i32,
+    /// The frames, root first, with `;` between them.
+    pub frames: Text<'a>,
+}
+
+/// Kinds of events that a [`Sink`] asks for. Others may be passed over without being read: most of a trace
+/// is arguments that nobody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants(u16);
+
+impl Wants {
+    /// [`Event::Op`].
+    pub const OPS: Self = Self(1);
+    /// [`Event::Call`].
+    pub const CALLS: Self = Self(1 << 1);
+    /// [`Event::Cpu`] other than steps.
+    pub const CPU: Self = Self(1 << 2);
+    /// [`Event::Cpu`] of [`CpuKind::Step`].
+    pub const STEPS: Self = Self(1 << 3);
+    /// [`Event::Python`].
+    pub const PYTHON: Self = Self(1 << 4);
+    /// [`Event::Sync`].
+    pub const SYNCS: Self = Self(1 << 5);
+    /// [`Event::Thread`] and [`Event::Property`].
+    pub const NAMES: Self = Self(1 << 6);
+    /// [`Event::Folded`] and [`Event::Stack`].
+    pub const STACKS: Self = Self(1 << 7);
+    /// [`Event::Other`], once for each.
+    pub const OTHER: Self = Self(1 << 8);
+    /// Everything but [`Wants::OTHER`].
+    pub const ALL: Self = Self((1 << 8) - 1);
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` is asked for.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A consumer of events, which come in the order of the file.
+pub trait Sink {
+    /// What to hand on. Asked once; events that were not asked for may come nevertheless.
+    fn wants(&self) -> Wants {
+        Wants::ALL
+    }
+
+    /// The next event.
+    fn event(&mut self, event: &Event<'_>);
+}
+
+impl<S: Sink + ?Sized> Sink for &mut S {
+    fn wants(&self) -> Wants {
+        (**self).wants()
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        (**self).event(event);
+    }
+}
+
+/// A sink that several threads can fill, each with a stretch of the file. The result must be the same as
+/// that of one sink which gets everything.
+pub trait Fork: Sink + Send + Sized {
+    /// An empty sink for a later stretch of the file.
+    fn fork(&self) -> Self;
+
+    /// Takes in what `later` got, all of which stands behind what this one got.
+    fn join(&mut self, later: Self);
+}

@@ -1,0 +1,144 @@
+//! Text as it stands in a trace: bytes, perhaps with escapes, not always UTF-8. It is decoded only where
+//! somebody looks at it, since most of a trace is names that nobody asked for.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A string of a trace.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Text<'a> {
+    raw: &'a [u8],
+    escaped: bool,
+}
+
+impl<'a> Text<'a> {
+    /// Text that means what its bytes say.
+    pub fn plain(raw: &'a [u8]) -> Self {
+        Self { raw, escaped: false }
+    }
+
+    /// The inside of a JSON string. `escaped`: whether there may be a backslash in it.
+    pub fn json(raw: &'a [u8], escaped: bool) -> Self {
+        Self { raw, escaped }
+    }
+
+    /// The bytes as they stand in the file.
+    pub fn raw(self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// What it says. Bytes that are no UTF-8 and escapes that mean nothing become U+FFFD; control bytes
+    /// stay.
+    pub fn decode(self) -> Cow<'a, str> {
+        if self.escaped && self.raw.contains(&b'\\') {
+            Cow::Owned(unescape(self.raw))
+        } else {
+            String::from_utf8_lossy(self.raw)
+        }
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::plain(text.as_bytes())
+    }
+}
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.decode().fmt(f)
+    }
+}
+
+fn unescape(raw: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+        bytes.extend_from_slice(&rest[..at]);
+        rest = &rest[at + 1..];
+        let Some((&letter, behind)) = rest.split_first() else {
+            push(&mut bytes, char::REPLACEMENT_CHARACTER);
+            break;
+        };
+        rest = behind;
+        let letter = match letter {
+            b'n' => '\n',
+            b't' => '\t',
+            b'r' => '\r',
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'"' | b'\\' | b'/' => char::from(letter),
+            b'u' => unicode(&mut rest),
+            _ => char::REPLACEMENT_CHARACTER,
+        };
+        push(&mut bytes, letter);
+    }
+    bytes.extend_from_slice(rest);
+    match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }
+}
+
+/// The character behind `\u`, which may take a second `\u` (UTF-16 surrogates).
+fn unicode(rest: &mut &[u8]) -> char {
+    let Some(first) = hex4(rest) else { return char::REPLACEMENT_CHARACTER };
+    *rest = &rest[4..];
+    if let 0xd800..0xdc00 = first
+        && let Some(low) = rest.strip_prefix(b"\\u").and_then(hex4)
+        && let 0xdc00..0xe000 = low
+    {
+        *rest = &rest[6..];
+        let code = 0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00);
+        return char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+    }
+    char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+fn hex4(bytes: &[u8]) -> Option<u32> {
+    bytes.get(..4)?.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
+}
+
+fn push(bytes: &mut Vec<u8>, letter: char) {
+    bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(raw: &str) -> String {
+        Text::json(raw.as_bytes(), true).decode().into_owned()
+    }
+
+    #[test]
+    fn escapes_mean_what_json_says() {
+        for (raw, expected) in [
+            (r"plain", "plain"),
+            (r#"a\"b\\c\/d"#, "a\"b\\c/d"),
+            (r"\b\f\n\r\t", "\u{8}\u{c}\n\r\t"),
+            (r"\u00e9t\u00E9", "été"),
+            (r"\ud83d\ude00!", "😀!"),
+            (r"x\u0000y", "x\0y"),
+            ("déjà", "déjà"),
+        ] {
+            assert_eq!(decoded(raw), expected, "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown_and_the_rest_stays() {
+        assert_eq!(decoded(r"a\qb"), "a\u{fffd}b");
+        assert_eq!(decoded(r"a\ud83dx"), "a\u{fffd}x");
+        assert_eq!(decoded(r"a\u12"), "a\u{fffd}12");
+        assert_eq!(decoded("a\\"), "a\u{fffd}");
+        assert_eq!(decoded("a\nb"), "a\nb");
+        assert_eq!(Text::plain(b"a\xffb").decode(), "a\u{fffd}b");
+        assert_eq!(Text::json(b"\\n\xff", true).decode(), "\n\u{fffd}");
+    }
+}

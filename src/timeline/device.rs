@@ -1,0 +1,182 @@
+//! One device from the first moment to the last: every nanosecond of its window is busy or idle.
+
+use super::split::split;
+use super::streams::Streams;
+use super::stretches::{Call, Caller, Stretch, Stretches, merge};
+use super::windows::Windows;
+use crate::profile::{Cause, DeviceTime};
+use crate::record::{Activity, DeviceId, Nanos};
+
+/// To what a part of the idle time is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Charge {
+    /// To the launch whose work ended a gap between two pieces of work.
+    Between(Caller, Cause),
+    /// To the launch whose work was the first in its window.
+    Opening(Caller, Cause),
+    /// To nobody: no more work came until the window closed.
+    Closing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) id: DeviceId,
+    /// Work that was launched inside a window, and work of which we do not know.
+    recorded: Stretches,
+    /// Work that was launched outside: it keeps the device busy, but only the part of it that runs inside
+    /// a window is anybody's business.
+    outside: Stretches,
+    pub(super) streams: Streams,
+    /// Everything before is accounted for; `None`: nothing is.
+    cursor: Option<u64>,
+    busy: u64,
+    idle: u64,
+    /// The busy time that no window was open in: work that outlasted its window.
+    beyond: u64,
+    late: u64,
+    late_count: u64,
+    first: u64,
+    last: u64,
+}
+
+impl Device {
+    pub(super) fn new(id: DeviceId) -> Self {
+        Self {
+            id,
+            recorded: Stretches::default(),
+            outside: Stretches::default(),
+            streams: Streams::default(),
+            cursor: None,
+            busy: 0,
+            idle: 0,
+            beyond: 0,
+            late: 0,
+            late_count: 0,
+            first: u64::MAX,
+            last: 0,
+        }
+    }
+
+    /// Everything before this time is accounted for.
+    pub(super) fn cursor(&self) -> u64 {
+        self.cursor.unwrap_or(0)
+    }
+
+    /// Adds an activity with usable times. False: there is no room; [`Device::make_room`] comes first.
+    pub(super) fn add(&mut self, activity: &Activity, call: Call) -> bool {
+        let (start, end) = (activity.start.0, activity.end.0);
+        let from = start.max(self.cursor()).min(end);
+        let stretch = Stretch { start: from, call, end };
+        let is_outside = call.caller == Caller::OUTSIDE;
+        let waiting = if is_outside { &mut self.outside } else { &mut self.recorded };
+        if from < end && !waiting.add(stretch) {
+            return false;
+        }
+        if !is_outside {
+            self.first = self.first.min(start);
+            self.last = self.last.max(end);
+            self.late = self.late.saturating_add(from - start);
+            self.late_count += u64::from(from > start);
+        }
+        true
+    }
+
+    /// Accounts for the older half of what waits.
+    pub(super) fn make_room(&mut self, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+        if let Some(time) = self.recorded.horizon().max(self.outside.horizon()) {
+            self.account(time, windows, charge);
+        }
+    }
+
+    /// Accounts for everything that began before `time`.
+    pub(super) fn account(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+        let mut stretches = self.recorded.take_before(time);
+        for outside in self.outside.take_before(time) {
+            if windows.any() {
+                let inside = windows.parts(outside.start, outside.end);
+                stretches.extend(inside.map(|(start, end)| Stretch { start, end, ..outside }));
+            }
+        }
+        merge(&mut stretches);
+        for stretch in &stretches {
+            let first = if windows.any() { 0 } else { stretch.start };
+            let from = self.cursor.unwrap_or(first);
+            self.gap(from, stretch, windows, charge);
+            let from = from.max(stretch.start);
+            if stretch.end > from {
+                let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
+                self.busy += stretch.end - from;
+                self.beyond += stretch.end - from - inside;
+                self.cursor = Some(stretch.end);
+            }
+        }
+    }
+
+    /// Accounts for everything before `time`, at which no window is open.
+    pub(super) fn account_to(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+        self.account(time, windows, charge);
+        for (from, to) in windows.parts(self.cursor(), time) {
+            self.closing(to - from, charge);
+        }
+        self.cursor = self.cursor.max(Some(time));
+    }
+
+    /// Accounts for what waits, and for the time up to the end of the last window.
+    pub(super) fn account_all(&mut self, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+        self.account(u64::MAX, windows, charge);
+        if let Some(close) = windows.last_close() {
+            self.account_to(close, windows, charge);
+        }
+    }
+
+    /// Charges idle time that no work ended.
+    pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(Charge, u64)) {
+        self.idle += nanos;
+        charge(Charge::Closing, nanos);
+    }
+
+    /// Charges the gap from `from` to the beginning of `stretch`, as far as a window was open.
+    fn gap(&mut self, from: u64, stretch: &Stretch, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+        let Stretch { start, call, .. } = *stretch;
+        for (open, to) in windows.parts(from, start) {
+            // What ended the gap may begin after the window closed; it counts if it was launched before.
+            let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
+            if !was_launched {
+                self.closing(to - open, charge);
+                continue;
+            }
+            self.idle += to - open;
+            let is_first = open > from || self.cursor.is_none();
+            for (cause, nanos) in split(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0) {
+                let charged = match is_first {
+                    true => Charge::Opening(call.caller, cause),
+                    false => Charge::Between(call.caller, cause),
+                };
+                charge(charged, nanos);
+            }
+        }
+    }
+
+    /// What the device did with its time; complete once everything is accounted for.
+    pub(super) fn time(&self, windows: &Windows) -> Option<DeviceTime> {
+        let window = match windows.any() {
+            true => windows.total(self.cursor()) + self.beyond,
+            false => self.last.saturating_sub(self.first),
+        };
+        // A device that did nothing inside any window is none of ours.
+        (self.first <= self.last).then_some(DeviceTime {
+            device: self.id,
+            window,
+            busy: self.busy,
+            idle: self.idle,
+            late: self.late,
+            late_count: self.late_count,
+            first: Nanos(self.first),
+            last: Nanos(self.last),
+        })
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.recorded.heap_bytes() + self.outside.heap_bytes() + self.streams.heap_bytes()
+    }
+}

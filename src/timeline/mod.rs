@@ -1,0 +1,192 @@
+//! What each device did all the time: when it was busy, and which code is to blame for when it was not.
+//!
+//! From joined rows, in one pass. For each device the union of its activities is the time in which it was
+//! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
+//! come earlier, the gap would be shorter. `split` tells why it did not. A device is accounted for as
+//! long as a window was open, and
+//!
+//! ```text
+//! window = busy + idle                                                    to the nanosecond
+//!
+//!   opened                                                    closed
+//!   |. opening .|#######|. between .|####|. between .|######|. closing .|
+//! ```
+//!
+//! where *busy* includes work that outlasted its window (and the window is longer by that), and work that
+//! was launched outside as far as it ran inside. Time before a window's first work is charged to its
+//! launch as well, but under a label of its own; time after the last work is nobody's.
+//!
+//! It grows with the number of distinct stacks, never with that of launches: activities wait in a reorder
+//! horizon for each device (`stretches`); what comes later than that is counted as late, and then some
+//! time is called idle that was not, by no more than what is late.
+
+mod device;
+mod split;
+mod streams;
+mod stretches;
+mod windows;
+
+#[cfg(test)]
+mod tests;
+
+use crate::join::{Launched, Origin, Sink};
+use crate::profile::{Idle, IdleSample, Place, Profile};
+use crate::record::{
+    Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes,
+};
+use device::{Charge, Device};
+use stretches::{Call, Caller};
+use windows::Windows;
+
+/// The account so far. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    devices: Vec<Device>,
+    /// Where the last activity belonged.
+    last: usize,
+    windows: Windows,
+    charges: Charges,
+}
+
+/// How much is charged to what.
+#[derive(Clone, Debug, Default)]
+struct Charges(IdMap<(DeviceId, Charge), Sum>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    gaps: u64,
+    nanos: u64,
+}
+
+impl Charges {
+    fn of(&mut self, device: DeviceId) -> impl FnMut(Charge, u64) {
+        move |charge, nanos| {
+            let sum = self.0.entry((device, charge)).or_default();
+            sum.gaps += 1;
+            sum.nanos += nanos;
+        }
+    }
+}
+
+impl Sink for Timeline {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        let call = match origin {
+            Origin::Launch(launched) => call(launched),
+            Origin::Missing(Missing::LaunchedBefore) => Call { time: 0, duration: 0, caller: Caller::BEFORE },
+            Origin::Missing(_) => Call { time: 0, duration: 0, caller: Caller::NO_STACK },
+        };
+        self.add(activity, call);
+    }
+
+    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        self.add(activity, call(launched));
+    }
+}
+
+fn call(launched: Launched) -> Call {
+    let Launched { time, duration, context } = launched;
+    Call { time: time.0, duration, caller: Caller(context.0) }
+}
+
+impl Timeline {
+    /// Takes an edge of a window; passes over all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        let Row::Window { edge, time } = *row else { return };
+        // What is accounted for stays as it is: an edge that comes too late counts from there.
+        let accounted = self.devices.iter().map(Device::cursor).max().unwrap_or(0);
+        match edge {
+            WindowEdge::Open => self.windows.open(time.0.max(accounted)),
+            WindowEdge::Close => self.windows.close(time.0.max(accounted)),
+        }
+        if let Some(time) = self.windows.crowded() {
+            self.account_before(time);
+        }
+    }
+
+    /// Puts the account so far into `profile`, in the place of what was there.
+    pub fn fill(&self, profile: &mut Profile) {
+        let mut all = self.clone();
+        for device in &mut all.devices {
+            device.account_all(&all.windows, &mut all.charges.of(device.id));
+        }
+        let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
+        let is_known = |device| times.iter().any(|time| time.device == device);
+        let charges = all.charges.0.iter().filter(|((device, _), _)| is_known(*device));
+        let idle = charges.map(|(&(device, charge), sum)| IdleSample {
+            device,
+            idle: idle(charge),
+            gaps: sum.gaps,
+            nanos: sum.nanos,
+        });
+        let idle = idle.collect();
+        let streams = all.devices.iter().flat_map(|device| device.streams.uses(device.id)).collect();
+        profile.set_times(times, idle, streams);
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.devices.iter().map(Device::heap_bytes).sum::<usize>()
+            + map_bytes(&self.charges.0)
+            + self.windows.heap_bytes()
+    }
+
+    fn add(&mut self, activity: &Activity, call: Call) {
+        let Some(nanos) = activity.duration() else { return };
+        if self.devices.get(self.last).is_none_or(|device| device.id != activity.device) {
+            self.last = self.place(activity.device);
+        }
+        let device = &mut self.devices[self.last];
+        if call.caller != Caller::OUTSIDE {
+            device.streams.add(activity, nanos);
+        }
+        if !device.add(activity, call) {
+            device.make_room(&self.windows, &mut self.charges.of(device.id));
+            device.add(activity, call);
+            self.forget_windows();
+        }
+    }
+
+    fn place(&mut self, id: DeviceId) -> usize {
+        self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
+            let mut device = Device::new(id);
+            // It did nothing in any of the windows that are forgotten.
+            if self.windows.forgotten() > 0 {
+                device.closing(self.windows.forgotten(), &mut self.charges.of(id));
+            }
+            self.devices.push(device);
+            self.devices.len() - 1
+        })
+    }
+
+    /// So many windows wait that the older ones are accounted for, however few activities wait.
+    fn account_before(&mut self, time: u64) {
+        for device in &mut self.devices {
+            device.account_to(time, &self.windows, &mut self.charges.of(device.id));
+        }
+        self.forget_windows();
+    }
+
+    fn forget_windows(&mut self) {
+        let accounted = self.devices.iter().map(Device::cursor).min().unwrap_or(0);
+        self.windows.forget(accounted);
+    }
+}
+
+fn idle(charge: Charge) -> Idle {
+    match charge {
+        Charge::Between(caller, cause) => Idle::Between(place(caller), cause),
+        Charge::Opening(caller, cause) => Idle::Opening(place(caller), cause),
+        Charge::Closing => Idle::Closing,
+    }
+}
+
+fn place(caller: Caller) -> Place {
+    match caller {
+        Caller::NO_STACK => Place::Missing(Missing::NoStack),
+        Caller::OUTSIDE => Place::Missing(Missing::Outside),
+        Caller::BEFORE => Place::Missing(Missing::LaunchedBefore),
+        Caller(context) => Place::Context(ContextId(context)),
+    }
+}

@@ -1,0 +1,113 @@
+//! When a device was busy: the union of the times of its activities, in one pass and bounded space.
+//!
+//! Activities arrive roughly in order, but the tracer's buffers are unordered among each other, so the
+//! newest stretches of busy time wait here until there are [`ROOM`] of them; then the older half leaves.
+//! Unordered stretches wait in one vector that is sorted when it is full, which costs less for each
+//! activity than any ordered map: the sort finds the ordered runs that the tracer's buffers are.
+
+use crate::record::ContextId;
+
+/// Stretches that wait: 2 MiB for each device that did anything, twice that while they are sorted.
+pub(super) const ROOM: usize = 1 << 16;
+/// How many of them stay when there is no more room: the reorder horizon.
+const HORIZON: usize = ROOM / 2;
+
+/// Time in which a device was busy without a pause.
+///
+/// The order of fields is that of comparing: of pieces that begin together the one called first counts as
+/// the one that ended the gap before, whatever the order in which they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stretch {
+    pub(super) start: u64,
+    /// What launched the work that began it.
+    pub(super) call: Call,
+    pub(super) end: u64,
+}
+
+const _: () = assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 of them wait for each device");
+
+/// The call that launched a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Call {
+    /// When it began; 0 = not known.
+    pub(super) time: u64,
+    /// How long it took; 0 = not known, as it was noted when it began; `u32::MAX` = that long or longer.
+    pub(super) duration: u32,
+    /// Who called.
+    pub(super) caller: Caller,
+}
+
+/// Who is charged: a context, or a reason why there is none. Kept in four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Caller(pub(super) u32);
+
+impl Caller {
+    /// A launch that was not recorded, or without a stack.
+    pub(super) const NO_STACK: Self = Self(ContextId::NONE.0);
+    /// Launched while no window was open.
+    pub(super) const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
+    /// Launched before recording began.
+    pub(super) const BEFORE: Self = Self(u32::MAX);
+}
+
+/// The stretches that wait. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stretches {
+    waiting: Vec<Stretch>,
+}
+
+impl Stretches {
+    /// Adds one that is not empty. False: there is no room, and some must leave first.
+    pub(super) fn add(&mut self, new: Stretch) -> bool {
+        if let Some(newest) = self.waiting.last_mut()
+            && newest.start < new.start
+            && new.start <= newest.end
+        {
+            newest.end = newest.end.max(new.end);
+            return true;
+        }
+        let has_room = self.waiting.len() < ROOM;
+        if has_room {
+            self.waiting.push(new);
+        }
+        has_room
+    }
+
+    /// Sorts, and says when the younger half begins; `None`: half of the room is free.
+    pub(super) fn horizon(&mut self) -> Option<u64> {
+        merge(&mut self.waiting);
+        let leaving = self.waiting.len().checked_sub(HORIZON)?;
+        self.waiting.get(leaving).map(|first| first.start)
+    }
+
+    /// Takes out what lies before `time`, in order. What begins before and ends after is cut in two.
+    pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
+        merge(&mut self.waiting);
+        let leaving = self.waiting.partition_point(|stretch| stretch.start < time);
+        let mut left = self.waiting.split_off(leaving);
+        std::mem::swap(&mut left, &mut self.waiting);
+        if let Some(last) = left.last_mut()
+            && last.end > time
+        {
+            self.waiting.insert(0, Stretch { start: time, ..*last });
+            last.end = time;
+        }
+        left
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.waiting.capacity() * size_of::<Stretch>()
+    }
+}
+
+/// Sorts, and makes one stretch of those that touch.
+pub(super) fn merge(stretches: &mut Vec<Stretch>) {
+    stretches.sort();
+    stretches.dedup_by(|next, kept| {
+        let touch = next.start <= kept.end;
+        if touch {
+            kept.end = kept.end.max(next.end);
+        }
+        touch
+    });
+}

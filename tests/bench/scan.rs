@@ -1,0 +1,177 @@
+//! How fast a large trace is read: `cargo bench --bench scan` (it needs half a gigabyte of disk, and for
+//! the comparison 4 GB of memory; `-- --no-serde` leaves that out).
+//!
+//! Each reader runs in this process on the same file, one after the other and in several rounds, so that
+//! the ratios hold on a machine that is not quiet. Memory is the peak of the process so far, which is why
+//! those that need little run first.
+
+#[path = "trace_gen.rs"]
+mod trace_gen;
+
+use std::fs::File;
+use std::io::{BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use gpuflame::bubbles::{Extract, Ops, Stats, StatsOptions};
+use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
+
+const ROUNDS: usize = 5;
+
+#[allow(clippy::print_stdout)]
+fn main() {
+    let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let plain = folder.join("gpuflame-large-trace.json");
+    trace_gen::make(&plain, trace_gen::EVENTS, Some(trace_gen::BYTES));
+    let gzip = plain.with_extension("json.gz");
+    if gzip.metadata().map_or(true, |metadata| metadata.len() < 1 << 20) {
+        compress(&plain, &gzip);
+    }
+    println!("{}: {} bytes", plain.display(), plain.metadata().unwrap().len());
+    let one = Options { threads: 1, ..Options::default() };
+    let two = Options::default();
+    let mut readers: Vec<(&str, Box<dyn Fn() -> u64>)> = vec![
+        ("read(2) only", Box::new(|| read_only(&plain))),
+        ("scan, 1 thread", Box::new(|| scan(&plain, &one))),
+        ("scan, 2 threads", Box::new(|| scan(&plain, &two))),
+        ("scan of gz", Box::new(|| scan(&gzip, &two))),
+        ("stats, 1 thread", Box::new(|| stats(&plain, &one))),
+        ("stats, 2 threads", Box::new(|| stats(&plain, &two))),
+        ("extract, 1 thread", Box::new(|| extract(&plain, &one))),
+        ("extract, 2 threads", Box::new(|| extract(&plain, &two))),
+        ("inflate only", Box::new(|| inflate_only(&gzip))),
+        ("stats of gz", Box::new(|| stats(&gzip, &two))),
+    ];
+    if !std::env::args().any(|argument| argument == "--no-serde") {
+        readers.push(("serde_json::Value", Box::new(|| serde(&plain))));
+    }
+    let mut best = vec![f64::MAX; readers.len()];
+    let mut peaks = vec![0; readers.len()];
+    let mut counts = vec![0; readers.len()];
+    for round in 0..ROUNDS {
+        for (at, (name, reader)) in readers.iter().enumerate() {
+            if *name == "serde_json::Value" && round > 1 {
+                continue;
+            }
+            let begin = Instant::now();
+            counts[at] = reader();
+            best[at] = best[at].min(begin.elapsed().as_secs_f64());
+            if round == 0 {
+                peaks[at] = peak();
+            }
+        }
+    }
+    for (at, (name, _)) in readers.iter().enumerate() {
+        let ratio = best[best.len() - 1] / best[at];
+        println!(
+            "{name:20} {:7.3} s   {ratio:6.1} x   peak {:5} MB   {}",
+            best[at],
+            peaks[at] / 1024,
+            counts[at]
+        );
+    }
+}
+
+fn read_only(path: &Path) -> u64 {
+    let (mut file, mut buffer, mut sum) = (File::open(path).unwrap(), vec![0; 1 << 20], 0);
+    loop {
+        match file.read(&mut buffer).unwrap() {
+            0 => return sum,
+            count => sum += count as u64,
+        }
+    }
+}
+
+fn inflate_only(path: &Path) -> u64 {
+    let mut input =
+        flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, File::open(path).unwrap()));
+    let (mut buffer, mut sum) = (vec![0; 1 << 18], 0);
+    loop {
+        match input.read(&mut buffer).unwrap() {
+            0 => return sum,
+            count => sum += count as u64,
+        }
+    }
+}
+
+/// Counts events and adds up GPU time: what reading costs at least.
+fn scan(path: &Path, options: &Options) -> u64 {
+    let mut sum = Sum::default();
+    import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
+    sum.0
+}
+
+#[derive(Default)]
+struct Sum(u64);
+
+impl Sink for Sum {
+    fn wants(&self) -> Wants {
+        Wants::OPS
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Op(op) = event {
+            self.0 += (op.end - op.start) as u64;
+        }
+    }
+}
+
+impl Fork for Sum {
+    fn fork(&self) -> Self {
+        Self::default()
+    }
+
+    fn join(&mut self, later: Self) {
+        self.0 += later.0;
+    }
+}
+
+fn stats(path: &Path, options: &Options) -> u64 {
+    let mut ops = Ops::with_steps();
+    let seen = import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
+    assert_eq!(seen.events, trace_gen::EVENTS);
+    let options = StatsOptions { trim: None, max: i64::MAX, ..StatsOptions::default() };
+    let stats = Stats::new(ops, &options).unwrap();
+    stats.write(&mut std::io::sink()).unwrap();
+    stats.report.ops as u64
+}
+
+/// A tenth of the trace.
+fn extract(path: &Path, options: &Options) -> u64 {
+    let mut ops = Ops::within(i64::MIN, i64::MAX);
+    import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
+    let extract = Extract::new(ops);
+    extract.write(false, &mut std::io::sink()).unwrap();
+    extract.ops().len() as u64
+}
+
+fn serde(path: &Path) -> u64 {
+    let trace: serde_json::Value =
+        serde_json::from_reader(BufReader::with_capacity(1 << 20, File::open(path).unwrap())).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    events
+        .iter()
+        .filter(|event| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset")))
+        .count() as u64
+}
+
+fn compress(plain: &Path, gzip: &Path) {
+    let part = gzip.with_extension("part");
+    let mut out = flate2::write::GzEncoder::new(File::create(&part).unwrap(), flate2::Compression::new(6));
+    let (mut input, mut buffer) = (File::open(plain).unwrap(), vec![0; 1 << 20]);
+    loop {
+        match input.read(&mut buffer).unwrap() {
+            0 => break,
+            count => out.write_all(&buffer[..count]).unwrap(),
+        }
+    }
+    out.finish().unwrap();
+    std::fs::rename(part, gzip).unwrap();
+}
+
+/// The most memory that this process had, in KiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}

@@ -1,0 +1,172 @@
+//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,201 of them GPU operations and
+//! 352,864 calls.
+//!
+//! The events are those of a real trace (`kineto-2023/control.json.gz` of the folder of traces), or where
+//! there is none of a made-up training step, again and again with times and ids moved on. Both are in
+//! Kineto's own layout. Blanks behind the events make up what is
+//! missing in bytes: the numbers of later events are no longer than those of the first.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+pub(crate) const EVENTS: u64 = 1_588_124;
+pub(crate) const BYTES: u64 = 531_635_124;
+
+/// The text of an event, cut where a number is moved on.
+struct Template {
+    pieces: Vec<(String, Option<(u64, Shift)>)>,
+    tail: String,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Shift {
+    Time,
+    Id,
+}
+
+/// The folder of real traces, where there is one.
+pub(crate) fn traces() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from).or(Some(beside)).filter(|folder| folder.is_dir())
+}
+
+/// Writes the trace to `path`, unless it is there. Gives the number of its events.
+pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
+    if bytes.is_some() && path.metadata().is_ok_and(|metadata| Some(metadata.len()) == bytes) {
+        return events;
+    }
+    let texts = real().unwrap_or_else(made_up);
+    let templates: Vec<Template> = texts.iter().map(|text| Template::new(text)).collect();
+    let part = path.with_extension("part");
+    let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(&part).unwrap());
+    let head = "{\n  \"schemaVersion\": 1,\n  \"traceEvents\": [\n";
+    let mut written = head.len() as u64;
+    out.write_all(head.as_bytes()).unwrap();
+    let mut line = String::new();
+    for at in 0..events {
+        let (round, template) =
+            (at / templates.len() as u64, &templates[(at % templates.len() as u64) as usize]);
+        line.clear();
+        template.write(round, &mut line);
+        line.push_str(if at + 1 == events { "\n" } else { ",\n" });
+        if let Some(bytes) = bytes {
+            // What is still missing, in even shares.
+            let share = (bytes - 64).saturating_sub(written) / (events - at);
+            line.extend(std::iter::repeat_n(' ', (share as usize).saturating_sub(line.len()).min(16)));
+        }
+        written += line.len() as u64;
+        out.write_all(line.as_bytes()).unwrap();
+    }
+    let tail = "  ],\n  \"traceName\": \"large\"";
+    let missing = bytes.map_or(0, |bytes| bytes.saturating_sub(written + tail.len() as u64 + 2));
+    write!(out, "{tail}{}\n}}", " ".repeat(missing as usize)).unwrap();
+    out.into_inner().unwrap().sync_all().unwrap();
+    std::fs::rename(part, path).unwrap();
+    events
+}
+
+/// The events of the real trace, as they stand there.
+fn real() -> Option<Vec<String>> {
+    let file = std::fs::File::open(traces()?.join("kineto-2023/control.json.gz")).ok()?;
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).ok()?;
+    let begin = text.find("\"traceEvents\": [")? + 16;
+    let end = text.rfind("\n  }")?;
+    let events = text[begin..end].split("\n  },").map(|event| format!("  {}\n  }}", event.trim()));
+    Some(events.filter(|event| event.starts_with("  {") && event.contains("\"ph\": ")).collect())
+}
+
+/// A training step with two layers of everything.
+fn made_up() -> Vec<String> {
+    let mut events = Vec::new();
+    let mut id = 1000;
+    for step in 0..40_u64 {
+        let begin = 1_664_000_000_000_000 + step * 21_000;
+        events.push(event(
+            "user_annotation",
+            &format!("ProfilerStep#{step}"),
+            (7, 7),
+            begin,
+            20_000,
+            &format!("\"External id\": {id}, \"Ev Idx\": {step}"),
+        ));
+        for op in 0..230_u64 {
+            let at = begin + 50 + op * 80;
+            let shapes = "\"Input Dims\": [[4096, 1024], [1024, 4096], []], \"Input type\": [\"float\", \"float\", \"Scalar\"], \"Module Hierarchy\": \"\", \"Call stack\": \"\"";
+            for inner in 0..4 {
+                events.push(event("cpu_op", "aten::linear_backward_accumulate", (7, 7), at + inner, 60 - inner, &format!("\"Trace name\": \"PyTorch Profiler\", \"Trace iteration\": 0,\n      \"External id\": {}, \"Profiler Event Index\": {op}, {shapes}", id + inner)));
+            }
+            for call in ["cudaStreamIsCapturing", "cudaEventQuery"] {
+                id += 1;
+                events.push(event(
+                    "cuda_runtime",
+                    call,
+                    (7, 7),
+                    at + 5,
+                    2,
+                    &format!("\"External id\": {id}, \"cbid\": 317, \"correlation\": {id}"),
+                ));
+            }
+            if op % 8 < 7 {
+                id += 1;
+                let name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)";
+                events.push(event(
+                    "cuda_runtime",
+                    "cudaLaunchKernel",
+                    (7, 7),
+                    at + 8,
+                    6,
+                    &format!("\"External id\": {id}, \"cbid\": 211, \"correlation\": {id}"),
+                ));
+                events.push(format!("  {{\n    \"ph\": \"s\", \"id\": {id}, \"pid\": 7, \"tid\": 7, \"ts\": {},\n    \"cat\": \"async_cpu_to_gpu\", \"name\": \"async_cpu_to_gpu\"\n  }}", at + 8));
+                events.push(event("kernel", name, (0, 7), at + 20, 40, &format!("\"External id\": {id}, \"queued\": 0, \"device\": 0, \"context\": 1,\n      \"stream\": 7, \"correlation\": {id},\n      \"registers per thread\": 32,\n      \"shared memory\": 0, \"blocks per SM\": 4.5, \"warps per SM\": 36,\n      \"grid\": [486, 1, 1],\n      \"block\": [256, 1, 1],\n      \"est. achieved occupancy %\": 56")));
+                events.push(format!("  {{\n    \"ph\": \"f\", \"id\": {id}, \"pid\": 0, \"tid\": 7, \"ts\": {},\n    \"cat\": \"async_cpu_to_gpu\", \"name\": \"async_cpu_to_gpu\", \"bp\": \"e\"\n  }}", at + 20));
+            }
+        }
+    }
+    events
+}
+
+fn event(category: &str, name: &str, (pid, tid): (u32, u32), ts: u64, dur: u64, args: &str) -> String {
+    format!(
+        "  {{\n    \"ph\": \"X\", \"cat\": \"{category}\", \"name\": \"{name}\", \"pid\": {pid}, \"tid\": {tid},\n    \
+         \"ts\": {ts}, \"dur\": {dur},\n    \"args\": {{\n      {args}\n    }}\n  }}"
+    )
+}
+
+impl Template {
+    fn new(text: &str) -> Self {
+        const KEYS: [(&str, Shift); 4] = [
+            ("\"ts\": ", Shift::Time),
+            ("\"correlation\": ", Shift::Id),
+            ("\"id\": ", Shift::Id),
+            ("\"External id\": ", Shift::Id),
+        ];
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        while let Some((at, shift)) = KEYS
+            .iter()
+            .filter_map(|(key, shift)| Some((rest.find(key)? + key.len(), *shift)))
+            .min_by_key(|(at, _)| *at)
+        {
+            let digits = rest[at..].find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+            let number = rest[at..at + digits].parse().ok().map(|number| (number, shift));
+            pieces.push((rest[..at].to_owned(), number));
+            rest = &rest[at + digits..];
+        }
+        Self { pieces, tail: rest.to_owned() }
+    }
+
+    fn write(&self, round: u64, line: &mut String) {
+        use std::fmt::Write;
+        for (before, number) in &self.pieces {
+            line.push_str(before);
+            match number {
+                // A little longer than the real trace takes.
+                Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
+                Some((number, Shift::Id)) => write!(line, "{}", number + round * 10_000_000).unwrap(),
+                None => {}
+            }
+        }
+        line.push_str(&self.tail);
+    }
+}

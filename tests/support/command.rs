@@ -1,0 +1,57 @@
+//! The `gpuflame` command as a user runs it.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What a run of the command left.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs `gpuflame ARGS` in `folder`.
+pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>) -> Ran {
+    gpuflame_with(folder, args, b"")
+}
+
+/// The same with something on its standard input.
+pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    command.args(args).current_dir(folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // A command that does not read all of it is no failure of the test.
+    let feed = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    feed.join().unwrap();
+    Ran {
+        code: status.code().expect("it was not killed by a signal"),
+        stdout: String::from_utf8(stdout).expect("outputs are UTF-8; binary ones go to files here"),
+        stderr: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+impl Ran {
+    /// It ended well.
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// It failed with this code and one line that holds all of `words`.
+    pub fn fails(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
+        let lines: Vec<_> = self.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "one line, not:\n{}", self.stderr);
+        assert!(lines[0].starts_with("gpuflame: "), "{}", lines[0]);
+        for word in words {
+            assert!(lines[0].contains(word), "no {word:?} in: {}", lines[0]);
+        }
+    }
+}
