@@ -86,7 +86,10 @@ fn a_recording_of_graphs_explains_who_made_their_nodes() {
         assert_explained_alike(&done);
         let rows = activities(&done);
         assert!(rows.len() > 100);
-        assert!(rows.iter().all(|row| row["graph_node"] != "0" && row["created_stack"] != ""), "{mode}");
+        assert!(
+            rows.iter().all(|row| row["graph_node"] != "0" && !row["created_stack"].is_empty()),
+            "{mode}"
+        );
     }
 }
 
