@@ -86,6 +86,7 @@ fn order(activity: &Activity) -> impl Ord + use<> {
         Detail::Kernel(kernel) => (0, kernel.name.0, 0),
         Detail::Copy(copy) => (1, u32::from(copy.kind.0), copy.bytes),
         Detail::Set(set) => (2, set.value, set.bytes),
+        Detail::Graph => (3, activity.graph.0, 0),
     };
     (start, place, end, activity.correlation.0, activity.graph_node, detail)
 }

@@ -18,6 +18,7 @@ pub mod error;
 #[cfg(feature = "cli")]
 pub mod events;
 pub mod export;
+pub mod graphs;
 #[cfg(feature = "cli")]
 pub mod import;
 pub mod join;

@@ -172,7 +172,9 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
         let duration = if flags & 1 != 0 { reader.number() } else { 0 };
         let [device, stream, id, name] = std::array::from_fn(|_| reader.number());
         let skip = (if flags & 2 != 0 { 8 } else { 0 }) + (if flags & 4 != 0 { 3 } else { 0 });
-        (0..skip).for_each(|_| drop(reader.number()));
+        (0..skip).for_each(|_| {
+            reader.number();
+        });
         let mut stack = Vec::new();
         if flags & 8 != 0 {
             let (_thread, frames) = (reader.number(), reader.number());

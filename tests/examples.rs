@@ -93,13 +93,13 @@ fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
     assert!(stderr.contains("gpuflame: launches ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 
-/// Has the example's own script build it; `None` where this machine has no nvcc and cannot get one.
-fn with_nvcc() -> Option<PathBuf> {
+/// Has the examples' own script build one; `None` where this machine has no nvcc and cannot get one.
+fn with_nvcc(name: &str) -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let script = root().join("examples/build-cuda.sh");
     let output = Command::new(script).env("CARGO_TARGET_DIR", target).output().unwrap();
     if output.status.success() {
-        return Some(target.join("examples-cuda/llm_inference"));
+        return Some(target.join("examples-cuda").join(name));
     }
     let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let has_no_nvcc = reason.contains("cannot install nvcc") || reason.contains("virtual environment");
@@ -110,10 +110,28 @@ fn with_nvcc() -> Option<PathBuf> {
 
 #[test]
 fn the_cuda_program_that_nvcc_builds_is_exact_on_the_simulated_stack() {
-    let Some(program) = with_nvcc() else { return };
+    let Some(program) = with_nvcc("llm_inference") else { return };
     for threads in ["1", "3"] {
         let run = Run::new(&program, Way::Injected);
         let done = run.args(["--tokens", "16", "--threads", threads]).ok();
         done.assert_exact_as(&done.truth().without_stubs());
+    }
+}
+
+#[test]
+fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
+    let Some(program) = with_nvcc("graph_decode") else { return };
+    let done = Run::new(&program, Way::Injected).args(["--tokens", "50", "--layers", "3"]).ok();
+    let (nodes, parts) = done.sum("graph activities");
+    assert_eq!((nodes, parts["created"]), (50 * 3 * 8, 50 * 3 * 8), "{}", done.stderr);
+    // 10 us each; the second half was captured anew.
+    for caller in ["prepare", "grow_cache"] {
+        let softmax = format!(
+            "main;generate;cudaGraphLaunch;[graph];{caller};capture;step;layer;attention;cudaLaunchKernel;\
+             [GPU_Kernel]softmax_kernel {}",
+            25 * 3 * 10_000
+        );
+        let file = done.file("out.folded");
+        assert!(file.lines().any(|line| line == softmax), "{softmax}\n{file}");
     }
 }

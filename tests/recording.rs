@@ -9,9 +9,10 @@ use std::io::BufReader;
 
 use gpuflame::aggregate::Aggregate;
 use gpuflame::export::{self, FoldedOptions, SvgOptions};
+use gpuflame::graphs::Graphs;
 use gpuflame::join::Join;
 use gpuflame::profile::Profile;
-use gpuflame::record::Reader;
+use gpuflame::record::{Reader, Row};
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 use support::{Done, Run, Way, compile};
 
@@ -26,7 +27,12 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
 fn explain(done: &Done) -> (Profile, Join) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    while let Some(row) = reader.next_row().unwrap() {
+    let mut graphs = Graphs::default();
+    while let Some(mut row) = reader.next_row().unwrap() {
+        graphs.push(&row);
+        if let Row::Activity(activity) = &mut row {
+            graphs.resolve(activity);
+        }
         join.push(&row, &mut aggregate);
         profile.push(&row);
     }
@@ -72,6 +78,22 @@ fn a_recording_explains_itself_as_the_session_did() {
 }
 
 #[test]
+fn a_recording_of_graphs_explains_who_made_their_nodes() {
+    for mode in ["copies", "children", "updated"] {
+        let done = record("tests/programs/graphs.c", &[mode, "20"], &[]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert!(done.file("out.folded").contains(";[graph];capture;"), "{}", done.file("out.folded"));
+        assert_explained_alike(&done);
+        let rows = activities(&done);
+        assert!(rows.len() > 100);
+        assert!(
+            rows.iter().all(|row| row["graph_node"] != "0" && !row["created_stack"].is_empty()),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
 fn a_recording_of_what_went_wrong_explains_that() {
     let faults = "zero_ts:every=7,unknown_kind:every=17,unmatched_corr:every=20,dup_corr:every=19,\
                   name_null:every=23,launch_fail:every=9,name_4k:every=31,name_bad_utf8:every=29";
@@ -90,6 +112,7 @@ fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
             let number = |field: &str| row[field].parse::<u64>().unwrap();
             assert_eq!(number("duration_ns"), number("end_ns") - number("start_ns"));
             assert_eq!(row["reason"], "");
+            assert_eq!(row["channel"], row["stream"], "so the simulated GPU has it");
             let numbers = ["correlation", "device", "context", "stream", "bytes", "start_ns", "end_ns"];
             (numbers.map(number), row["kind"].clone(), row["name"].clone())
         })

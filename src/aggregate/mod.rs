@@ -9,7 +9,7 @@ mod tests;
 
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
-use crate::record::{Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, map_bytes};
+use crate::record::{Activity, ContextId, CorrelationId, Created, DeviceId, IdMap, Missing, map_bytes};
 use crate::stats::Histogram;
 
 /// The sums so far. See the module's documentation.
@@ -18,13 +18,16 @@ pub struct Aggregate {
     series: Vec<Series>,
     series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
     cells: IdMap<Cell, Weight>,
+    /// The places of graph nodes, and where each stands.
+    nodes: Vec<Place>,
+    node_index: IdMap<(u32, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
 /// A cell's key, kept small since there may be a hundred thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
-    /// A context, or one of the two codes of [`place_code`].
+    /// A context, one of the codes of [`launch_code`], or [`NODE`] and a position in `Aggregate::nodes`.
     place: u32,
     /// A position in `Aggregate::series`.
     series: u32,
@@ -47,9 +50,10 @@ struct Series {
 
 impl Sink for Aggregate {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        let place = match origin.context() {
-            Ok(context) => Place::Context(context),
-            Err(missing) => Place::Missing(missing),
+        let launch = origin.context();
+        let place = match activity.created {
+            Some(created) => self.node(launch, created),
+            None => launch_code(launch),
         };
         let nanos = activity.duration();
         let leaf = match nanos {
@@ -66,10 +70,7 @@ impl Sink for Aggregate {
     }
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
-        let place = match launched.context {
-            ContextId::NONE => Place::Missing(Missing::NoStack),
-            context => Place::Context(context),
-        };
+        let place = launched.context.0;
         self.add(place, Leaf::Pending, None, Weight { count: 1, nanos: 0, bytes: 0 });
     }
 }
@@ -94,6 +95,8 @@ impl Aggregate {
     pub fn heap_bytes(&self) -> usize {
         map_bytes(&self.cells)
             + map_bytes(&self.series_index)
+            + map_bytes(&self.node_index)
+            + self.nodes.capacity() * size_of::<Place>()
             + self.series.capacity() * size_of::<Series>()
             + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
     }
@@ -101,17 +104,36 @@ impl Aggregate {
     fn samples(&self) -> Vec<Sample> {
         let sample = |(cell, &weight): (&Cell, &Weight)| {
             let series = &self.series[cell.series as usize];
-            Sample { place: place_of(cell.place), leaf: series.leaf, device: series.device, weight }
+            Sample { place: self.place_of(cell.place), leaf: series.leaf, device: series.device, weight }
         };
         self.cells.iter().map(sample).collect()
     }
 
-    fn add(&mut self, place: Place, leaf: Leaf, device: Option<DeviceId>, weight: Weight) -> usize {
+    fn add(&mut self, place: u32, leaf: Leaf, device: Option<DeviceId>, weight: Weight) -> usize {
         let series = self.series(leaf, device);
         self.series[series as usize].add(weight);
-        let cell = self.cells.entry(Cell { place: place_code(place), series }).or_default();
+        let cell = self.cells.entry(Cell { place, series }).or_default();
         add(cell, weight);
         series as usize
+    }
+
+    /// The code of a graph node's place.
+    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> u32 {
+        let nodes = &mut self.nodes;
+        *self.node_index.entry((launch_code(launch), created)).or_insert_with(|| {
+            nodes.push(Place::Node { launch, created });
+            NODE | (nodes.len() - 1) as u32
+        })
+    }
+
+    fn place_of(&self, code: u32) -> Place {
+        match ContextId(code) {
+            ContextId::OUTSIDE => Place::Missing(Missing::LaunchedBefore),
+            ContextId::NONE => Place::Missing(Missing::NoStack),
+            ContextId(DEVICE_GRAPH) => Place::Missing(Missing::DeviceGraph),
+            ContextId(node) if node & NODE != 0 => self.nodes[(node & !NODE) as usize],
+            context => Place::Context(context),
+        }
     }
 
     fn series(&mut self, leaf: Leaf, device: Option<DeviceId>) -> u32 {
@@ -161,19 +183,17 @@ fn add(sum: &mut Weight, weight: Weight) {
     sum.bytes = sum.bytes.saturating_add(weight.bytes);
 }
 
-/// The two ids of [`ContextId`] that are no contexts stand for the two ways to have none.
-fn place_code(place: Place) -> u32 {
-    match place {
-        Place::Context(context) => context.0,
-        Place::Missing(Missing::LaunchedBefore) => ContextId::OUTSIDE.0,
-        Place::Missing(_) => ContextId::NONE.0,
-    }
-}
+/// The bit that tells places of graph nodes from contexts, of which there are never so many.
+const NODE: u32 = 1 << 31;
+/// The last code before those.
+const DEVICE_GRAPH: u32 = NODE - 1;
 
-fn place_of(code: u32) -> Place {
-    match ContextId(code) {
-        ContextId::OUTSIDE => Place::Missing(Missing::LaunchedBefore),
-        ContextId::NONE => Place::Missing(Missing::NoStack),
-        context => Place::Context(context),
+/// The two ids of [`ContextId`] that are no contexts stand for two of the ways to have none.
+fn launch_code(launch: Result<ContextId, Missing>) -> u32 {
+    match launch {
+        Ok(context) => context.0,
+        Err(Missing::LaunchedBefore) => ContextId::OUTSIDE.0,
+        Err(Missing::DeviceGraph) => DEVICE_GRAPH,
+        Err(_) => ContextId::NONE.0,
     }
 }

@@ -4,7 +4,9 @@
 use super::*;
 use crate::join::Join;
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
-use crate::record::{ContextFlags, CopyKind, Frame, LabelId, ModuleEpoch, NameId, Row, ThreadId, Work};
+use crate::record::{
+    ContextFlags, CopyKind, Frame, GraphId, LabelId, ModuleEpoch, NameId, Row, ThreadId, Work,
+};
 
 fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
@@ -49,6 +51,37 @@ fn one_cell_for_each_context_work_and_device() {
         (place(11), copied, 0, 1, 50, 4096),
         (place(12), GEMM, 0, 1, 7, 0),
         (place(12), GEMM, 1, 1, 1, 0),
+    ];
+    assert_eq!(cells, expected);
+}
+
+#[test]
+fn a_graph_node_has_a_place_for_each_launch_and_creation() {
+    let node = |id, created, start| {
+        Row::Activity(Activity { created: Some(created), ..kernel(id, start, start + 1) })
+    };
+    let (two, three) = (Created::Context(ContextId(2)), Created::Context(ContextId(3)));
+    let device =
+        Activity { created: Some(two), device_launched: true, graph: GraphId(4), ..kernel(99, 500, 505) };
+    let profile = profile_of(&[
+        Row::Launch(launch(1, 11)),
+        Row::Launch(launch(2, 12)),
+        node(1, two, 100),
+        node(1, two, 110),
+        node(1, three, 120),
+        node(2, two, 200),
+        node(2, Created::BeforeRecording, 210),
+        Row::Activity(device),
+    ]);
+    let cells: Vec<_> = profile.samples().iter().map(|s| (s.place, s.weight.count, s.weight.nanos)).collect();
+    let place = |launch, created| Place::Node { launch, created };
+    let (eleven, twelve) = (Ok(ContextId(11)), Ok(ContextId(12)));
+    let expected = [
+        (place(eleven, two), 2, 2),
+        (place(eleven, three), 1, 1),
+        (place(twelve, two), 1, 1),
+        (place(twelve, Created::BeforeRecording), 1, 1),
+        (place(Err(Missing::DeviceGraph), two), 1, 5),
     ];
     assert_eq!(cells, expected);
 }

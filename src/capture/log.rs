@@ -224,6 +224,11 @@ impl Reader {
         mark
     }
 
+    /// Whether everything up to `mark` has been read.
+    pub(super) fn is_at(&self, mark: Mark) -> bool {
+        mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
+    }
+
     /// How far the chunk has been written that the reader is in.
     pub(super) fn mark_next(&self, log: &Log) -> Mark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };

@@ -11,7 +11,7 @@ use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::events::Events;
-use crate::export::{clean_frame, stack_names, work_name};
+use crate::export::{clean_frame, event_place, stack_names, work_name};
 use crate::profile::Place;
 use crate::symbolize::SymbolizeOptions;
 
@@ -165,7 +165,7 @@ impl Run {
         let mut names: std::collections::HashMap<Place, String> = std::collections::HashMap::new();
         for event in events.activities() {
             let Some(nanos) = event.activity.duration() else { continue };
-            let place = event.origin.context().map_or_else(Place::Missing, Place::Context);
+            let place = event_place(event);
             let stack = names.entry(place).or_insert_with(|| {
                 let frames: Vec<_> =
                     stack_names(&profile, place).iter().map(|name| clean_frame(name)).collect();

@@ -4,8 +4,10 @@ use super::Console;
 use super::input::{Facts, Source};
 use crate::aggregate::Aggregate;
 use crate::error::Result;
+use crate::graphs::Graphs;
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
+use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::timeline::Timeline;
 
@@ -27,9 +29,19 @@ pub(super) fn explain(
     mut sink: impl Sink,
 ) -> Result<Explained> {
     let (mut join, mut profile) = (Join::default(), Profile::default());
-    let (mut aggregate, mut timeline) = (Aggregate::default(), Timeline::default());
+    let (mut graphs, mut aggregate, mut timeline) =
+        (Graphs::default(), Aggregate::default(), Timeline::default());
     let facts = source.rows(console, &mut |row| {
-        join.push(row, &mut (&mut aggregate, (&mut timeline, &mut sink)));
+        let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
+        graphs.push(row);
+        match row {
+            Row::Activity(activity) => {
+                let mut activity = *activity;
+                graphs.resolve(&mut activity);
+                join.push_activity(&activity, &mut sinks);
+            }
+            _ => join.push(row, &mut sinks),
+        }
         timeline.row(row);
         profile.push(row);
     })?;

@@ -10,9 +10,9 @@ use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::export::{
-    FoldedOptions, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+    FoldedOptions, GraphStacks, SvgOptions, Unit, lines, write_diff_folded, write_diff_svg, write_folded,
+    write_idle_folded, write_idle_svg, write_svg,
 };
-use crate::export::{lines, write_diff_folded, write_diff_svg};
 use crate::symbolize::SymbolizeOptions;
 
 /// Draw GPU time by launching stack.
@@ -36,6 +36,9 @@ pub(super) struct Flamegraph {
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
+    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    #[arg(short, long, default_value = "both")]
+    graph: GraphStacks,
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
@@ -66,7 +69,7 @@ impl Flamegraph {
         if let [before, after] = &self.diff[..] {
             let [before, after] = [before, after].map(|source| {
                 explain(source, options, console, None::<Aggregate>)
-                    .map(|read| lines(&read.profile, self.unit))
+                    .map(|read| lines(&read.profile, self.unit, self.graph))
             });
             let (before, after) = (before?, after?);
             target.write(console, |mut out| match format {
@@ -77,7 +80,7 @@ impl Flamegraph {
         }
         let input = self.input.as_ref().ok_or_else(|| usage("name a recording or a trace"))?;
         let profile = explain(input, options, console, None::<Aggregate>)?.profile;
-        let folded = FoldedOptions { unit: self.unit };
+        let folded = FoldedOptions { unit: self.unit, graph: self.graph };
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
             (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
@@ -89,7 +92,7 @@ impl Flamegraph {
 
     fn svg_options(&self) -> SvgOptions {
         let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
-        options.unit = self.unit;
+        (options.unit, options.graph) = (self.unit, self.graph);
         options.title = self.title.clone().unwrap_or(options.title);
         options
     }

@@ -10,7 +10,7 @@ use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome, ranks};
 use crate::aggregate::Aggregate;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{Lines, SvgOptions, Unit, lines, work_name, write_lines_svg};
+use crate::export::{GraphStacks, Lines, SvgOptions, Unit, lines, work_name, write_lines_svg};
 use crate::profile::Profile;
 use crate::record::Work;
 use crate::symbolize::SymbolizeOptions;
@@ -39,6 +39,9 @@ pub(super) struct MergeRanks {
     /// What a stack weighs in the profile: ns, us or count.
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
+    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    #[arg(long, default_value = "both")]
+    graph: GraphStacks,
 }
 
 /// What is known of a rank.
@@ -62,7 +65,7 @@ impl MergeRanks {
         for (source, &rank) in sources.iter().zip(&numbers) {
             console.remark(format!("rank {rank}: {source}"));
             let explained = explain(source, SymbolizeOptions::default(), console, None::<Aggregate>)?;
-            for (stack, weight) in lines(&explained.profile, self.unit) {
+            for (stack, weight) in lines(&explained.profile, self.unit, self.graph) {
                 *merged.entry(format!("rank {rank};{stack}")).or_default() += weight;
             }
             let tally = explained.tally.activities;
@@ -80,8 +83,8 @@ impl MergeRanks {
     fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {
         match output.ending() {
             Some("svg") => {
-                let options =
-                    SvgOptions { unit: self.unit, title: "GPU time by rank and launching stack".to_owned() };
+                let title = "GPU time by rank and launching stack".to_owned();
+                let options = SvgOptions { unit: self.unit, title, graph: self.graph };
                 output.write(console, |mut out| write_lines_svg(merged, &options, &mut out))
             }
             Some("folded" | "txt") | None => output.write(console, |out| {

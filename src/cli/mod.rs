@@ -6,8 +6,10 @@
 
 mod check;
 mod convert;
+mod decode_steps;
 mod diff;
 mod explain;
+mod extract;
 mod flamegraph;
 mod info;
 mod input;
@@ -16,7 +18,9 @@ mod merge_ranks;
 mod output;
 mod ranks;
 mod report;
+mod stats;
 mod top;
+mod trace;
 mod view;
 
 use std::process::ExitCode;
@@ -56,11 +60,14 @@ struct Command {
 enum Verb {
     Check(check::Check),
     Convert(convert::Convert),
+    DecodeSteps(decode_steps::DecodeSteps),
     Diff(diff::Diff),
+    Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
+    Stats(stats::Stats),
     Top(top::Top),
     View(view::View),
 }
@@ -78,14 +85,17 @@ pub fn run() -> ExitCode {
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
         Verb::Check(verb) => verb.run(console),
-        Verb::Diff(verb) => verb.run(console),
-        Verb::MergeRanks(verb) => verb.run(console),
-        Verb::View(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),
+        Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Diff(verb) => verb.run(console),
+        Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
-        Verb::Merge(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
+        Verb::Merge(verb) => verb.run(console),
+        Verb::MergeRanks(verb) => verb.run(console),
+        Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
+        Verb::View(verb) => verb.run(console),
     };
     match outcome {
         Ok(Ended::Well) => ExitCode::SUCCESS,

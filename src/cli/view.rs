@@ -12,8 +12,8 @@ use super::report::{self, Cell, Format, Table, human};
 use super::{Console, Ended, Outcome, top};
 use crate::error::Result;
 use crate::events::{Event, Events};
-use crate::export::{stack_names, work_name};
-use crate::profile::{Place, Profile};
+use crate::export::{event_place, stack_names, work_name};
+use crate::profile::Profile;
 use crate::record::{DeviceId, StreamId, Work};
 use crate::symbolize::SymbolizeOptions;
 
@@ -31,7 +31,7 @@ pub(super) struct View {
     /// A line of letters for each stream instead: how full each stretch of time was.
     #[arg(long)]
     timeline: bool,
-    /// Only these kinds: kernel, copy, set.
+    /// Only these kinds: kernel, copy, set, graph.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
     kind: Vec<Kind>,
     /// Only names that contain this.
@@ -62,6 +62,7 @@ enum Kind {
     Kernel,
     Copy,
     Set,
+    Graph,
 }
 
 /// So many letters stand for the whole time.
@@ -104,6 +105,7 @@ impl View {
             Work::Kernel(_) => Kind::Kernel,
             Work::Copy(_) => Kind::Copy,
             Work::Set => Kind::Set,
+            Work::Graph => Kind::Graph,
         };
         let micros = activity.start.0.saturating_sub(zero) as f64 / 1e3;
         (self.kind.is_empty() || self.kind.contains(&kind))
@@ -126,7 +128,6 @@ impl View {
         for event in wanted.iter().take(most) {
             let activity = &event.activity;
             let nanos = activity.duration();
-            let place = event.origin.context().map_or_else(Place::Missing, Place::Context);
             table.row([
                 nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
@@ -135,7 +136,7 @@ impl View {
                 Cell::Text(activity.correlation.0.to_string()),
                 Cell::Count(activity.bytes()),
                 Cell::Text(work_name(profile, activity.work())),
-                Cell::Text(stack_names(profile, place).join(";")),
+                Cell::Text(stack_names(profile, event_place(event)).join(";")),
             ]);
         }
         table

@@ -67,6 +67,17 @@ pub enum Unit {
     Count,
 }
 
+/// Which stacks of a graph node to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GraphStacks {
+    /// The launch of the graph, and what the making of the node does not share with it.
+    Both,
+    /// Where the node was made.
+    Capture,
+    /// Where the graph was launched.
+    Launch,
+}
+
 /// What the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -82,6 +93,12 @@ pub struct Settings {
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown. Default: false.
     pub internal_frames: bool,
+    /// Which stacks of a graph node to show. Default: both.
+    pub graph: GraphStacks,
+    /// Whether a graph launch is one activity, and its nodes none. Default: false.
+    pub whole_graphs: bool,
+    /// One stack in so many is taken again by other ways and compared. Default: 0, none.
+    pub verify: u32,
     /// The `libcupti` to use. Default: none, it is looked for.
     pub cupti: Option<PathBuf>,
 }
@@ -95,6 +112,9 @@ impl Default for Settings {
             enabled: true,
             quiet: false,
             internal_frames: false,
+            graph: GraphStacks::Both,
+            whole_graphs: false,
+            verify: 0,
             cupti: None,
         }
     }
@@ -162,6 +182,48 @@ pub const SETTINGS: &[Setting] = &[
         default: "0",
         help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
         apply: |settings, value| flag(value).map(|on| settings.internal_frames = on),
+    },
+    Setting {
+        name: "GPUFLAME_GRAPH",
+        values: "both, capture, launch",
+        default: "both",
+        help: "Which stacks a graph's kernels and copies hang under: the graph launch and then where the \
+               node was captured or added, or one of the two.",
+        apply: |settings, value| {
+            settings.graph = match value {
+                "both" => GraphStacks::Both,
+                "capture" => GraphStacks::Capture,
+                "launch" => GraphStacks::Launch,
+                _ => return Err("it is none of both, capture, launch".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_GRAPH_TRACE",
+        values: "node, graph",
+        default: "node",
+        help: "graph records each graph launch as one piece, `[GPU_Graph]`: cheaper, but which kernels ran \
+               in it, how long, and where they were captured is lost.",
+        apply: |settings, value| {
+            settings.whole_graphs = match value {
+                "node" => false,
+                "graph" => true,
+                _ => return Err("it is neither node nor graph".to_owned()),
+            };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_VERIFY",
+        values: "number",
+        default: "0",
+        help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
+               differed; some 20 us each. 0: none.",
+        apply: |settings, value| {
+            settings.verify = value.parse().map_err(|_| "it is no number from 0 on".to_owned())?;
+            Ok(())
+        },
     },
     Setting {
         name: "GPUFLAME_CUPTI",
@@ -272,6 +334,9 @@ mod tests {
             ("GPUFLAME_ENABLED", "0"),
             ("GPUFLAME_QUIET", "1"),
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
+            ("GPUFLAME_GRAPH", "capture"),
+            ("GPUFLAME_GRAPH_TRACE", "graph"),
+            ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
@@ -282,6 +347,9 @@ mod tests {
             enabled: false,
             quiet: true,
             internal_frames: true,
+            graph: GraphStacks::Capture,
+            whole_graphs: true,
+            verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
         };
         assert_eq!(settings, expected);

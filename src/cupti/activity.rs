@@ -9,7 +9,8 @@ use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, GraphNodeId,
     KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId,
 };
-use cupti_sys::record::{Kernel, Memcpy, MemcpyPeer, Memset, Record, offset::channel};
+use cupti_sys::record::offset::{self, channel, source_graph};
+use cupti_sys::record::{GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record};
 use cupti_sys::{ActivityKind, ChannelType, Status};
 
 /// What came out of a buffer.
@@ -145,17 +146,28 @@ unsafe fn activity(
             if let Some(text) = name.new_text {
                 sink(Row::Name { id: name.id, text: &text });
             }
-            Some(from_kernel(&kernel, name.id, channel(record, channel::KERNEL)))
+            Some(Activity {
+                source_node: source_node(record, source_graph::KERNEL),
+                device_launched: record.field(offset::KERNEL_IS_DEVICE_LAUNCHED) == Some(1_u8),
+                ..from_kernel(&kernel, name.id, channel(record, channel::KERNEL))
+            })
         }
         ActivityKind::MEMCPY => {
-            Some(from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY)))
+            let copies = record
+                .field(offset::MEMCPY_COPY_COUNT)
+                .map_or(1, |copies: u64| u32::try_from(copies).unwrap_or(u32::MAX));
+            let copy =
+                from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY), copies.max(1));
+            Some(Activity { source_node: source_node(record, source_graph::MEMCPY), ..copy })
         }
         ActivityKind::MEMCPY2 => {
             Some(from_peer_copy(&record.prefix::<MemcpyPeer>()?, channel(record, channel::MEMCPY_PEER)))
         }
         ActivityKind::MEMSET => {
-            Some(from_fill(&record.prefix::<Memset>()?, channel(record, channel::MEMSET)))
+            let fill = from_fill(&record.prefix::<Memset>()?, channel(record, channel::MEMSET));
+            Some(Activity { source_node: source_node(record, source_graph::MEMSET), ..fill })
         }
+        ActivityKind::GRAPH_TRACE => Some(from_graph(&record.prefix::<GraphTrace>()?)),
         _ => None,
     }
 }
@@ -164,6 +176,11 @@ unsafe fn activity(
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
+}
+
+/// The node that a graph's node was made or last updated from, in records that say so.
+fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
+    GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
 /// The row of a record: what all kinds have in common under the same names, and their own detail.
@@ -179,6 +196,9 @@ macro_rules! row {
             end: Nanos($record.end),
             graph: GraphId($record.graph_id),
             graph_node: GraphNodeId($record.graph_node_id),
+            source_node: GraphNodeId(0),
+            device_launched: false,
+            created: None,
             detail: $detail,
         }
     };
@@ -196,7 +216,7 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
     row!(kernel, channel, Detail::Kernel(detail))
 }
 
-fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
+fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
         from: MemoryKind(copy.src_kind.into()),
@@ -204,6 +224,7 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies,
     };
     row!(copy, channel, Detail::Copy(detail))
 }
@@ -216,8 +237,27 @@ fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies: 1,
     };
     row!(copy, channel, Detail::Copy(detail))
+}
+
+fn from_graph(graph: &GraphTrace) -> Activity {
+    Activity {
+        correlation: CorrelationId(graph.correlation_id),
+        device: DeviceId(graph.device_id),
+        context: GpuContextId(graph.context_id),
+        stream: StreamId(graph.stream_id),
+        channel: None,
+        start: Nanos(graph.start),
+        end: Nanos(graph.end),
+        graph: GraphId(graph.graph_id),
+        graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
+        detail: Detail::Graph,
+    }
 }
 
 fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {

@@ -73,6 +73,11 @@ impl Bytes {
         self
     }
 
+    /// Puts a field that only later releases have.
+    fn late(self, at: usize, bytes: &[u8]) -> Self {
+        if at + bytes.len() <= self.0.len() { self.put(at, bytes) } else { self }
+    }
+
     fn u8(self, at: usize, value: u8) -> Self {
         self.put(at, &[value])
     }
@@ -96,13 +101,21 @@ fn kernel(size: usize, name: &'static std::ffi::CStr) -> Vec<u8> {
     let record = record.u32(52, 10).u32(56, 11).u32(60, 12).u32(64, 128).u32(68, 2).u32(72, 1);
     let record = record.u32(76, 48).u32(80, 96).u32(84, 0).u32(92, 515);
     let record = record.u64(104, name.as_ptr().expose_provenance() as u64);
-    record.u64(144, 77).u32(156, 5).u32(168, 9).u32(172, 1).0
+    let record = record.u64(144, 77).u32(156, 5).u32(168, 9).u32(172, 1);
+    record.late(208, &[1]).late(240, &70_u64.to_ne_bytes()).0
 }
 
 fn copy(size: usize) -> Vec<u8> {
     let record = Bytes::new(1, size).u8(4, 1).u8(5, 2).u8(6, 3).u8(7, 1).u64(8, 4096);
     let record = record.u64(16, 2_000).u64(24, 2_100).u32(32, 1).u32(36, 2).u32(40, 13).u32(44, 516);
-    record.u64(64, 78).u32(72, 6).u32(76, 3).u32(80, 2).0
+    record
+        .u64(64, 78)
+        .u32(72, 6)
+        .u32(76, 3)
+        .u32(80, 2)
+        .late(88, &3_u64.to_ne_bytes())
+        .late(104, &71_u64.to_ne_bytes())
+        .0
 }
 
 fn peer_copy(size: usize) -> Vec<u8> {
@@ -115,7 +128,7 @@ fn peer_copy(size: usize) -> Vec<u8> {
 fn fill(size: usize) -> Vec<u8> {
     let record = Bytes::new(2, size).u32(4, 0xabcd).u64(8, 64).u64(16, 4_000).u64(24, 4_010);
     let record = record.u32(32, 0).u32(36, 1).u32(40, 7).u32(44, 518).u16(48, 1).u16(50, 3);
-    record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).0
+    record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).late(96, &0_u64.to_ne_bytes()).0
 }
 
 /// What `read` says of a buffer: new names, activities, tally.
@@ -151,7 +164,7 @@ pub(in super::super) fn a_buffer_of_each_kind(sizes: Sizes) -> Vec<u8> {
     .concat()
 }
 
-pub(in super::super) fn expected_rows() -> [Activity; 5] {
+fn expected_rows() -> [Activity; 5] {
     [expected_kernel(), expected_copy(), expected_peer_copy(), expected_fill(), expected_kernel()]
 }
 
@@ -162,8 +175,28 @@ fn a_record_says_the_same_in_the_layout_of_every_release() {
         let (texts, rows, tally) = read_all(&buffer, sizes, &mut Names::new());
         assert_eq!(tally, Tally { activities: 5, unreadable: 0 }, "{release}");
         assert_eq!(texts, ["0=_Z4gemmv"], "{release}");
-        assert_eq!(rows, expected_rows(), "{release}");
+        assert_eq!(rows, expected_rows_of(sizes), "{release}");
     }
+}
+
+/// With the fields that came later, where the release has them: how many copies a batch made with 12.8, who
+/// launched a kernel with 13.0, and what a graph's node was made from with 13.4.
+pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
+    expected_rows().map(|mut row| {
+        let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
+        let source = if is_kernel && sizes.kernel >= 248 {
+            70
+        } else if is_copy && sizes.copy >= 112 {
+            71
+        } else {
+            0
+        };
+        if let (true, Detail::Copy(copy)) = (is_copy && sizes.copy >= 96, &mut row.detail) {
+            copy.copies = 3;
+        }
+        let device_launched = is_kernel && sizes.kernel >= 216;
+        Activity { source_node: GraphNodeId(source), device_launched, ..row }
+    })
 }
 
 fn expected_kernel() -> Activity {
@@ -177,6 +210,9 @@ fn expected_kernel() -> Activity {
         end: Nanos(1_500),
         graph: GraphId(5),
         graph_node: GraphNodeId(77),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Kernel(KernelDetail {
             name: NameId(0),
             grid: [10, 11, 12],
@@ -199,6 +235,9 @@ fn expected_copy() -> Activity {
         end: Nanos(2_100),
         graph: GraphId(6),
         graph_node: GraphNodeId(78),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Copy(CopyDetail {
             kind: CopyKind::HTOD,
             from: MemoryKind(2),
@@ -206,6 +245,7 @@ fn expected_copy() -> Activity {
             peers: None,
             bytes: 4096,
             is_async: true,
+            copies: 1,
         }),
     }
 }
@@ -221,6 +261,9 @@ fn expected_peer_copy() -> Activity {
         end: Nanos(3_100),
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Copy(CopyDetail {
             kind: CopyKind::PTOP,
             from: MemoryKind(3),
@@ -228,6 +271,7 @@ fn expected_peer_copy() -> Activity {
             peers: Some((DeviceId(1), DeviceId(4))),
             bytes: 1 << 33,
             is_async: false,
+            copies: 1,
         }),
     }
 }
@@ -243,6 +287,9 @@ fn expected_fill() -> Activity {
         end: Nanos(4_010),
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Set(SetDetail { memory: MemoryKind(3), value: 0xabcd, bytes: 64, is_async: true }),
     }
 }

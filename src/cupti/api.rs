@@ -54,6 +54,7 @@ impl Api {
         functions: Functions,
         version: Version,
         file: PathBuf,
+        whole_graphs: bool,
     ) -> Result<&'static Self, Refusal> {
         let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
         let userdata = ptr::from_ref(shared).cast_mut().cast();
@@ -63,7 +64,7 @@ impl Api {
         shared.subscriber.store(subscriber.0, Ordering::Release);
 
         let mut notes = Vec::new();
-        match set_up_records::<T>(shared, &mut notes) {
+        match set_up_records::<T>(shared, whole_graphs, &mut notes) {
             Ok(()) => enable_callbacks::<T>(shared, subscriber, version, &mut notes),
             Err(refusal) => {
                 let _ = functions.unsubscribe(subscriber);
@@ -165,7 +166,11 @@ impl Api {
     }
 }
 
-fn set_up_records<T: Tracer>(shared: &'static Shared, notes: &mut Vec<String>) -> Result<(), Refusal> {
+fn set_up_records<T: Tracer>(
+    shared: &'static Shared,
+    whole_graphs: bool,
+    notes: &mut Vec<String>,
+) -> Result<(), Refusal> {
     let functions = &shared.functions;
     // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
     // not know it, and then only take longer.
@@ -184,6 +189,9 @@ fn set_up_records<T: Tracer>(shared: &'static Shared, notes: &mut Vec<String>) -
         return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
+    if whole_graphs && let Err(status) = functions.enable_kind(ActivityKind::GRAPH_TRACE) {
+        notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
+    }
     Ok(())
 }
 
@@ -194,15 +202,22 @@ fn enable_callbacks<T: Tracer>(
     notes: &mut Vec<String>,
 ) {
     let functions = &shared.functions;
-    let calls = named_calls(functions);
+    let mut calls = named_calls(functions);
+    calls.retain(|call| T::GRAPHS || !call.kind.edits_graph());
     shared.calls.fill(&calls);
     let api = calls.iter().map(|call| (call.domain, CallbackId(call.id), call.name.as_str()));
     let mut events = vec![
         (Domain::RESOURCE, CallbackId::CONTEXT_CREATED, "context created"),
         (Domain::RESOURCE, CallbackId::CONTEXT_DESTROY_STARTING, "context destroyed"),
     ];
-    if T::GRAPH_NODES {
-        events.push((Domain::RESOURCE, CallbackId::GRAPH_NODE_CREATED, "graph node created"));
+    if T::GRAPHS {
+        events.extend([
+            (Domain::RESOURCE, CallbackId::GRAPH_NODE_CREATED, "graph node created"),
+            (Domain::RESOURCE, CallbackId::GRAPH_NODE_CLONED, "graph node copied"),
+            (Domain::RESOURCE, CallbackId::GRAPH_DESTROY_STARTING, "graph destroyed"),
+            (Domain::RESOURCE, CallbackId::GRAPH_EXEC_CREATED, "graph instantiated"),
+            (Domain::RESOURCE, CallbackId::GRAPH_EXEC_DESTROY_STARTING, "graph instantiation destroyed"),
+        ]);
     }
     if version.has_state_callbacks() {
         events.push((Domain::STATE, CallbackId::FATAL_ERROR, "fatal error"));

@@ -1,7 +1,7 @@
 //! The set-up and the life of a subscription, against a fake CUPTI.
 
 use super::super::buffer::Buffer;
-use super::super::callback::{Call, Layer};
+use super::super::callback::{Call, GraphEvent, Layer};
 use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
@@ -27,7 +27,7 @@ fn told() -> Vec<String> {
 struct Scribe;
 
 impl Tracer for Scribe {
-    const GRAPH_NODES: bool = true;
+    const GRAPHS: bool = true;
 
     fn enter(call: &Call<'_>) {
         assert_eq!((call.slot.get(), call.return_value), (0, 0));
@@ -61,8 +61,19 @@ impl Tracer for Scribe {
         tell("context ending".to_owned());
     }
 
-    fn graph_node_created() {
-        tell("graph node".to_owned());
+    fn graph(event: GraphEvent<'_>) {
+        tell(match event {
+            GraphEvent::CallBegins { call, into } => format!("graph call {:?} into {into:?}", call.kind),
+            GraphEvent::CallEnds(call) => format!("graph call {:?} ends", call.kind),
+            GraphEvent::NodeCreated(ids) => format!("graph node {ids:?}"),
+            GraphEvent::NodeCloned(ids) => format!("graph node cloned {ids:?}"),
+            GraphEvent::GraphEnds(graph) => format!("graph {} ends", graph.0),
+            GraphEvent::ExecCreated(exec) => format!("exec {exec} created"),
+            GraphEvent::ExecEnds(exec) => format!("exec {exec} ends"),
+            GraphEvent::ExecUpdated { exec, source, correlation } => {
+                format!("exec {exec} updated from {} by {}", source.0, correlation.0)
+            }
+        });
     }
 
     fn fatal(reason: &str) {
@@ -80,7 +91,7 @@ fn attach<T: Tracer>(driver: u32) -> Result<&'static Api, String> {
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
         load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
-    Api::attach::<T>(functions, version, "fake".into())
+    Api::attach::<T>(functions, version, "fake".into(), false)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
 
@@ -103,14 +114,30 @@ fn the_setup_goes_in_the_one_order_that_works() {
         "callback 2.6 = 1",
         "callback 1.3 = 1",
         "callback 1.4 = 1",
+        "callback 1.5 = 1",
+        "callback 1.6 = 1",
+        "callback 1.7 = 1",
         "callback 3.1 = 1",
         "callback 3.2 = 1",
         "callback 3.13 = 1",
+        "callback 3.20 = 1",
+        "callback 3.10 = 1",
+        "callback 3.18 = 1",
+        "callback 3.19 = 1",
         "callback 6.1 = 1",
     ];
     assert_eq!(fake.diary(), expected);
     assert_eq!(api.notes(), [""; 0]);
-    let labels = ["cudaLaunchKernel", "cudaMemcpy", "cudaDeviceReset", "cuLaunchKernel", "cuGraphLaunch"];
+    let labels = [
+        "cudaLaunchKernel",
+        "cudaMemcpy",
+        "cudaDeviceReset",
+        "cuLaunchKernel",
+        "cuGraphLaunch",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphAddChildGraphNode",
+        "cuGraphExecUpdate",
+    ];
     assert_eq!(api.labels(), labels);
     assert_eq!(api.label(ApiCall(99)), "[unknown call]");
 }
@@ -213,7 +240,50 @@ fn contexts_and_graph_nodes_are_told() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    assert_eq!(told(), ["context created", "graph node", "context ending"]);
+    // Without a word about the node there is nothing to tell.
+    assert_eq!(told(), ["context created", "context ending"]);
+}
+
+#[test]
+fn what_happens_to_graphs_is_told_by_the_ids_of_records() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 10, 0, 0);
+    fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 11, 0, 0);
+    fake.graph(CallbackId::GRAPH_NODE_CLONED, 4, 20, 10, 0);
+    fake.graph(CallbackId::GRAPH_NODE_CLONED, 4, 20, 0, 0);
+    fake.graph(CallbackId::GRAPH_EXEC_CREATED, 2, 0, 0, 99);
+    fake.graph(CallbackId::GRAPH_DESTROY_STARTING, 2, 0, 0, 0);
+    fake.graph(CallbackId::GRAPH_EXEC_DESTROY_STARTING, 2, 0, 0, 99);
+    let cloned = "ClonedNode { graph: GraphId(4), node: GraphNodeId(20), original: GraphNodeId(10) }";
+    let expected = [
+        "graph node Some((GraphId(2), GraphNodeId(10)))",
+        "graph node None",
+        &format!("graph node cloned Some({cloned})"),
+        "graph node cloned None",
+        "exec 99 created",
+        "graph 2 ends",
+        "exec 99 ends",
+    ];
+    assert_eq!(told(), expected);
+}
+
+#[test]
+fn calls_that_edit_graphs_are_told_with_the_graph_they_add_to() {
+    let fake = Fake::start(28);
+    attach::<Scribe>(12_080).unwrap();
+    fake.call_with(Domain::DRIVER_API, 5, 1, 0, &[8, 2]);
+    fake.call_with(Domain::DRIVER_API, 6, 2, 0, &[8, 2]);
+    fake.call_with(Domain::DRIVER_API, 7, 3, 0, &[8, 2]);
+    fake.call_with(Domain::DRIVER_API, 7, 4, 910, &[8, 2]);
+    let expected = [
+        "graph call GraphCopy into None",
+        "graph call GraphCopy ends",
+        "graph call GraphCopy into Some(GraphId(2))",
+        "graph call GraphCopy ends",
+        "exec 8 updated from 2 by 3",
+    ];
+    assert_eq!(told(), expected);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use super::activity;
 use super::buffer::{Buffer, Filled, Lent, Returned};
 use super::calls::{ApiCall, CallKind, CallTable};
 use super::family::Functions;
-use crate::record::CorrelationId;
-use cupti_sys::callback::{CallbackData, StateData};
+use crate::record::{CorrelationId, GraphId, GraphNodeId};
+use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// [`subscribe`](super::subscribe) on, and several at once. None may make a CUDA call. A panic in one of
 /// them ends tracing (see [`Tracer::panicked`]) and never reaches the application.
 pub trait Tracer: 'static {
-    /// Whether [`Tracer::graph_node_created`] is wanted. Default: `false`.
-    const GRAPH_NODES: bool = false;
+    /// Whether [`Tracer::graph`] is wanted. Default: `false`.
+    const GRAPHS: bool = false;
 
     /// An enabled API call begins.
     fn enter(call: &Call<'_>);
@@ -55,9 +55,10 @@ pub trait Tracer: 'static {
     /// ([`CallKind::ends_context`]).
     fn context_ending() {}
 
-    /// A graph node was made on this thread. Between `enter` and `exit` of a launch it means that the
-    /// launch was captured, and has no activity of its own.
-    fn graph_node_created() {}
+    /// Something happened to a graph, on this thread.
+    fn graph(event: GraphEvent<'_>) {
+        let _ = event;
+    }
 
     /// CUPTI met an error it cannot go on after, and has finalised itself. No call is made to it any
     /// more; what was not delivered is lost.
@@ -71,6 +72,9 @@ pub trait Tracer: 'static {
 }
 
 /// An API call that begins or is over.
+///
+/// The one that a [`Tracer`] is handed lies in the frame of the function that CUPTI called: frames further in
+/// are ours.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What it does.
@@ -87,6 +91,50 @@ pub struct Call<'a> {
     pub return_value: u32,
     /// For launches: the kernel's mangled name, valid during the callback; else null.
     pub symbol_name: *const c_char,
+}
+
+/// What happens to a graph. Graphs and nodes are named by the ids that records carry.
+pub enum GraphEvent<'a> {
+    /// A call begins that adds a node or copies a graph.
+    CallBegins {
+        /// Which.
+        call: &'a Call<'a>,
+        /// The graph that it adds to; none where it makes a graph by itself.
+        into: Option<GraphId>,
+    },
+    /// It is over.
+    CallEnds(&'a Call<'a>),
+    /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
+    /// capture, so that the launch has no activity of its own. None: CUPTI does not say which.
+    NodeCreated(Option<(GraphId, GraphNodeId)>),
+    /// A node was copied. None: CUPTI does not say which.
+    NodeCloned(Option<ClonedNode>),
+    /// A graph is about to go.
+    GraphEnds(GraphId),
+    /// The graph that was last copied on this thread is now an instantiation, and known by this address.
+    ExecCreated(u64),
+    /// An instantiation is about to go.
+    ExecEnds(u64),
+    /// An instantiation took over what a graph does.
+    ExecUpdated {
+        /// Its address.
+        exec: u64,
+        /// The graph.
+        source: GraphId,
+        /// The id of the call.
+        correlation: CorrelationId,
+    },
+}
+
+/// A copy of a graph node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClonedNode {
+    /// The graph of the copy.
+    pub graph: GraphId,
+    /// The copy.
+    pub node: GraphNodeId,
+    /// What it was copied from.
+    pub original: GraphNodeId,
 }
 
 /// The two levels of CUDA's interface. A call of the upper one makes calls of the lower.
@@ -152,6 +200,14 @@ impl Shared {
         }
     }
 
+    fn graph_id(&self, graph: *mut c_void) -> Option<GraphId> {
+        if graph.is_null() { None } else { self.functions.graph_id(graph).map(GraphId) }
+    }
+
+    fn node_id(&self, node: *mut c_void) -> Option<GraphNodeId> {
+        if node.is_null() { None } else { self.functions.graph_node_id(node).map(GraphNodeId) }
+    }
+
     fn note_work(&self) {
         // Loaded first: a store in every callback would make all threads fight for one cache line.
         if !self.seen_work.load(Ordering::Relaxed) {
@@ -200,7 +256,8 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
             let data = unsafe { &*data.cast::<CallbackData>() };
             api_call::<T>(shared, domain, id, data);
         }
-        Domain::RESOURCE => resource::<T>(shared, id),
+        // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
+        Domain::RESOURCE => resource::<T>(shared, id, unsafe { data.cast::<ResourceData>().as_ref() }),
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
             // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
             let state = unsafe { data.cast::<StateData>().as_ref() };
@@ -228,19 +285,49 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
         return_value: 0,
         symbol_name: data.symbol_name,
     };
+    if kind.edits_graph() {
+        return graph_call::<T>(shared, &call, data);
+    }
     match data.site {
         Site::ENTER => T::enter(&call),
         Site::EXIT => {
-            // SAFETY: null, or after the call its 32-bit result.
-            let result = unsafe { data.function_return_value.cast::<u32>().as_ref() };
-            call.return_value = result.copied().unwrap_or(0);
+            call.return_value = result_of(data);
             T::exit(&call);
         }
         _ => {}
     }
 }
 
-fn resource<T: Tracer>(shared: &Shared, id: CallbackId) {
+/// What the call returned; 0 before.
+fn result_of(data: &CallbackData) -> u32 {
+    // SAFETY: null, or after the call its 32-bit result.
+    unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
+}
+
+/// A call that makes or changes graphs. Some arguments are needed that no event tells.
+#[cold]
+fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
+    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of
+    // the size of a pointer; CUPTI passes them as a struct, or null at worst.
+    let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
+    let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
+    match (call.kind, data.site) {
+        (CallKind::GraphUpdate, Site::EXIT) => {
+            let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
+            if let (0, Some(source)) = (result_of(data), second) {
+                T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
+            }
+        }
+        (CallKind::GraphUpdate, _) => {}
+        (_, Site::ENTER) => {
+            let becomes_part = shared.calls.adds_to_graph(call.api);
+            T::graph(GraphEvent::CallBegins { call, into: second.filter(|_| becomes_part) });
+        }
+        _ => T::graph(GraphEvent::CallEnds(call)),
+    }
+}
+
+fn resource<T: Tracer>(shared: &Shared, id: CallbackId, data: Option<&ResourceData>) {
     if shared.is_off() {
         return;
     }
@@ -250,9 +337,32 @@ fn resource<T: Tracer>(shared: &Shared, id: CallbackId) {
             T::context_created();
         }
         CallbackId::CONTEXT_DESTROY_STARTING => T::context_ending(),
-        CallbackId::GRAPH_NODE_CREATED => T::graph_node_created(),
-        _ => {}
+        _ => {
+            // SAFETY: at events about graphs this is a `GraphData`, or null at worst.
+            let graph = data.and_then(|data| unsafe { data.descriptor.cast::<GraphData>().as_ref() });
+            if let Some(event) = graph.and_then(|graph| graph_event(shared, id, graph)) {
+                T::graph(event);
+            }
+        }
     }
+}
+
+fn graph_event(shared: &Shared, id: CallbackId, data: &GraphData) -> Option<GraphEvent<'static>> {
+    let exec = data.graph_exec.addr() as u64;
+    Some(match id {
+        CallbackId::GRAPH_NODE_CREATED => {
+            GraphEvent::NodeCreated(shared.graph_id(data.graph).zip(shared.node_id(data.node)))
+        }
+        CallbackId::GRAPH_NODE_CLONED => {
+            let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));
+            let ids = shared.graph_id(data.graph).zip(ids);
+            GraphEvent::NodeCloned(ids.map(|(graph, (node, original))| ClonedNode { graph, node, original }))
+        }
+        CallbackId::GRAPH_DESTROY_STARTING => GraphEvent::GraphEnds(shared.graph_id(data.graph)?),
+        CallbackId::GRAPH_EXEC_CREATED => GraphEvent::ExecCreated(exec),
+        CallbackId::GRAPH_EXEC_DESTROY_STARTING => GraphEvent::ExecEnds(exec),
+        _ => return None,
+    })
 }
 
 #[cold]

@@ -30,12 +30,23 @@ pub enum CallKind {
     DeviceReset,
     /// Destroys, resets or releases a context: the same.
     ContextDestroy,
+    /// Adds a node to a graph.
+    GraphNode,
+    /// Copies a graph with all its nodes: instantiates or clones it, or makes it a node of another.
+    GraphCopy,
+    /// Has an instantiation take over what another graph does.
+    GraphUpdate,
 }
 
 impl CallKind {
     /// Whether activities may come of it.
     pub fn makes_work(self) -> bool {
-        !self.ends_context()
+        !self.ends_context() && !self.edits_graph()
+    }
+
+    /// Whether it makes or changes graphs, which run later.
+    pub fn edits_graph(self) -> bool {
+        matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
     /// Whether it is time for a last flush.
@@ -53,6 +64,10 @@ pub fn classify(name: &str) -> Option<CallKind> {
         "CtxDestroy" | "DevicePrimaryCtxReset" | "DevicePrimaryCtxRelease" => {
             return Some(CallKind::ContextDestroy);
         }
+        "GraphAddChildGraphNode" | "GraphClone" => return Some(CallKind::GraphCopy),
+        "GraphExecUpdate" => return Some(CallKind::GraphUpdate),
+        _ if verb.starts_with("GraphInstantiate") => return Some(CallKind::GraphCopy),
+        _ if verb.starts_with("GraphAdd") && verb.contains("Node") => return Some(CallKind::GraphNode),
         _ if LOOK_ALIKES.iter().any(|word| verb.contains(word)) => return None,
         _ => {}
     }
@@ -116,7 +131,7 @@ pub(super) struct CallTable {
 
 /// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
 /// Code 0 is a call that was not enabled.
-const KINDS: [CallKind; 8] = [
+const KINDS: [CallKind; 11] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
     CallKind::Copy { sync: false },
@@ -125,6 +140,9 @@ const KINDS: [CallKind; 8] = [
     CallKind::Set { sync: true },
     CallKind::DeviceReset,
     CallKind::ContextDestroy,
+    CallKind::GraphNode,
+    CallKind::GraphCopy,
+    CallKind::GraphUpdate,
 ];
 
 impl CallTable {
@@ -159,6 +177,11 @@ impl CallTable {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
         let code = (entry >> 16).checked_sub(1)?;
         Some((ApiCall(entry as u16), *KINDS.get(code as usize)?))
+    }
+
+    /// Whether a call that edits graphs adds to the one that is its second argument.
+    pub(super) fn adds_to_graph(&self, call: ApiCall) -> bool {
+        self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
     /// Takes all calls out: callbacks still come, and do nothing.

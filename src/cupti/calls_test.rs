@@ -89,14 +89,31 @@ fn what_ends_a_context_is_seen_so_that_a_flush_can_come_first() {
 }
 
 #[test]
+fn what_makes_copies_and_changes_graphs_is_seen() {
+    all_are(
+        Some(CallKind::GraphNode),
+        "cudaGraphAddKernelNode_v10000 cudaGraphAddMemcpyNode_v10000 cudaGraphAddMemcpyNode1D_v11010
+         cudaGraphAddMemsetNode_v10000 cudaGraphAddNode_v12020 cuGraphAddKernelNode_v2 cuGraphAddNode_v2",
+    );
+    all_are(
+        Some(CallKind::GraphCopy),
+        "cudaGraphInstantiate_v10000 cudaGraphInstantiate_v12000 cudaGraphInstantiateWithFlags_v11040
+         cudaGraphInstantiateWithParams_ptsz_v12000 cudaGraphClone_v10000
+         cudaGraphAddChildGraphNode_v10000 cuGraphInstantiate_v2 cuGraphInstantiateWithFlags cuGraphClone
+         cuGraphAddChildGraphNode",
+    );
+    all_are(Some(CallKind::GraphUpdate), "cudaGraphExecUpdate_v10020 cuGraphExecUpdate cuGraphExecUpdate_v2");
+}
+
+#[test]
 fn look_alikes_that_start_no_gpu_work_are_left_alone() {
     all_are(
         None,
         "cudaLaunchHostFunc_v10000 cudaLaunchHostFunc_ptsz_v10000 cudaLaunchHostFunc_v2_v13020
-         cuLaunchHostFunc cuLaunchHostFunc_v2_ptsz cuSubgridScheduleLaunch cudaGraphAddMemcpyNode_v10000
+         cuLaunchHostFunc cuLaunchHostFunc_v2_ptsz cuSubgridScheduleLaunch cudaGraphAddDependencies_v10000
          cudaGraphMemcpyNodeGetParams_v10000 cudaGraphMemsetNodeSetParams_v10000
          cudaGraphExecMemcpyNodeSetParams1D_v11010 cudaGraphKernelNodeGetParams_v10000
-         cuGraphAddMemsetNode cuGraphExecMemsetNodeSetParams cudaMemSetMemPool_v13000 cuMemSetAccess
+         cudaGraphCreate_v10000 cuGraphExecMemsetNodeSetParams cudaMemSetMemPool_v13000 cuMemSetAccess
          cuMemSetMemPool cuMemRelease cudaMemAdvise_v8000 cudaMemDiscardBatchAsync_v13000
          cudaOccupancyMaxActiveClusters_v11070 cudaSetupArgument_v3020 cudaConfigureCall_v3020
          cudaCtxResetPersistingL2Cache_v11000 cuCtxResetPersistingL2Cache cuGreenCtxDestroy

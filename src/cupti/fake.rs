@@ -3,7 +3,7 @@
 //!
 //! Functions in C have no `self`, so there is one fake at a time: [`Fake::start`] waits for the last.
 
-use cupti_sys::callback::{CallbackData, StateData};
+use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{
     ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
     FlushFlag, Library, Site, Status, Subscriber,
@@ -41,7 +41,7 @@ fn answer(what: String) -> Status {
 }
 
 /// The API calls it knows, by domain and id; the ids in between have names that matter to nobody.
-const CALLS: [(Domain, u32, &CStr); 8] = [
+const CALLS: [(Domain, u32, &CStr); 11] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
     (Domain::RUNTIME_API, 5, c"cudaMemcpy_v3020"),
@@ -50,6 +50,9 @@ const CALLS: [(Domain, u32, &CStr); 8] = [
     (Domain::DRIVER_API, 1, c"cuInit"),
     (Domain::DRIVER_API, 3, c"cuLaunchKernel"),
     (Domain::DRIVER_API, 4, c"cuGraphLaunch_ptsz"),
+    (Domain::DRIVER_API, 5, c"cuGraphInstantiateWithFlags"),
+    (Domain::DRIVER_API, 6, c"cuGraphAddChildGraphNode"),
+    (Domain::DRIVER_API, 7, c"cuGraphExecUpdate_v2"),
 ];
 
 /// Every record of the fake has this many bytes.
@@ -137,6 +140,19 @@ unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
     answer("timestamp".to_owned())
 }
 
+/// Graphs and their nodes are known by their addresses; odd ones are unknown.
+unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { id.write(graph.addr() as u32) };
+    if graph.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
+}
+
+unsafe extern "C" fn graph_node_id(node: *mut c_void, id: *mut u64) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { id.write(node.addr() as u64) };
+    if node.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
+}
+
 /// The fake's function table.
 pub(super) fn library() -> Library {
     Library {
@@ -152,6 +168,8 @@ pub(super) fn library() -> Library {
         activity_get_num_dropped_records: Some(dropped),
         activity_flush_all: Some(flush),
         get_timestamp: Some(timestamp),
+        get_graph_id: Some(graph_id),
+        get_graph_node_id: Some(graph_node_id),
         ..Library::default()
     }
 }
@@ -186,11 +204,23 @@ impl Fake {
 
     /// Makes an API call: enter, then exit with what it returns. Gives the shared word as it was after enter.
     pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
+        self.call_with(domain, id, correlation, result, ptr::null())
+    }
+
+    /// The same with arguments.
+    pub(super) fn call_with(
+        &self,
+        domain: Domain,
+        id: u32,
+        correlation: u32,
+        result: u32,
+        arguments: *const [usize; 2],
+    ) -> u64 {
         let mut word = 0_u64;
         let mut data = CallbackData {
             site: Site::ENTER,
             function_name: c"call".as_ptr(),
-            function_params: ptr::null(),
+            function_params: arguments.cast(),
             function_return_value: ptr::null(),
             symbol_name: c"_Z4gemmv".as_ptr(),
             context: ptr::null_mut(),
@@ -208,6 +238,23 @@ impl Fake {
     /// Calls back with a resource event.
     pub(super) fn resource(&self, id: CallbackId) {
         self.event(Domain::RESOURCE, id, ptr::null());
+    }
+
+    /// Calls back with an event about a graph.
+    pub(super) fn graph(&self, id: CallbackId, graph: usize, node: usize, original: usize, exec: usize) {
+        let at = |address: usize| ptr::without_provenance_mut::<c_void>(address);
+        let graph = GraphData {
+            graph: at(graph),
+            original_graph: ptr::null_mut(),
+            node: at(node),
+            original_node: at(original),
+            node_type: 0,
+            dependency: ptr::null_mut(),
+            graph_exec: at(exec),
+        };
+        let descriptor = (&raw const graph).cast();
+        let data = ResourceData { context: ptr::null_mut(), stream: ptr::null_mut(), descriptor };
+        self.event(Domain::RESOURCE, id, (&raw const data).cast());
     }
 
     /// Calls back with a fatal error.

@@ -162,6 +162,18 @@ impl Functions {
         Ok(dropped as u64)
     }
 
+    /// A graph's number, as in records.
+    pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
+        let mut id = 0;
+        done(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
+    }
+
+    /// A graph node's number, as in records.
+    pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
+        let mut id = 0;
+        done(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)
+    }
+
     pub(super) fn timestamp(&self) -> Result<u64, Status> {
         let mut now = 0;
         match self.family {

@@ -36,12 +36,16 @@ pub(super) enum Skipped {
 /// Uses the first candidate that works.
 ///
 /// Errors: none works, or CUPTI is refused to us, in a sentence that says what to do.
-pub(super) fn attach<T: Tracer>(driver: Driver, surroundings: &Surroundings) -> Result<&'static Api, Error> {
+pub(super) fn attach<T: Tracer>(
+    driver: Driver,
+    surroundings: &Surroundings,
+    whole_graphs: bool,
+) -> Result<&'static Api, Error> {
     let search = surroundings.search();
     let mut tried = Vec::new();
     let mut seen = Vec::new();
     for candidate in &search.candidates {
-        match attach_one::<T>(driver, candidate, &mut seen) {
+        match attach_one::<T>(driver, candidate, whole_graphs, &mut seen) {
             Ok(api) => return Ok(api),
             Err(reason) => {
                 let is_last = ends_search(&reason, candidate.source);
@@ -60,6 +64,7 @@ pub(super) fn attach<T: Tracer>(driver: Driver, surroundings: &Surroundings) -> 
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
+    whole_graphs: bool,
     seen: &mut Vec<PathBuf>,
 ) -> Result<&'static Api, Skipped> {
     let library = open(candidate)?;
@@ -69,7 +74,7 @@ fn attach_one<T: Tracer>(
     }
     seen.push(file.clone());
     let (functions, version) = check(driver, library)?;
-    Api::attach::<T>(functions, version, file)
+    Api::attach::<T>(functions, version, file, whole_graphs)
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 

@@ -32,7 +32,7 @@ pub mod version;
 pub use activity::Tally;
 pub use api::Api;
 pub use buffer::{Buffer, Filled, bytes_held};
-pub use callback::{Call, Layer, Tracer};
+pub use callback::{Call, ClonedNode, GraphEvent, Layer, Tracer};
 pub use calls::{ApiCall, CallKind, classify, label};
 pub use driver::Driver;
 pub use names::Names;
@@ -50,6 +50,9 @@ pub struct Options {
     /// the program, wrong when it is injected, where a process without the driver has no need of us.
     /// Default: `false`.
     pub load_driver: bool,
+    /// Whether to record a graph launch as one activity, and none of its nodes: cheap, and blind to what is
+    /// in the graph. Default: `false`.
+    pub whole_graphs: bool,
 }
 
 /// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.
@@ -75,7 +78,7 @@ pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
 
 fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
-    load::attach::<T>(driver, &here::surroundings(driver, options.library.clone()))
+    load::attach::<T>(driver, &here::surroundings(driver, options.library.clone()), options.whole_graphs)
 }
 
 /// The subscription is over: another may come.

@@ -1,7 +1,7 @@
 //! Against a real `libcupti`, in the few functions that need neither driver nor GPU (up to 13.1).
 //! Run by `tests/cupti-wheels.sh`, which names the library.
 
-use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows, read_all_with};
+use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
 use super::names::Names;
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
@@ -45,7 +45,7 @@ fn a_real_library_steps_over_our_records_and_we_read_them() {
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| next(&library, buffer, valid, record);
     let (_, rows, tally) = read_all_with(&buffer, &step, &mut Names::new());
     assert_eq!((tally.activities, tally.unreadable), (5, 0));
-    assert_eq!(rows, expected_rows());
+    assert_eq!(rows, expected_rows_of(sizes));
 }
 
 #[test]

@@ -12,9 +12,9 @@ use super::leaf::Kind;
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, Missing, NameId, Row, Work};
+use crate::record::{Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Work};
 
-const HEADER: [&str; 32] = [
+const HEADER: [&str; 34] = [
     "kind",
     "name",
     "correlation",
@@ -43,9 +43,11 @@ const HEADER: [&str; 32] = [
     "to_device",
     "value",
     "async",
+    "copies",
     "stack",
     "launch_ns",
     "launch_duration_ns",
+    "created_stack",
     "reason",
 ];
 
@@ -126,6 +128,7 @@ impl<W: Write> ActivityTable<W> {
             },
             Work::Copy(kind) => self.record.push_field(kind.label().as_bytes()),
             Work::Set => self.record.push_field(b"memset"),
+            Work::Graph => self.record.push_field(b"graph"),
         }
     }
 
@@ -144,7 +147,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// From `grid_x` to `async`.
+    /// From `grid_x` to `copies`.
     fn detail(&mut self, detail: &Detail) {
         match detail {
             Detail::Kernel(kernel) => {
@@ -152,7 +155,7 @@ impl<W: Write> ActivityTable<W> {
                 self.field(kernel.registers);
                 self.field(kernel.static_shared);
                 self.field(kernel.dynamic_shared);
-                self.blank(6);
+                self.blank(7);
             }
             Detail::Copy(copy) => {
                 self.blank(9);
@@ -162,13 +165,16 @@ impl<W: Write> ActivityTable<W> {
                 self.option(copy.peers.map(|(_, to)| to.0));
                 self.blank(1);
                 self.field(u8::from(copy.is_async));
+                self.field(copy.copies);
             }
+            Detail::Graph => self.blank(15),
             Detail::Set(set) => {
                 self.blank(10);
                 self.field(set.memory.label());
                 self.blank(2);
                 self.field(set.value);
                 self.field(u8::from(set.is_async));
+                self.blank(1);
             }
         }
     }
@@ -199,8 +205,13 @@ impl<W: Write> Sink for ActivityTable<W> {
             Origin::Launch(launched) => self.launched(launched),
             Origin::Missing(_) => self.blank(3),
         }
+        match activity.created {
+            Some(Created::Context(context)) => self.field(context.0),
+            _ => self.blank(1),
+        }
         let untimed = activity.duration().is_none().then_some(Missing::Untimed);
-        let reason = origin.context().err().into_iter().chain(untimed).map(Missing::word);
+        let uncreated = activity.created.filter(|created| created.label().is_some()).map(Created::word);
+        let reason = origin.context().err().into_iter().chain(untimed).map(Missing::word).chain(uncreated);
         let reason: String = reason.collect::<Vec<_>>().join(" ");
         self.field(reason);
         self.end();
@@ -210,8 +221,9 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.field("launch");
         self.blank(1);
         self.field(id.0);
-        self.blank(25);
+        self.blank(26);
         self.launched(launched);
+        self.blank(1);
         self.field(Missing::Pending.word());
         self.end();
     }

@@ -149,6 +149,7 @@ impl<W: Write> Chrome<'_, W> {
                 u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared),
             )?,
             Detail::Copy(_) | Detail::Set(_) => write!(self.out, ",\"bytes\":{}", activity.bytes())?,
+            Detail::Graph => {}
         }
         if let Err(missing) = event.origin.context() {
             write!(self.out, ",\"gpuflame\":\"{}\"", missing.word())?;
@@ -188,5 +189,6 @@ pub(super) fn name(profile: &Profile, event: &Event) -> String {
         Detail::Kernel(_) => name,
         Detail::Copy(_) => format!("Memcpy {name}"),
         Detail::Set(_) => "Memset".to_owned(),
+        Detail::Graph => "Graph".to_owned(),
     }
 }

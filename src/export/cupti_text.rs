@@ -51,7 +51,7 @@ fn write_activity(profile: &Profile, event: &Event, out: &mut impl Write) -> Res
         Detail::Kernel(kernel) => {
             let symbol = match activity.work() {
                 Work::Kernel(name) => profile.symbol(name).map_or_else(|| "?".to_owned(), clean::text),
-                Work::Copy(_) | Work::Set => String::new(),
+                Work::Copy(_) | Work::Set | Work::Graph => String::new(),
             };
             let ([gx, gy, gz], [bx, by, bz]) = (kernel.grid, kernel.block);
             writeln!(
@@ -77,6 +77,10 @@ fn write_activity(profile: &Profile, event: &Event, out: &mut impl Write) -> Res
         Detail::Set(set) => {
             writeln!(out, "MEMSET {time}, value {}, size {}, correlationId {id}", set.value, set.bytes)?;
             place(event, false, out)
+        }
+        Detail::Graph => {
+            writeln!(out, "GRAPH_TRACE {time}, correlationId {id}")?;
+            place(event, true, out)
         }
     }
 }

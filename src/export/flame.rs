@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::leaf::{self, Kind};
-use super::{Unit, clean, stack};
+use super::{GraphStacks, Unit, clean, stack};
 use crate::profile::{Idle, IdleSample, Place, Profile, Sample, StringId};
-use crate::record::{ContextId, IdMap, Loss, Missing};
+use crate::record::{ContextId, Created, IdMap, Loss, Missing};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -41,8 +41,8 @@ const ROOT: u32 = 0;
 
 impl Flame {
     /// The tree of all that ran, in nanoseconds, or in counts if that is the unit.
-    pub(super) fn of(profile: &Profile, unit: Unit) -> Self {
-        let mut build = Build::new(profile, unit);
+    pub(super) fn of(profile: &Profile, unit: Unit, graph: GraphStacks) -> Self {
+        let mut build = Build::new(profile, unit, graph);
         profile.samples().iter().for_each(|sample| build.sample(sample));
         build.losses();
         build.finish()
@@ -51,7 +51,7 @@ impl Flame {
     /// The tree of all time in which devices had nothing to do, in nanoseconds, or in gaps if counts are
     /// the unit.
     pub(super) fn idle(profile: &Profile, unit: Unit) -> Self {
-        let mut build = Build::new(profile, unit);
+        let mut build = Build::new(profile, unit, GraphStacks::Launch);
         profile.idle().iter().for_each(|sample| build.idle(sample));
         build.finish()
     }
@@ -163,23 +163,28 @@ impl Names {
 struct Build<'a> {
     profile: &'a Profile,
     unit: Unit,
+    graph: GraphStacks,
     names: Names,
     nodes: Vec<Node>,
     index: IdMap<(u32, u32), u32>,
     /// Where the stacks of contexts end, by where they begin: most have several samples.
     stacks: IdMap<(u32, ContextId), u32>,
+    /// The same for the nodes of graphs, by where these were launched.
+    graph_nodes: IdMap<(u32, Result<ContextId, Missing>, Created), u32>,
 }
 
 impl<'a> Build<'a> {
-    fn new(profile: &'a Profile, unit: Unit) -> Self {
+    fn new(profile: &'a Profile, unit: Unit, graph: GraphStacks) -> Self {
         let root = Node { parent: ROOT, name: 0, own: None, total: 0, children: (0, 0) };
         Self {
             profile,
             unit,
+            graph,
             names: Names::default(),
             nodes: vec![root],
             index: IdMap::default(),
             stacks: IdMap::default(),
+            graph_nodes: IdMap::default(),
         }
     }
 
@@ -211,8 +216,15 @@ impl<'a> Build<'a> {
 
     fn place(&mut self, root: u32, place: Place) -> u32 {
         match place {
-            Place::Context(context) => self.stack(root, context),
-            Place::Missing(missing) => self.child(root, missing.label(), Kind::Loss),
+            Place::Node { launch, created } => self.graph_node(root, launch, created),
+            Place::Context(_) | Place::Missing(_) => self.launch(root, place.launch()),
+        }
+    }
+
+    fn launch(&mut self, root: u32, launch: Result<ContextId, Missing>) -> u32 {
+        match launch {
+            Ok(context) => self.stack(root, context),
+            Err(missing) => self.child(root, missing.label(), Kind::Loss),
         }
     }
 
@@ -232,6 +244,50 @@ impl<'a> Build<'a> {
     fn add(&mut self, node: u32, weight: u64) {
         let own = &mut self.nodes[node as usize].own;
         *own = Some(own.unwrap_or(0).saturating_add(weight));
+    }
+
+    /// The end of a graph node's stacks, as they are to be shown.
+    fn graph_node(&mut self, root: u32, launch: Result<ContextId, Missing>, created: Created) -> u32 {
+        if let Some(&node) = self.graph_nodes.get(&(root, launch, created)) {
+            return node;
+        }
+        let at = match (self.graph, created) {
+            (GraphStacks::Launch, _) => self.launch(root, launch),
+            (GraphStacks::Capture, Created::Context(context)) => {
+                let at = self.stack(root, context);
+                self.child(at, stack::GRAPH, Kind::Graph)
+            }
+            _ => {
+                let at = self.launch(root, launch);
+                let at = self.child(at, stack::GRAPH, Kind::Graph);
+                self.creation(at, launch, created)
+            }
+        };
+        self.graph_nodes.insert((root, launch, created), at);
+        at
+    }
+
+    /// Puts where a graph node was made upon `at`, but for what the launch's stack begins with as well.
+    fn creation(&mut self, mut at: u32, launch: Result<ContextId, Missing>, created: Created) -> u32 {
+        let context = match created {
+            Created::Context(context) => context,
+            Created::BeforeRecording | Created::Unknown => {
+                return self.child(at, created.label().unwrap_or_default(), Kind::Loss);
+            }
+        };
+        let Some(flags) = self.profile.context(context).map(|context| context.flags) else {
+            return self.child(at, Created::Unknown.label().unwrap_or_default(), Kind::Loss);
+        };
+        if let Some(cut) = flags.label() {
+            at = self.child(at, cut, Kind::Loss);
+        }
+        let launch = launch.map_or_else(|_| Vec::new(), |launch| self.stack_names(launch));
+        let creation = self.stack_names(context);
+        let shared = launch.iter().rev().zip(creation.iter().rev()).take_while(|(a, b)| a == b).count();
+        for &name in creation.iter().rev().skip(shared) {
+            at = self.node(at, name);
+        }
+        at
     }
 
     fn stack(&mut self, root: u32, context: ContextId) -> u32 {

@@ -5,8 +5,8 @@
 
 use std::io::Write;
 
-use super::Unit;
 use super::flame::Flame;
+use super::{GraphStacks, Unit, missing};
 use crate::error::Result;
 use crate::profile::{DeviceTime, Profile};
 
@@ -15,6 +15,8 @@ use crate::profile::{DeviceTime, Profile};
 pub struct FoldedOptions {
     /// The unit of the weights. Default: nanoseconds.
     pub unit: Unit,
+    /// Which stacks of a graph node to show. Default: both.
+    pub graph: GraphStacks,
 }
 
 /// Writes `profile` as folded stacks. In nanoseconds the weights add up to the durations of all GPU
@@ -24,10 +26,10 @@ pub struct FoldedOptions {
 /// # Errors
 /// What `out` reports.
 pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    write_lines(&Flame::of(profile, options.unit), options.unit, out)
+    write_lines(&Flame::of(profile, options.unit, options.graph), options.unit, out)
 }
 
 /// Writes the idle time of all devices as folded stacks, a comment for each device first. In nanoseconds
@@ -41,7 +43,7 @@ pub fn write_idle_folded(profile: &Profile, options: &FoldedOptions, out: &mut i
         let DeviceTime { window, busy, idle, .. } = time;
         writeln!(out, "# GPU {gpu}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns")?;
     }
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
     write_lines(&Flame::idle(profile, options.unit), options.unit, out)

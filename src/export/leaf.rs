@@ -14,6 +14,8 @@ pub(super) enum Kind {
     Copy,
     /// A fill.
     Set,
+    /// A whole graph, or the mark between its launch and its nodes.
+    Graph,
     /// Something missing or lost.
     Loss,
     /// Time in which a GPU had nothing to do.
@@ -26,6 +28,7 @@ impl Kind {
             Work::Kernel(_) => Self::Kernel,
             Work::Copy(_) => Self::Copy,
             Work::Set => Self::Set,
+            Work::Graph => Self::Graph,
         }
     }
 
@@ -36,6 +39,7 @@ impl Kind {
             Self::Kernel => "kernel",
             Self::Copy => "copy",
             Self::Set => "set",
+            Self::Graph => "graph",
             Self::Loss => "missing",
             Self::Idle(_) => "idle",
         }
@@ -79,10 +83,11 @@ fn frame(profile: &Profile, work: Work, device: Option<DeviceId>) -> String {
         Work::Kernel(_) => format!("[{gpu}_Kernel]{}", name(profile, work)),
         Work::Copy(kind) => format!("[{gpu}_Memcpy {}]", kind.label()),
         Work::Set => format!("[{gpu}_Memset]"),
+        Work::Graph => format!("[{gpu}_Graph]"),
     }
 }
 
-/// The name of a piece of work by itself: the kernel's, the copy's direction, or `memset`.
+/// The name of a piece of work by itself: the kernel's, the copy's direction, `memset`, or `graph`.
 pub fn name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -91,5 +96,6 @@ pub fn name(profile: &Profile, work: Work) -> String {
         },
         Work::Copy(kind) => kind.label().to_owned(),
         Work::Set => "memset".to_owned(),
+        Work::Graph => "graph".to_owned(),
     }
 }

@@ -63,6 +63,8 @@ pub use pprof::write_pprof;
 pub use sbt::write_sbt;
 #[cfg(feature = "cli")]
 pub use speedscope::write_speedscope;
+#[cfg(feature = "cli")]
+pub use stack::event_place;
 pub use stack::stack_names;
 pub use svg::{SvgOptions, write_idle_svg, write_svg};
 pub use table::write_csv;
@@ -94,6 +96,35 @@ impl Unit {
             Self::Nanos => "ns",
             Self::Micros => "us",
             Self::Count => "count",
+        }
+    }
+}
+
+/// Which of the two stacks of a graph node to show: that on which the graph was launched, or that on which
+/// the node was made, by the API or by the capture of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphStacks {
+    /// The launch, `[graph]`, and what the other does not share with it.
+    #[default]
+    Both,
+    /// Where the node was made. Where that is not known, the launch, and why.
+    Capture,
+    /// The launch.
+    Launch,
+}
+
+impl FromStr for GraphStacks {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self, Error> {
+        match word {
+            "both" => Ok(Self::Both),
+            "capture" => Ok(Self::Capture),
+            "launch" => Ok(Self::Launch),
+            _ => Err(Error::new(
+                ErrorKind::Setting,
+                format!("`{word}` is none of a graph's stacks; use both, capture or launch"),
+            )),
         }
     }
 }

@@ -196,7 +196,7 @@ impl Line<'_> {
     fn kernel(&self) -> Option<&KernelDetail> {
         match &self.activity()?.detail {
             Detail::Kernel(kernel) => Some(kernel),
-            Detail::Copy(_) | Detail::Set(_) => None,
+            Detail::Copy(_) | Detail::Set(_) | Detail::Graph => None,
         }
     }
 

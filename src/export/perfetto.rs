@@ -308,7 +308,7 @@ impl<W: Write> Perfetto<'_, W> {
         names.stages.values_mut().for_each(|number| *number += names.queues.len() as u64);
         names.kernels = numbered(activities().filter_map(|a| match a.work() {
             Work::Kernel(name) => Some(name),
-            Work::Copy(_) | Work::Set => None,
+            Work::Copy(_) | Work::Set | Work::Graph => None,
         }));
         let pid = callers.process() as i32;
         let queues =
@@ -419,7 +419,7 @@ impl<W: Write> Perfetto<'_, W> {
             stage: names.stages.get(&stage(activity)).copied(),
             kernel: match work {
                 Work::Kernel(name) => names.kernels.get(&name).copied(),
-                Work::Copy(_) | Work::Set => None,
+                Work::Copy(_) | Work::Set | Work::Graph => None,
             },
             name_iid: None,
             launch: launch(activity),
@@ -446,6 +446,7 @@ fn stage(activity: &Activity) -> String {
         Detail::Kernel(_) => "Kernel".to_owned(),
         Detail::Copy(copy) => format!("Memcpy {}", copy.kind.label()),
         Detail::Set(_) => "Memset".to_owned(),
+        Detail::Graph => "Graph".to_owned(),
     }
 }
 

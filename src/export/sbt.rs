@@ -130,7 +130,7 @@ impl Body<'_> {
     fn activity(&mut self, event: &Event) {
         let activity = &event.activity;
         let (kind, extra) = match activity.detail {
-            Detail::Kernel(_) => (kind::KERNEL, 2),
+            Detail::Kernel(_) | Detail::Graph => (kind::KERNEL, 2),
             Detail::Copy(copy) => match copy.kind {
                 CopyKind::HTOD => (kind::HTOD, 4),
                 CopyKind::DTOH => (kind::DTOH, 4),
@@ -150,6 +150,8 @@ impl Body<'_> {
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
                 self.numbers([shared, kernel.registers.into()]);
             }
+            // Eight numbers, as a kernel has them.
+            Detail::Graph => self.numbers([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
         }
     }

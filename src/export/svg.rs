@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::flame::Flame;
 use super::leaf::Kind;
-use super::{Unit, clean, missing};
+use super::{GraphStacks, Unit, clean, missing};
 use crate::error::Result;
 use crate::profile::{Cause, DeviceTime, Idle, Profile};
 use crate::record::hash_one;
@@ -20,11 +20,17 @@ pub struct SvgOptions {
     pub unit: Unit,
     /// The heading. Default: `GPU time by launching stack`.
     pub title: String,
+    /// Which stacks of a graph node to show. Default: both.
+    pub graph: GraphStacks,
 }
 
 impl Default for SvgOptions {
     fn default() -> Self {
-        Self { unit: Unit::default(), title: "GPU time by launching stack".to_owned() }
+        Self {
+            unit: Unit::default(),
+            title: "GPU time by launching stack".to_owned(),
+            graph: GraphStacks::default(),
+        }
     }
 }
 
@@ -48,7 +54,7 @@ const WHOLE: &str = "";
 /// What `out` reports.
 pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
     let subtitle = subtitle(profile);
-    let flame = Flame::of(profile, options.unit);
+    let flame = Flame::of(profile, options.unit, options.graph);
     if flame.total() == 0 {
         let why = match profile.devices().is_empty() {
             true => "No GPU activity was recorded.",
@@ -111,7 +117,7 @@ fn draw(
     Ok(())
 }
 
-/// Warm for kernels, blue for copies, purple for fills, grey for what is missing, and a quiet green for
+/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, and a quiet green for
 /// the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
 /// where work waited. Names shade it a little, so that neighbours can be told apart.
 pub(super) fn color(name: &str, kind: Kind) -> Color {
@@ -119,6 +125,7 @@ pub(super) fn color(name: &str, kind: Kind) -> Color {
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
         Kind::Copy => (80 + shade(30), 140 + shade(40), 225),
+        Kind::Graph => (225 + shade(20), 185 + shade(20), 75),
         Kind::Set => (165 + shade(25), 110 + shade(30), 215),
         Kind::Idle(Cause::HostLate) => (235 + shade(15), 120 + shade(25), 40),
         Kind::Idle(Cause::LaunchLatency) => (240 + shade(12), 190 + shade(20), 60),
@@ -144,17 +151,18 @@ fn subtitle(profile: &Profile) -> String {
 }
 
 fn losses(profile: &Profile, text: &mut String) {
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         let _ = write!(text, ", {count} {}", loss.label().replace('_', " "));
     }
 }
 
-/// One line that says how long the GPUs were idle, and why.
+/// One line that says how long the GPUs were idle, and which share of that has which cause.
 fn idle_subtitle(profile: &Profile) -> String {
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
     let gpus = if times.len() == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", times.len()) };
-    let mut text = format!("{} idle of {} on {gpus}", human(sum(|t| t.idle)), human(sum(|t| t.window)));
+    let idle = sum(|t| t.idle);
+    let mut text = format!("{} idle of {} on {gpus}", human(idle), human(sum(|t| t.window)));
     let of = |wanted: &dyn Fn(Idle) -> bool| {
         let samples = profile.idle().iter().filter(|sample| wanted(sample.idle));
         samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.nanos))
@@ -166,7 +174,7 @@ fn idle_subtitle(profile: &Profile) -> String {
         (of(&|idle| idle == Idle::Closing), "after the last"),
     ];
     for (nanos, what) in causes.into_iter().chain(edges).filter(|(nanos, _)| *nanos > 0) {
-        let _ = write!(text, ", {} {what}", human(nanos));
+        let _ = write!(text, ", {:.1} % {what}", 100.0 * nanos as f64 / idle as f64);
     }
     let late = sum(|t| t.late_count);
     if late > 0 {

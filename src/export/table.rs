@@ -1,7 +1,7 @@
 //! The summary table as CSV: a row for each kernel, copy direction or fill on each device, then rows for
 //! what is missing or lost.
 //!
-//! `kind` says which: `kernel`, `copy` and `set` rows add up to everything that ran; a `missing` row says
+//! `kind` says which: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a `missing` row says
 //! how much of that (or how many launches beside it) is shown for a reason instead of under a stack, or
 //! without a time; a `lost` row counts what left no other trace. There are no comments.
 
@@ -54,7 +54,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
         let row = other_row("missing", missing.label(), weight.count, weight.nanos, total);
         table.write_record(row).map_err(error)?;
     }
-    for (loss, count) in profile.losses() {
+    for (loss, count) in missing::losses(profile) {
         table.write_record(other_row("lost", loss.label(), count, 0, total)).map_err(error)?;
     }
     table.flush()?;
@@ -67,7 +67,7 @@ fn work_row(profile: &Profile, name: &str, work: &WorkStats, total: u64) -> [Str
     let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
     let symbol = match work.work {
         Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
-        Work::Copy(_) | Work::Set => "",
+        Work::Copy(_) | Work::Set | Work::Graph => "",
     };
     [
         Kind::of(work.work).word().to_owned(),

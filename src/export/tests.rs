@@ -9,8 +9,8 @@ use crate::profile::{
 };
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
 use crate::record::{
-    ContextFlags, ContextId, CopyKind, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId, Nanos,
-    Row, ThreadId, Work,
+    ContextFlags, ContextId, CopyKind, Created, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId,
+    Nanos, Row, ThreadId, Work,
 };
 
 /// A profile under construction.
@@ -80,7 +80,7 @@ const RELU: Work = Work::Kernel(NameId(2));
 
 fn folded(profile: &Profile, unit: Unit) -> String {
     let mut out = Vec::new();
-    write_folded(profile, &FoldedOptions { unit }, &mut out).unwrap();
+    write_folded(profile, &FoldedOptions { unit, ..FoldedOptions::default() }, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -124,6 +124,66 @@ fn contexts_that_look_the_same_share_a_line() {
         .ran(3, GEMM, 1, 11)
         .done();
     assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
+}
+
+/// Two nodes of a graph that was launched on one stack and made on another.
+fn graph() -> Profile {
+    let node = |launch, created| Place::Node { launch, created };
+    let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
+    Sketch::new()
+        .context(2, 0, &["main", "serve", "step", "cudaGraphLaunch"])
+        .context(3, 0, &["main", "serve", "capture", "layer", "cudaLaunchKernel"])
+        .context(4, ContextFlags::CUT, &["jit", "cudaLaunchKernel"])
+        .sample(node(launch, made), Leaf::Work(GEMM), Some(0), 10, 100)
+        .sample(node(launch, Created::Context(ContextId(4))), Leaf::Work(GEMM), Some(0), 1, 2)
+        .sample(node(launch, Created::BeforeRecording), Leaf::Work(GEMM), Some(0), 1, 3)
+        .sample(node(launch, Created::Unknown), Leaf::Untimed(RELU), Some(0), 1, 0)
+        .sample(node(Err(Missing::DeviceGraph), made), Leaf::Work(GEMM), Some(0), 1, 4)
+        .sample(Place::Context(ContextId(2)), Leaf::Work(Work::Graph), Some(0), 1, 5)
+        .done()
+}
+
+#[test]
+fn a_graph_node_shows_its_launch_and_what_is_new_in_where_it_was_made() {
+    let expected = "\
+[device graph];[graph];main;serve;capture;layer;cudaLaunchKernel;[GPU_Kernel]gemm 4
+main;serve;step;cudaGraphLaunch;[GPU_Graph] 5
+main;serve;step;cudaGraphLaunch;[graph];[graph made before recording];[GPU_Kernel]gemm 3
+main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not collected];[GPU_Kernel]relu 0
+main;serve;step;cudaGraphLaunch;[graph];[stack cut short];jit;cudaLaunchKernel;[GPU_Kernel]gemm 2
+main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel;[GPU_Kernel]gemm 100
+";
+    assert_eq!(folded(&graph(), Unit::Nanos), expected);
+    let names: Vec<_> = graph().samples().iter().map(|s| stack_names(&graph(), s.place).join(";")).collect();
+    assert!(
+        names.contains(&"main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel".to_owned())
+    );
+    assert!(names.contains(&"[device graph];[graph];main;serve;capture;layer;cudaLaunchKernel".to_owned()));
+}
+
+#[test]
+fn one_stack_of_a_graph_node_is_shown_where_that_is_asked_for() {
+    let shown = |graph_stacks| {
+        let mut out = Vec::new();
+        let options = FoldedOptions { graph: graph_stacks, ..FoldedOptions::default() };
+        write_folded(&graph(), &options, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let launch = "\
+[device graph];[GPU_Kernel]gemm 4
+main;serve;step;cudaGraphLaunch;[GPU_Graph] 5
+main;serve;step;cudaGraphLaunch;[GPU_Kernel]gemm 105
+main;serve;step;cudaGraphLaunch;[timestamp not collected];[GPU_Kernel]relu 0
+";
+    assert_eq!(shown(GraphStacks::Launch), launch);
+    let capture = "\
+[stack cut short];jit;cudaLaunchKernel;[graph];[GPU_Kernel]gemm 2
+main;serve;capture;layer;cudaLaunchKernel;[graph];[GPU_Kernel]gemm 104
+main;serve;step;cudaGraphLaunch;[GPU_Graph] 5
+main;serve;step;cudaGraphLaunch;[graph];[graph made before recording];[GPU_Kernel]gemm 3
+main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not collected];[GPU_Kernel]relu 0
+";
+    assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
 #[test]
@@ -372,11 +432,11 @@ fn every_activity_has_a_row_with_all_its_ids() {
         Row::Activity(set(3, 32, 140, 145)),
     ]);
     let expected = [
-        "kernel,GEMM,5,0,1,7,,100,110,10,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,11,50,5,",
-        "kernel,,6,0,1,7,,120,0,,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,60,5,no_launch_stack timestamp_not_collected",
-        "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,11,50,5,",
-        "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,launched_before_recording",
-        "launch,,7,,,,,,,,,,,,,,,,,,,,,,,,,,12,70,5,launch_pending",
+        "kernel,GEMM,5,0,1,7,,100,110,10,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,11,50,5,,",
+        "kernel,,6,0,1,7,,120,0,,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,,60,5,,no_launch_stack timestamp_not_collected",
+        "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,1,11,50,5,,",
+        "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,,,launched_before_recording",
+        "launch,,7,,,,,,,,,,,,,,,,,,,,,,,,,,,12,70,5,,launch_pending",
     ];
     assert_eq!(lines[1..], expected);
 }
@@ -453,6 +513,8 @@ fn idle() -> Profile {
         idle,
         late: 7 * late_count,
         late_count,
+        early: 0,
+        early_count: 0,
         first: Nanos(1),
         last: Nanos(2),
     };
@@ -486,7 +548,8 @@ main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
 ";
     assert_eq!(String::from_utf8(out).unwrap(), expected);
     let mut out = Vec::new();
-    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count }, &mut out).unwrap();
+    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count, ..FoldedOptions::default() }, &mut out)
+        .unwrap();
     assert!(String::from_utf8(out).unwrap().contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
 }
 
@@ -495,9 +558,9 @@ fn the_picture_of_idle_time_says_how_long_and_why() {
     let mut out = Vec::new();
     write_idle_svg(&idle(), &SvgOptions::idle(), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 4.000 ms host late, 9.000 us launch latency, 30 ns \
-                    dependency or sync, 2.000 ms before the first work, 520 ns after the last, 3 activities \
-                    came too late to count as busy";
+    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 66.6 % host late, 0.1 % launch latency, 0.0 % dependency \
+                    or sync, 33.3 % before the first work, 0.0 % after the last, 3 activities came too late to \
+                    count as busy";
     assert!(text.contains(expected), "{text}");
     let mut out = Vec::new();
     write_idle_svg(&Sketch::new().done(), &SvgOptions::idle(), &mut out).unwrap();

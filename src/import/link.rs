@@ -97,13 +97,16 @@ fn count(ops: &[OpRecord], calls: &[CallRecord]) -> Linked {
 struct Index {
     first: IdMap<u64, u32>,
     next: Vec<u32>,
+    /// The processes that made calls.
+    processes: IdMap<u32, ()>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Index {
     fn new(calls: &[CallRecord]) -> Self {
-        let mut index = Self { first: IdMap::default(), next: vec![NONE; calls.len()] };
+        let processes = calls.iter().map(|call| (call.process, ())).collect();
+        let mut index = Self { first: IdMap::default(), next: vec![NONE; calls.len()], processes };
         for (at, call) in (0..).zip(calls) {
             if call.correlation != 0
                 && let Some(before) = index.first.insert(call.correlation, at)
@@ -114,24 +117,26 @@ impl Index {
         index
     }
 
-    /// The call with the operation's id. Of several, one of the same process; of these, the last that began
-    /// before the operation did.
+    /// The call with the operation's id: in its own process, if the trace has calls of that. Of several, the
+    /// last that began before the operation did.
     fn find(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
+        let in_process = op.process != 0 && self.processes.contains_key(&op.process);
         let mut at = *self.first.get(&op.correlation).filter(|_| op.correlation != 0)?;
-        let mut best = at;
-        while self.next[at as usize] != NONE {
-            at = self.next[at as usize];
-            if rank(&calls[at as usize], op) > rank(&calls[best as usize], op) {
-                best = at;
+        let mut best: Option<u32> = None;
+        while at != NONE {
+            let call = &calls[at as usize];
+            let fits = !in_process || call.process == op.process;
+            if fits && best.is_none_or(|best| rank(call, op) > rank(&calls[best as usize], op)) {
+                best = Some(at);
             }
+            at = self.next[at as usize];
         }
-        Some(best)
+        best
     }
 }
 
 /// How well a call fits.
-fn rank(call: &CallRecord, op: &OpRecord) -> (bool, bool, i64) {
+fn rank(call: &CallRecord, op: &OpRecord) -> (bool, i64) {
     let began_before = call.start <= op.start;
-    let nearness = if began_before { call.start } else { call.start.saturating_neg() };
-    (op.process != 0 && call.process == op.process, began_before, nearness)
+    (began_before, if began_before { call.start } else { call.start.saturating_neg() })
 }

@@ -7,14 +7,18 @@
 
 pub mod json;
 
+mod cupti_text;
 mod folded;
 mod gzip;
 mod kind;
 mod lines;
 mod link;
 mod model;
+mod nsys;
 mod open;
+mod rocprof;
 mod rows;
+mod sbt;
 mod stack;
 mod text;
 

@@ -152,6 +152,7 @@ impl Collect {
                 from: MemoryKind(0),
                 to: MemoryKind(0),
                 peers: None,
+                copies: 1,
                 bytes: op.bytes,
                 is_async: false,
             }),
@@ -356,6 +357,9 @@ fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> N
         end: nanos(op.end),
         graph: GraphId(op.graph),
         graph_node: GraphNodeId(op.graph_node),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: op.detail,
     }
 }

@@ -29,11 +29,11 @@ pub use crate::record::Missing;
 pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
-use crate::record::{Activity, ContextId, CorrelationId, Launch, Nanos, Row, WindowEdge};
+use crate::record::{Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge};
 use orphans::{Chain, Orphans};
 use window::{Entry, Found, Progress, Window};
 
-/// How much a [`Join`] remembers. The defaults cost up to 36 MiB, when all of it is full, which
+/// How much a [`Join`] remembers. The defaults cost up to 37 MiB, when all of it is full, which
 /// takes half a million launches that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -247,6 +247,7 @@ fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut imp
     let missing = order.reason(activity);
     match missing {
         Missing::LaunchedBefore => tally.activities.launched_before += 1,
+        Missing::DeviceGraph => tally.activities.device_graph += 1,
         _ => tally.activities.no_stack += 1,
     }
     tally.activities.untimed += u64::from(activity.duration().is_none());
@@ -296,6 +297,9 @@ impl Order {
     /// Why `activity` has no launch. Where no launch was seen at all there is no id to compare with:
     /// then work that began before the first window did is the only kind surely launched before.
     fn reason(&self, activity: &Activity) -> Missing {
+        if activity.device_launched && activity.graph != GraphId(0) {
+            return Missing::DeviceGraph;
+        }
         let before = match self.seen {
             Some((first, _)) => self.unroll(activity.correlation) < first,
             None => activity.start.0 != 0 && self.opened.is_some_and(|opened| activity.start < opened),

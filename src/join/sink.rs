@@ -19,7 +19,7 @@ pub struct Launched {
 pub enum Origin {
     /// Its launch was found.
     Launch(Launched),
-    /// It was not ([`Missing::LaunchedBefore`] or [`Missing::NoStack`]).
+    /// It was not ([`Missing::LaunchedBefore`], [`Missing::DeviceGraph`] or [`Missing::NoStack`]).
     Missing(Missing),
 }
 

@@ -35,11 +35,13 @@ pub struct Activities {
     pub matched: u64,
     /// Were launched before recording began.
     pub launched_before: u64,
+    /// Were launched by the GPU itself, in a graph.
+    pub device_graph: u64,
     /// Found no launch, or one without a stack.
     pub no_stack: u64,
     /// Were launched while no window was open.
     pub outside: u64,
-    /// Of the first three kinds: have no usable times, and so no weight.
+    /// Of the first four kinds: have no usable times, and so no weight.
     pub untimed: u64,
     /// Of the matched and the stackless: began before their launch did, so that one of the two clocks is
     /// to be doubted.
@@ -66,10 +68,11 @@ impl Launches {
 impl Activities {
     /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
     /// finished.
-    pub fn parts(&self) -> [(&'static str, u64); 4] {
+    pub fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("matched", self.matched),
             (Missing::LaunchedBefore.word(), self.launched_before),
+            (Missing::DeviceGraph.word(), self.device_graph),
             (Missing::NoStack.word(), self.no_stack),
             (Missing::Outside.word(), self.outside),
         ]
@@ -77,6 +80,6 @@ impl Activities {
 
     /// Those that may still get a launch; 0 once the join is finished.
     pub fn open(&self) -> u64 {
-        self.seen - self.matched - self.launched_before - self.no_stack - self.outside
+        self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }
 }

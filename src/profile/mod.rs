@@ -107,7 +107,12 @@ impl Profile {
             Row::Module(module) => self.modules.push(module.clone()),
             Row::Window { edge, time } => self.add_window(*edge, *time),
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
-            Row::Launch(_) | Row::Activity(_) => {}
+            Row::Launch(_)
+            | Row::Activity(_)
+            | Row::GraphNode { .. }
+            | Row::GraphClone { .. }
+            | Row::GraphUpdate { .. }
+            | Row::GraphEnd { .. } => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! What ran, how often and how long: the rows of a profile.
 
-use crate::record::{ContextId, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
+use crate::record::{ContextId, Created, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
 
 /// What a sample hangs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -9,6 +9,24 @@ pub enum Place {
     Context(ContextId),
     /// A label at the root, since there is no stack.
     Missing(Missing),
+    /// A node of a graph, which has two.
+    Node {
+        /// Where the graph was launched.
+        launch: Result<ContextId, Missing>,
+        /// Where the node was made.
+        created: Created,
+    },
+}
+
+impl Place {
+    /// Who launched.
+    pub fn launch(self) -> Result<ContextId, Missing> {
+        match self {
+            Self::Context(context) => Ok(context),
+            Self::Missing(missing) => Err(missing),
+            Self::Node { launch, .. } => launch,
+        }
+    }
 }
 
 /// The last frame of a sample.
@@ -106,6 +124,11 @@ pub struct DeviceTime {
     pub late: u64,
     /// How many such activities there were.
     pub late_count: u64,
+    /// By how much an activity began before the call that launched it, at most: so far at least is the
+    /// device's clock behind the host's.
+    pub early: u64,
+    /// How many such activities there were.
+    pub early_count: u64,
     /// When the first recorded activity began.
     pub first: Nanos,
     /// When the last one ended.

@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::GRAPH_END => true,
         _ => false,
     }
 }
@@ -169,7 +169,8 @@ fn row<'a>(
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
-        _ => loss(&mut fields),
+        tag::LOSS => loss(&mut fields),
+        _ => graph(tag, &mut fields),
     };
     row.ok_or("is shorter than what it should hold")
 }
@@ -194,6 +195,7 @@ fn activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
         0 => kernel(fields).map(Detail::Kernel),
         1 => copy(fields).map(Detail::Copy),
         2 => set(fields).map(Detail::Set),
+        3 => Some(Detail::Graph),
         _ => return Err("is an activity of a kind that this version does not know"),
     };
     Ok(detail.map(|detail| {
@@ -214,6 +216,9 @@ fn activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
         end: Nanos(fields.u64()?),
         graph: GraphId(fields.u32()?),
         graph_node: GraphNodeId(fields.u64()?),
+        source_node: GraphNodeId(fields.u64()?),
+        device_launched: fields.u8()? != 0,
+        created: None,
         detail: Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: 0, is_async: false }),
     })
 }
@@ -234,7 +239,7 @@ fn copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
     let (from, to) = (MemoryKind(fields.u16()?), MemoryKind(fields.u16()?));
     let (bytes, is_async) = (fields.u64()?, fields.u8()? != 0);
     let peers = fields.option()?.zip(fields.option()?).map(|(from, to)| (DeviceId(from), DeviceId(to)));
-    Some(CopyDetail { kind, from, to, peers, bytes, is_async })
+    Some(CopyDetail { kind, from, to, peers, bytes, is_async, copies: fields.u32()? })
 }
 
 fn set(fields: &mut Fields<'_>) -> Option<SetDetail> {
@@ -283,6 +288,24 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
 
 fn loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     Some(Row::Loss { loss: loss_of(fields.u8()?)?, count: fields.u64()? })
+}
+
+/// A row about a graph or one of its nodes.
+fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    let graph = GraphId(fields.u32()?);
+    Some(match tag {
+        tag::GRAPH_NODE => {
+            Row::GraphNode { graph, node: GraphNodeId(fields.u64()?), context: ContextId(fields.u32()?) }
+        }
+        tag::GRAPH_CLONE => {
+            Row::GraphClone { graph, node: GraphNodeId(fields.u64()?), original: GraphNodeId(fields.u64()?) }
+        }
+        tag::GRAPH_UPDATE => {
+            let (source, correlation) = (GraphId(fields.u32()?), CorrelationId(fields.u32()?));
+            Row::GraphUpdate { graph, source, correlation }
+        }
+        _ => Row::GraphEnd { graph },
+    })
 }
 
 /// The parts that payloads are made of. Each is `None` where the payload is too short for it.

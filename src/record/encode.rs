@@ -8,7 +8,7 @@
 //!  tag  payload
 //!   1   launch    time:u64 duration:u32 correlation:u32 within:u32 context:u32
 //!   2   activity  correlation:u32 device:u32 context:u32 stream:u32 channel:option start:u64 end:u64
-//!                 graph:u32 graph_node:u64 detail
+//!                 graph:u32 graph_node:u64 source_node:u64 device_launched:u8 detail
 //!   3   context   id:u32 thread:u32 flags:u32 count:u32 frame:u64[count]        leaf first
 //!   4   name      id:u32 text
 //!   5   label     id:u32 text
@@ -16,10 +16,16 @@
 //!   7   thread    id:u32 text
 //!   8   window    edge:u8 time:u64                                              0 opened, 1 closed
 //!   9   loss      loss:u8 count:u64
+//!  10   node      graph:u32 node:u64 context:u32                                a graph node was made
+//!  11   clone     graph:u32 node:u64 original:u64                              and copied
+//!  12   update    graph:u32 source:u32 correlation:u32
+//!  13   end       graph:u32
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
+//!                     copies:u32
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
+//!            | 3:u8                                                             a whole graph
 //! option    := is_there:u8 value:u32
 //! text      := length:u32 byte[length]                                          UTF-8; not for build ids
 //! ```
@@ -45,6 +51,10 @@ pub(super) mod tag {
     pub(crate) const THREAD: u8 = 7;
     pub(crate) const WINDOW: u8 = 8;
     pub(crate) const LOSS: u8 = 9;
+    pub(crate) const GRAPH_NODE: u8 = 10;
+    pub(crate) const GRAPH_CLONE: u8 = 11;
+    pub(crate) const GRAPH_UPDATE: u8 = 12;
+    pub(crate) const GRAPH_END: u8 = 13;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -133,6 +143,22 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u8(*loss as u8).u64(*count);
             tag::LOSS
         }
+        Row::GraphNode { graph, node, context } => {
+            out.u32(graph.0).u64(node.0).u32(context.0);
+            tag::GRAPH_NODE
+        }
+        Row::GraphClone { graph, node, original } => {
+            out.u32(graph.0).u64(node.0).u64(original.0);
+            tag::GRAPH_CLONE
+        }
+        Row::GraphUpdate { graph, source, correlation } => {
+            out.u32(graph.0).u32(source.0).u32(correlation.0);
+            tag::GRAPH_UPDATE
+        }
+        Row::GraphEnd { graph } => {
+            out.u32(graph.0);
+            tag::GRAPH_END
+        }
     }
 }
 
@@ -144,7 +170,8 @@ fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
 fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
     out.u32(activity.correlation.0).u32(activity.device.0).u32(activity.context.0).u32(activity.stream.0);
     out.option(activity.channel).u64(activity.start.0).u64(activity.end.0);
-    out.u32(activity.graph.0).u64(activity.graph_node.0);
+    out.u32(activity.graph.0).u64(activity.graph_node.0).u64(activity.source_node.0);
+    out.u8(u8::from(activity.device_launched));
     match &activity.detail {
         Detail::Kernel(kernel) => {
             out.u8(0).u32(kernel.name.0);
@@ -157,9 +184,13 @@ fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
             out.u8(1).u8(copy.kind.0).u16(copy.from.0).u16(copy.to.0).u64(copy.bytes);
             out.u8(u8::from(copy.is_async));
             out.option(copy.peers.map(|(from, _)| from.0)).option(copy.peers.map(|(_, to)| to.0));
+            out.u32(copy.copies);
         }
         Detail::Set(set) => {
             out.u8(2).u16(set.memory.0).u32(set.value).u64(set.bytes).u8(u8::from(set.is_async));
+        }
+        Detail::Graph => {
+            out.u8(3);
         }
     }
 }

@@ -36,6 +36,11 @@ pub struct NameId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
+impl LabelId {
+    /// An API call that we know of only by what it did.
+    pub const OTHER_CALL: Self = Self(u32::MAX);
+}
+
 /// Counts how often modules were unloaded before an address was taken, so that an address that two
 /// modules had in turn still names the right one. Saturates at [`ModuleEpoch::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

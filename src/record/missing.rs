@@ -6,6 +6,8 @@
 pub enum Missing {
     /// An activity whose launch was made before recording began.
     LaunchedBefore,
+    /// An activity of a graph that the GPU launched by itself.
+    DeviceGraph,
     /// An activity whose launch was not recorded (dropped, or made where no API call is seen), or was
     /// recorded without a stack.
     NoStack,
@@ -23,6 +25,7 @@ impl Missing {
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "[launched before recording]",
+            Self::DeviceGraph => "[device graph]",
             Self::NoStack => "[no launch stack]",
             Self::Untimed => "[timestamp not collected]",
             Self::Pending => "[GPU_Launch_Pending]",
@@ -34,6 +37,7 @@ impl Missing {
     pub fn word(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "launched_before_recording",
+            Self::DeviceGraph => "device_graph",
             Self::NoStack => "no_launch_stack",
             Self::Untimed => "timestamp_not_collected",
             Self::Pending => "launch_pending",

@@ -50,6 +50,38 @@ pub enum Row<'a> {
         /// Its name (`comm`).
         name: &'a str,
     },
+    /// A node of a graph was made, by the API or by the capture of a stream.
+    GraphNode {
+        /// The graph, with which the node goes.
+        graph: GraphId,
+        /// The node.
+        node: GraphNodeId,
+        /// Who made it; the first frame is the API call's label.
+        context: ContextId,
+    },
+    /// A node was copied, as instantiation does with all nodes of a graph.
+    GraphClone {
+        /// What the copy goes with: the copied graph, of which an instantiation is made.
+        graph: GraphId,
+        /// The copy.
+        node: GraphNodeId,
+        /// What it was copied from.
+        original: GraphNodeId,
+    },
+    /// An instantiation took over what the nodes of another graph do, one by one in their order.
+    GraphUpdate {
+        /// The instantiation.
+        graph: GraphId,
+        /// The graph whose nodes it took over.
+        source: GraphId,
+        /// The id of the call: launches before it have lower ones, and ran what the instantiation did then.
+        correlation: CorrelationId,
+    },
+    /// A graph or an instantiation was destroyed. What it launched may still run.
+    GraphEnd {
+        /// Which.
+        graph: GraphId,
+    },
     /// A window was opened or closed.
     Window {
         /// Which.
@@ -113,6 +145,13 @@ pub struct Activity {
     pub graph: GraphId,
     /// The node of that graph; 0 = none.
     pub graph_node: GraphNodeId,
+    /// The node that this one was instantiated or last updated from, where the tracer says; else 0.
+    pub source_node: GraphNodeId,
+    /// Whether the GPU itself launched it, so that there is no launch on the CPU's side.
+    pub device_launched: bool,
+    /// Where its graph node was made. `None` = it is part of no graph, or nobody looked yet: it stands in no
+    /// recording, since the rows about graphs that come before it say it.
+    pub created: Option<Created>,
     /// What it was.
     pub detail: Detail,
 }
@@ -129,13 +168,14 @@ impl Activity {
             Detail::Kernel(k) => Work::Kernel(k.name),
             Detail::Copy(c) => Work::Copy(c.kind),
             Detail::Set(_) => Work::Set,
+            Detail::Graph => Work::Graph,
         }
     }
 
-    /// Bytes moved or set; 0 for kernels.
+    /// Bytes moved or set; 0 for kernels and graphs.
     pub fn bytes(&self) -> u64 {
         match self.detail {
-            Detail::Kernel(_) => 0,
+            Detail::Kernel(_) | Detail::Graph => 0,
             Detail::Copy(c) => c.bytes,
             Detail::Set(s) => s.bytes,
         }
@@ -151,6 +191,39 @@ pub enum Work {
     Copy(CopyKind),
     /// A fill.
     Set,
+    /// A whole graph.
+    Graph,
+}
+
+/// Where a graph node was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Created {
+    /// On this stack.
+    Context(ContextId),
+    /// Before recording began, or by copying a node that was.
+    BeforeRecording,
+    /// Nobody knows: the tracer did not announce it, or what it announced could not be kept.
+    Unknown,
+}
+
+impl Created {
+    /// The frame that flame graphs show where there is no stack.
+    pub fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Context(_) => None,
+            Self::BeforeRecording => Some("[graph made before recording]"),
+            Self::Unknown => Some("[graph node unknown]"),
+        }
+    }
+
+    /// The word that ledgers and tables show where there is no stack; lower case, no blanks.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Context(_) => "created",
+            Self::BeforeRecording => "graph_made_before_recording",
+            Self::Unknown => "graph_node_unknown",
+        }
+    }
 }
 
 /// The particulars of an activity.
@@ -162,6 +235,8 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
+    /// A whole graph ran, of whose nodes there are no activities.
+    Graph,
 }
 
 /// How a kernel was launched.
@@ -196,6 +271,8 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
+    /// How many copies it is: more than one where the driver made one of a batch.
+    pub copies: u32,
 }
 
 /// A fill.
@@ -346,11 +423,13 @@ pub enum Loss {
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph being captured; they have no activity of their own.
     LaunchesCaptured = 10,
+    /// Graph nodes (and copies of them) that were made and could not be kept: no id, or no memory.
+    GraphNodesDropped = 11,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -361,6 +440,7 @@ impl Loss {
         Self::StacksCut,
         Self::LaunchesFailed,
         Self::LaunchesCaptured,
+        Self::GraphNodesDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -376,6 +456,7 @@ impl Loss {
             Self::StacksCut => "stacks_cut",
             Self::LaunchesFailed => "launches_failed",
             Self::LaunchesCaptured => "launches_captured",
+            Self::GraphNodesDropped => "graph_nodes_dropped",
         }
     }
 }

@@ -14,6 +14,9 @@ pub(crate) fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
         end: Nanos(end),
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail: Detail::Kernel(KernelDetail {
             name: NameId(1),
             grid: [4, 1, 1],
@@ -35,8 +38,8 @@ pub(crate) fn named(name: u32, mut activity: Activity) -> Activity {
 
 /// A copy on device 0.
 pub(crate) fn copy(correlation: u32, kind: CopyKind, bytes: u64, start: u64, end: u64) -> Activity {
-    let detail =
-        CopyDetail { kind, from: MemoryKind(1), to: MemoryKind(3), peers: None, bytes, is_async: true };
+    let (from, to) = (MemoryKind(1), MemoryKind(3));
+    let detail = CopyDetail { kind, from, to, peers: None, bytes, is_async: true, copies: 1 };
     Activity { detail: Detail::Copy(detail), ..kernel(correlation, start, end) }
 }
 

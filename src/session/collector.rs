@@ -116,6 +116,7 @@ impl Collector {
                 let dropped = session.api.dropped();
                 let mut pipeline = session.pipeline.lock();
                 pipeline.note_dropped(dropped);
+                pipeline.note_flushed();
                 flushed = Instant::now();
             }
             if wish.is_some() {

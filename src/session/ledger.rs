@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-use crate::capture::{self, Cost};
+use crate::capture::{self, Cost, Verified};
 use crate::profile::{Cause, DeviceTime, Idle, Profile, StreamUse, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
@@ -28,12 +28,14 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
             lost(Loss::LaunchesDropped) + lost(Loss::StacksNested),
         ),
         sum("activities", tally.activities.seen, &tally.activities.parts(), lost(Loss::ActivitiesDropped)),
+        format!("graph activities {} = {}", pipeline.graphs().seen(), parts(&pipeline.graphs().parts())),
         losses(&lost, tally.activities.untimed),
         format!("stacks {} distinct", pipeline.stacks()),
     ];
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
     lines.push(cost(capture::cost(), held));
+    lines.extend(verified(capture::verified()));
     lines.extend(
         report.renamed.iter().map(|rename| {
             format!("{} exists; wrote {} instead", rename.taken.display(), rename.used.display())
@@ -48,9 +50,11 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
 
 /// `launches N = matched M + …`: all that were seen, and what became of them.
 fn sum(what: &str, seen: u64, parts: &[(&str, u64)], dropped: u64) -> String {
-    let parts: Vec<_> =
-        parts.iter().chain(&[("dropped", dropped)]).map(|(word, n)| format!("{word} {n}")).collect();
-    format!("{what} {} = {}", seen + dropped, parts.join(" + "))
+    format!("{what} {} = {} + dropped {dropped}", seen + dropped, self::parts(parts))
+}
+
+fn parts(parts: &[(&str, u64)]) -> String {
+    parts.iter().map(|(word, n)| format!("{word} {n}")).collect::<Vec<_>>().join(" + ")
 }
 
 /// Everything that can be lost, also what was not: a line that scripts can rely on.
@@ -84,6 +88,12 @@ fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
         lines.push(format!(
             "{gpu} late: {} activities came too late to count as busy, {} ns",
             time.late_count, time.late
+        ));
+    }
+    if time.early_count > 0 {
+        lines.push(format!(
+            "{gpu} clock: {} activities began before their launch, by up to {} ns; causes of idle time may be wrong",
+            time.early_count, time.early
         ));
     }
     lines
@@ -146,6 +156,17 @@ fn top(profile: &Profile) -> Vec<String> {
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
     kernels.iter().take(TOP).enumerate().map(line).collect()
+}
+
+/// What was found by taking stacks again, where that was asked for.
+fn verified(verified: Verified) -> Option<String> {
+    let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
+    (stacks > 0).then(|| {
+        format!(
+            "verified: {stacks} stacks taken again, {unlike_plain} unlike a walk of every frame, {unlike_libgcc} \
+             unlike libgcc's"
+        )
+    })
 }
 
 fn cost(cost: Cost, held: usize) -> String {

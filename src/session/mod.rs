@@ -32,7 +32,7 @@ use crate::control::window::{self, State};
 use crate::control::{self, Facts, Format, Outputs, Settings};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{self, FoldedOptions, SvgOptions};
+use crate::export::{self, FoldedOptions, GraphStacks, SvgOptions};
 use crate::record::{Nanos, WindowEdge};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
@@ -208,11 +208,19 @@ fn set_up(way: Way) -> Result<&'static Session> {
     process::stay_loaded();
     crate::capture::refill();
     unwind::prepare();
+    capture::verify_every(settings.verify);
     events::listen(on_event);
     let api = cupti::subscribe::<Capture>(&cupti::Options {
         library: settings.cupti.clone(),
         load_driver: way == Way::Called,
+        whole_graphs: settings.whole_graphs,
     })?;
+    if settings.whole_graphs && !settings.quiet {
+        tell(
+            "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
+             and where they were captured is not recorded",
+        );
+    }
     if !settings.quiet {
         api.notes().iter().for_each(|note| tell(note));
     }
@@ -358,18 +366,23 @@ impl Session {
             control::Unit::Us => export::Unit::Micros,
             control::Unit::Count => export::Unit::Count,
         };
+        let graph = match self.settings.graph {
+            control::GraphStacks::Both => GraphStacks::Both,
+            control::GraphStacks::Capture => GraphStacks::Capture,
+            control::GraphStacks::Launch => GraphStacks::Launch,
+        };
         write::all(&self.settings.formats, &self.outputs, |format, path| match format {
             Format::Folded => {
-                write::file(path, |out| export::write_folded(profile, &FoldedOptions { unit }, out))
+                write::file(path, |out| export::write_folded(profile, &FoldedOptions { unit, graph }, out))
             }
             Format::Svg => {
-                let options = SvgOptions { unit, ..SvgOptions::default() };
+                let options = SvgOptions { unit, graph, ..SvgOptions::default() };
                 write::file(path, |out| export::write_svg(profile, &options, out))
             }
             Format::Csv => write::file(path, |out| export::write_csv(profile, out)),
-            Format::IdleFolded => {
-                write::file(path, |out| export::write_idle_folded(profile, &FoldedOptions { unit }, out))
-            }
+            Format::IdleFolded => write::file(path, |out| {
+                export::write_idle_folded(profile, &FoldedOptions { unit, graph }, out)
+            }),
             Format::IdleSvg => {
                 let options = SvgOptions { unit, ..SvgOptions::idle() };
                 write::file(path, |out| export::write_idle_svg(profile, &options, out))

@@ -8,6 +8,7 @@ use crate::aggregate::Aggregate;
 use crate::capture;
 use crate::control::{Outputs, Settings};
 use crate::cupti::{Api, Names};
+use crate::graphs::{self, Graphs};
 use crate::join::Join;
 use crate::profile::Profile;
 use crate::record::{ContextFlags, ContextId, LabelId, Launch, Loss, Nanos, Row, ThreadId, WindowEdge};
@@ -35,10 +36,14 @@ pub(super) struct Pipeline {
     modules: ModuleMap,
     dropped: u64,
     unreadable: u64,
+    buffers_read: u64,
+    /// How many buffers will have been read when the last flush is.
+    flushed_at: Option<u64>,
 }
 
 /// Everybody who takes rows.
 struct Rows {
+    graphs: Graphs,
     join: Join,
     aggregate: Aggregate,
     timeline: Timeline,
@@ -59,6 +64,7 @@ impl Pipeline {
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
         Self {
             rows: Rows {
+                graphs: Graphs::default(),
                 join: Join::default(),
                 aggregate: Aggregate::default(),
                 timeline: Timeline::default(),
@@ -75,6 +81,8 @@ impl Pipeline {
             modules: ModuleMap::new(),
             dropped: 0,
             unreadable: 0,
+            buffers_read: 0,
+            flushed_at: None,
         }
     }
 
@@ -83,6 +91,7 @@ impl Pipeline {
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
+        self.rows.push(&Row::Label { id: LabelId::OTHER_CALL, text: "[graph node added]" });
         self.refresh_modules();
     }
 
@@ -112,7 +121,7 @@ impl Pipeline {
     /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
     /// keeps a buffer for each thread, of some 10,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
-        self.rows.join.tally().launches.open() > 4 * MANY_OPEN
+        self.rows.join.tally().launches.open() > 4 * MANY_OPEN || self.rows.graphs.wants_flush()
     }
 
     fn read_launches(&mut self) -> bool {
@@ -121,9 +130,13 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
+        // Whatever nodes there are records of in it, they were made before it was filled.
+        capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
         capture::recycle(filled);
+        self.buffers_read += 1;
+        self.finish_flush();
         true
     }
 
@@ -138,6 +151,21 @@ impl Pipeline {
     /// The tracer says that it dropped records.
     pub(super) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
+    }
+
+    /// The tracer was flushed. What it handed over may still wait to be read.
+    pub(super) fn note_flushed(&mut self) {
+        self.flushed_at.get_or_insert(self.buffers_read + capture::filled() as u64);
+        self.finish_flush();
+    }
+
+    /// Has graphs forgotten when all buffers have been read that there were after a flush.
+    fn finish_flush(&mut self) {
+        if self.flushed_at.is_some_and(|last| self.buffers_read >= last) {
+            self.flushed_at = None;
+            capture::drain_graphs(|row| self.rows.push(row));
+            self.rows.graphs.flushed();
+        }
     }
 
     /// Gives up on what has no partner yet, and puts everything into the profile.
@@ -159,6 +187,11 @@ impl Pipeline {
         }
         rows.aggregate.fill(&mut rows.profile);
         rows.timeline.fill(&mut rows.profile);
+    }
+
+    /// What became of the nodes of graphs.
+    pub(super) fn graphs(&self) -> graphs::Tally {
+        self.rows.graphs.tally()
     }
 
     pub(super) fn join(&self) -> &Join {
@@ -190,8 +223,17 @@ impl Rows {
                 self.join.push_launch(launch, &mut sinks);
             }
             Row::Activity(activity) => {
+                let mut activity = *activity;
+                self.graphs.resolve(&mut activity);
                 let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
-                self.join.push_activity(activity, &mut sinks);
+                self.join.push_activity(&activity, &mut sinks);
+            }
+            Row::GraphNode { graph, node, context } => {
+                let context = self.merged(*context);
+                self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
+            }
+            Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
+                self.graphs.push(row);
             }
             Row::Context { id, thread, flags, frames } => {
                 let first = self.profile.merge_context(*id, *thread, *flags, frames);

@@ -107,6 +107,7 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
         peers: None,
         bytes: 4096,
         is_async: true,
+        copies: 1,
     };
     let set = SetDetail { memory: MemoryKind(3), value: 0, bytes: 256, is_async: true };
     for (id, place, from, nanos, detail) in [
@@ -150,6 +151,9 @@ fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, det
         end,
         graph: GraphId(0),
         graph_node: GraphNodeId(0),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
         detail,
     }
 }

@@ -317,7 +317,7 @@ impl Truth {
 }
 
 /// A kernel's name without what C++ adds to that of a plain function: `add` for `_Z3addPf`.
-fn plain(symbol: &str) -> &str {
+pub fn plain(symbol: &str) -> &str {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol };
     let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)

@@ -3,13 +3,14 @@
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
+use crate::graph::What;
 use crate::kernel::Kernel;
 use crate::layout;
 use crate::settings;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, with_hooks};
 use crate::thread;
-use crate::work::{Copy, Fate, Memory, Place, Work, WorkKind};
+use crate::work::{Copy, Fate, Memory, NodeRun, Place, Work, WorkKind};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What an API function wants done.
@@ -22,6 +23,8 @@ pub struct Order {
     pub target: Memory,
     pub asynchronous: bool,
     pub bytes: u64,
+    /// How many copies it is, made as one.
+    pub copies: u64,
     pub duration: u64,
     pub kernel: Option<&'static Kernel>,
     pub grid: [u32; 3],
@@ -38,6 +41,7 @@ const NOTHING: Order = Order {
     target: Memory::Device,
     asynchronous: true,
     bytes: 0,
+    copies: 1,
     duration: 0,
     kernel: None,
     grid: [0; 3],
@@ -75,19 +79,49 @@ impl Order {
 
 /// Puts work on a stream. Synchronous work is waited for.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
+    if let Some(capture) = stream.capture() {
+        return capture.add(What::Work(order));
+    }
     let thread = thread::current();
-    let settings = settings::get();
-    let is_kernel = order.kind == WorkKind::Kernel;
-    if is_kernel {
-        let fails = settings.faults.launch_fails();
+    if order.kind == WorkKind::Kernel {
+        let fails = settings::get().faults.launch_fails();
         thread.tally.count_launch(fails);
         if fails {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
     }
-    // Callbacks may have taken longer than the latency: nothing starts before it is submitted.
-    let earliest = clock::now().max(thread.enter.get() + clock::LAUNCH_LATENCY);
-    let (start, end) = stream.book(earliest, order.duration);
+    let span = stream.book(earliest(), order.duration);
+    run(stream, order, span, NodeRun::default(), true);
+    if !order.asynchronous {
+        stream.synchronize();
+    }
+    Ok(())
+}
+
+/// When work that is submitted now can start. Callbacks may have taken longer than the latency: nothing
+/// starts before it is submitted.
+fn earliest() -> u64 {
+    clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
+}
+
+/// Runs a node of a graph: when. `unrecorded`: there will be a record of the graph as a whole.
+pub fn run_node(stream: &'static Stream, order: Order, node: NodeRun, unrecorded: bool) -> (u64, u64) {
+    let span = stream.book(earliest(), order.duration);
+    run(stream, order, span, node, !unrecorded);
+    span
+}
+
+/// Notes that a whole graph ran, where its nodes have no records of their own.
+pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
+    let order = Order { kind: WorkKind::Graph, ..NOTHING };
+    run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
+}
+
+/// Notes work of known times in the truth and, if wanted, as a record.
+fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: NodeRun, recorded: bool) {
+    let thread = thread::current();
+    let settings = settings::get();
+    let is_kernel = order.kind == WorkKind::Kernel;
     let device = stream.context.device;
     let skewed = |time: u64| time.wrapping_add_signed(settings.skew_ns * i64::from(device));
     let mut work = Work {
@@ -103,6 +137,7 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
         place: Place { device, context: stream.context.uid },
         stream: stream.id,
         bytes: order.bytes,
+        copies: order.copies,
         start: skewed(start),
         end: skewed(end),
         enter: thread.enter.get(),
@@ -115,16 +150,13 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
         value: order.value,
         peer_source: order.peers.0,
         peer_target: order.peers.1,
+        graph: node,
         tally: 0,
     };
-    let traced = layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
+    let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
     // Work that waits in a buffer is settled by libcupti, later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }
-    if !order.asynchronous {
-        stream.synchronize();
-    }
-    Ok(())
 }

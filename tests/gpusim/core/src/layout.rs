@@ -41,6 +41,7 @@ pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
         WorkKind::Memcpy => &[kind::MEMCPY],
         WorkKind::Memset => &[kind::MEMSET],
         WorkKind::MemcpyP2p => &[kind::MEMCPY2],
+        WorkKind::Graph => &[kind::GRAPH_TRACE],
     };
     candidates.iter().copied().find(|k| enabled & (1 << k) != 0)
 }
@@ -50,7 +51,8 @@ pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::KERNEL
     | 1 << kind::MEMCPY
     | 1 << kind::MEMSET
-    | 1 << kind::MEMCPY2;
+    | 1 << kind::MEMCPY2
+    | 1 << kind::GRAPH_TRACE;
 
 /// Writes the record of `work` without times, as it stands before the work is complete. `out` is zeroed
 /// and of the right size. `name` is what the record's name pointer shall be.
@@ -62,7 +64,9 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
         WorkKind::Memcpy => {
             write_copy_head(work, &mut r);
             r.u32(44, work.record_correlation());
-            r.u64(88, 1); // copyCount
+            write_channel(work, 76, COPY_CHANNEL, &mut r);
+            r.u64(88, work.copies);
+            write_node(work, 64, 72, 96, &mut r);
         }
         WorkKind::MemcpyP2p => {
             write_copy_head(work, &mut r);
@@ -72,6 +76,9 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
                 r.u32(offset + 4, peer.context);
             }
             r.u32(60, work.record_correlation());
+            write_channel(work, 84, COPY_CHANNEL, &mut r);
+            r.u64(72, work.graph.node);
+            r.u32(80, work.graph.graph);
         }
         WorkKind::Memset => {
             r.u32(4, work.value);
@@ -80,6 +87,17 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.u32(44, work.record_correlation());
             r.put(48, u16::from(work.asynchronous).to_ne_bytes());
             r.put(50, (work.target as u16).to_ne_bytes());
+            write_node(work, 64, 72, 88, &mut r);
+            write_channel(work, 76, COMPUTE_CHANNEL, &mut r);
+        }
+        WorkKind::Graph => {
+            r.u32(4, work.record_correlation());
+            r.u32(24, work.place.device);
+            r.u32(28, work.graph.graph);
+            r.u32(32, work.place.context);
+            r.u32(36, work.stream);
+            r.u32(48, work.place.device); // end device and context, 12.3 on
+            r.u32(52, work.place.context);
         }
     }
 }
@@ -95,6 +113,8 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u32(92, work.record_correlation());
     r.u64(96, u64::from(work.correlation)); // gridId
     r.u64(104, name);
+    write_channel(work, 168, COMPUTE_CHANNEL, r);
+    write_node(work, 144, 156, 232, r);
 }
 
 fn write_copy_head(work: &Work, r: &mut Record<'_>) {
@@ -105,6 +125,29 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     r.u8(7, if work.asynchronous { ASYNC } else { 0 });
     r.u64(8, work.bytes);
     write_place(work, 32, r);
+}
+
+/// The graph and the node, and from `source` on (13.4) those that the node was made or updated from.
+fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Record<'_>) {
+    r.u64(node, work.graph.node);
+    r.u32(graph, work.graph.graph);
+    r.u32(source, work.graph.source_graph);
+    r.u64(source + 8, work.graph.source_node);
+}
+
+/// CUpti_ChannelType
+const COMPUTE_CHANNEL: u32 = 1;
+const COPY_CHANNEL: u32 = 2;
+
+/// The channel has the stream's number.
+fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
+    r.u32(offset, work.stream);
+    r.u32(offset + 4, kind);
+}
+
+/// Where the times stand: `start`, and 8 bytes later `end`.
+pub fn times_at(record_kind: u32) -> usize {
+    if record_kind == kind::GRAPH_TRACE { 8 } else { START }
 }
 
 fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
@@ -201,7 +244,7 @@ pub fn ends(copy: crate::work::Copy, host: Memory) -> (Memory, Memory) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::{Copy, Place};
+    use crate::work::{Copy, NodeRun, Place};
 
     fn work(kind: WorkKind) -> Work {
         Work {
@@ -217,6 +260,7 @@ mod tests {
             place: Place { device: 1, context: 2 },
             stream: 7,
             bytes: 4096,
+            copies: 1,
             start: 100,
             end: 250,
             enter: 5_000_000,
@@ -229,6 +273,7 @@ mod tests {
             value: 0xab,
             peer_source: Place { device: 0, context: 1 },
             peer_target: Place { device: 1, context: 2 },
+            graph: NodeRun { graph: 3, node: 44, source_graph: 2, source_node: 40, created: None },
             tally: 0,
         }
     }
@@ -260,6 +305,24 @@ mod tests {
         write(1, &work(WorkKind::Memcpy), 0, &mut long);
         assert_eq!((short.len(), long.len()), (88, 96));
         assert_eq!(u32_at(&long, 88), 1, "copyCount came with 12.8");
+    }
+
+    #[test]
+    fn the_graph_node_stands_where_each_kind_has_it_and_its_source_from_13_4_on() {
+        let u64_at = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        for (kind, record_kind, node, graph, source) in [
+            (WorkKind::Kernel, 10, 144, 156, 232),
+            (WorkKind::Memcpy, 1, 64, 72, 96),
+            (WorkKind::Memset, 2, 64, 72, 88),
+            (WorkKind::MemcpyP2p, 22, 72, 80, usize::MAX),
+        ] {
+            let mut bytes = vec![0; CuptiVersion::V13_4.record_size(record_kind).unwrap()];
+            write(record_kind, &work(kind), 0, &mut bytes);
+            assert_eq!((u64_at(&bytes, node), u32_at(&bytes, graph)), (44, 3), "{kind:?}");
+            if source < usize::MAX {
+                assert_eq!((u32_at(&bytes, source), u64_at(&bytes, source + 8)), (2, 40), "{kind:?}");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub mod error;
 pub mod fail;
 pub mod faults;
 pub mod gpu;
+pub mod graph;
+pub mod graph_params;
 pub mod host_fn;
 pub mod init;
 pub mod kernel;

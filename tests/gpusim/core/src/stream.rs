@@ -4,12 +4,13 @@
 use crate::clock;
 use crate::context::Context;
 use crate::error::{self, CuError, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
+use crate::graph::Capture;
 use crate::host_fn;
 use crate::settings;
 use crate::thread;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a CUstream points to. Never freed, so a stale handle is refused instead of crashing.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Stream {
     ready: AtomicU64,
     /// Host functions that have not run yet.
     pub host_functions: AtomicU32,
+    is_capturing: AtomicBool,
+    capture: Mutex<Option<Arc<Capture>>>,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stream\0\x01");
@@ -48,6 +51,8 @@ impl Stream {
             alive: AtomicBool::new(true),
             ready: AtomicU64::new(0),
             host_functions: AtomicU32::new(0),
+            is_capturing: AtomicBool::new(false),
+            capture: Mutex::new(None),
         }))
     }
 
@@ -111,6 +116,25 @@ impl Stream {
         self.alive.store(false, Relaxed);
     }
 
+    /// Whether it is a context's stream 7, which cannot be captured.
+    pub fn is_legacy_default(&self) -> bool {
+        self.id == DEFAULT_ID
+    }
+
+    /// The capture that it takes part in.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        if !self.is_capturing.load(Relaxed) {
+            return None;
+        }
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Joins a capture, or leaves it.
+    pub fn set_capture(&self, capture: Option<Arc<Capture>>) {
+        self.is_capturing.store(capture.is_some(), Relaxed);
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+    }
+
     /// Reserves `duration` ns on the stream, not before `earliest`: the work's start and end.
     pub fn book(&self, earliest: u64, duration: u64) -> (u64, u64) {
         let mut ready = self.ready.load(Relaxed);
@@ -158,6 +182,8 @@ pub struct Event {
     magic: AtomicU64,
     /// 0 until recorded.
     time: AtomicU64,
+    /// The capture in which it was recorded last.
+    capture: Mutex<Option<Arc<Capture>>>,
 }
 
 const EVENT_MAGIC: u64 = u64::from_le_bytes(*b"event\0\0\x01");
@@ -168,7 +194,8 @@ impl Event {
     pub fn create() -> &'static Event {
         let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let event = spare.unwrap_or_else(|| {
-            Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0) }))
+            let capture = Mutex::new(None);
+            Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0), capture }))
         });
         event.time.store(0, Relaxed);
         event.magic.store(EVENT_MAGIC, Relaxed);
@@ -199,7 +226,16 @@ impl Event {
 
     /// The event happens when the stream's work so far is done.
     pub fn record(&self, stream: &Stream) {
-        self.time.store(stream.ready_at().max(clock::now()), Relaxed);
+        let capture = stream.capture();
+        if capture.is_none() {
+            self.time.store(stream.ready_at().max(clock::now()), Relaxed);
+        }
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+    }
+
+    /// The capture in which it was recorded last.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// When it happens; 0 if never recorded.

@@ -22,6 +22,16 @@ pub mod resource {
     pub const CU_INIT_FINISHED: u32 = 5;
     pub const MODULE_LOADED: u32 = 6;
     pub const MODULE_UNLOAD_STARTING: u32 = 7;
+    pub const GRAPH_CREATED: u32 = 9;
+    pub const GRAPH_DESTROY_STARTING: u32 = 10;
+    pub const GRAPH_CLONED: u32 = 11;
+    pub const GRAPHNODE_CREATE_STARTING: u32 = 12;
+    pub const GRAPHNODE_CREATED: u32 = 13;
+    pub const GRAPHNODE_DESTROY_STARTING: u32 = 14;
+    pub const GRAPHEXEC_CREATE_STARTING: u32 = 17;
+    pub const GRAPHEXEC_CREATED: u32 = 18;
+    pub const GRAPHEXEC_DESTROY_STARTING: u32 = 19;
+    pub const GRAPHNODE_CLONED: u32 = 20;
 }
 
 /// Ids of the synchronize domain's callbacks.
@@ -159,5 +169,7 @@ pub struct CoreTable {
     pub stream_id:
         extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
     pub reset_primary: extern "C" fn(device: u32) -> u32,
+    /// The id of a graph (0), a node (1) or an executable graph (2): 0 if the handle is one.
+    pub graph_id: extern "C" fn(what: u32, handle: *mut c_void, &mut u64) -> u32,
     pub site: extern "C" fn(*const c_char),
 }

@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     site: Option<&'static Site>,
+    /// Where the node of a graph was made.
+    created: Option<&'static Site>,
     kind: WorkKind,
     copy: Copy,
     name: Option<&'static CStr>,
@@ -52,6 +54,7 @@ pub struct ThreadTally(Mutex<Tally>);
 #[derive(Default)]
 struct Tally {
     launches: u64,
+    graph_launches: u64,
     failed: u64,
     rows: Vec<Row>,
     /// Key numbers by a hash of the key's addresses: programs launch the same few things again.
@@ -121,11 +124,19 @@ impl ThreadTally {
         }
     }
 
+    /// Counts a call that launches a graph.
+    pub fn count_graph_launch(&self) {
+        if truth().is_some() {
+            lock(&self.0).graph_launches += 1;
+        }
+    }
+
     /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be asked for.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
         let key = Key {
             site: work.site,
+            created: work.graph.created,
             kind: work.kind,
             copy: work.copy,
             name: work.name(),
@@ -164,7 +175,11 @@ impl Tally {
     fn number_of(&mut self, key: Key, truth: &Truth) -> u32 {
         let address = |site: Option<&Site>| site.map_or(0, |s| std::ptr::from_ref(s) as usize);
         let name = key.name.map_or(0, |n| n.as_ptr() as usize);
-        let hash = (address(key.site) ^ name.rotate_left(7) ^ key.kind as usize) >> 4;
+        let hash = (address(key.site)
+            ^ address(key.created).rotate_left(3)
+            ^ name.rotate_left(7)
+            ^ key.kind as usize)
+            >> 4;
         let slot = &mut self.recent[hash % 32];
         if let Some((_, number)) = slot.filter(|(k, _)| *k == key) {
             return number;
@@ -242,10 +257,11 @@ impl Truth {
     fn summary(&self, corr_ids: u64) -> String {
         let keys = lock(&self.keys).1.clone();
         let mut rows = vec![Row::default(); keys.len() + 1];
-        let (mut launches, mut failed) = (0, 0);
+        let (mut launches, mut graph_launches, mut failed) = (0, 0, 0);
         for tally in lock(&self.tallies).iter() {
             let tally = lock(&tally.0);
             launches += tally.launches;
+            graph_launches += tally.graph_launches;
             failed += tally.failed;
             for (total, row) in rows.iter_mut().zip(&tally.rows) {
                 total.all.add(row.all);
@@ -280,7 +296,7 @@ impl Truth {
             lock(&self.faults).iter().map(|(f, n)| format!("\"{f}\":{n}")).collect();
         faults.sort_unstable();
         lines.push(format!(
-            "{{\"totals\":{{\"launch_calls\":{launches},\"failed_launches\":{failed},\"count\":{},\"total_ns\":{},\
+            "{{\"totals\":{{\"launch_calls\":{launches},\"graph_launches\":{graph_launches},\"failed_launches\":{failed},\"count\":{},\"total_ns\":{},\
              \"delivered\":{},\"delivered_ns\":{},\"dropped\":{},\"untraced\":{},\"pending\":{pending},\
              \"corr_ids\":{corr_ids},\"faults\":{{{}}}}}}}\n",
             row.all.count,
@@ -297,9 +313,11 @@ impl Truth {
 
 impl Key {
     fn json(&self) -> String {
+        let created = self.created.map(|site| format!("\"created\":{},", quoted(Some(site.path()))));
         format!(
-            "\"site\":{},\"kind\":\"{}\",\"name\":{},\"copy\":{},\"device\":{}",
+            "\"site\":{},{}\"kind\":\"{}\",\"name\":{},\"copy\":{},\"device\":{}",
             quoted(self.site.map(Site::path)),
+            created.unwrap_or_default(),
             self.kind.name(),
             quoted(self.name.map(CStr::to_string_lossy).as_deref()),
             quoted(self.copy.name()),
@@ -319,8 +337,18 @@ fn detail_line(work: &Work, fate: Fate) -> String {
         0 => String::new(),
         id => format!("\"nested_corr\":{id},"),
     };
+    let graph = match work.graph.graph {
+        0 => String::new(),
+        id => format!(
+            "\"created\":{},\"graph\":{id},\"graph_node\":{},\"source_graph\":{},\"source_node\":{},",
+            quoted(work.graph.created.map(Site::path)),
+            work.graph.node,
+            work.graph.source_graph,
+            work.graph.source_node,
+        ),
+    };
     format!(
-        "{{\"corr\":{},{nested}\"tid\":{},\"site\":{},\"api\":{},\"kind\":\"{}\",\"copy\":{},\"name\":{},\
+        "{{\"corr\":{},{nested}\"tid\":{},\"site\":{},{graph}\"api\":{},\"kind\":\"{}\",\"copy\":{},\"name\":{},\
          \"device\":{},\"context\":{},\"stream\":{},\"bytes\":{},\"start\":{},\"end\":{},\"enter\":{},\
          \"fault\":{},\"delivered\":\"{}\"}}\n",
         work.correlation,

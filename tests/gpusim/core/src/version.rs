@@ -34,6 +34,7 @@ pub mod kind {
     pub const STREAM: u32 = 37;
     pub const SYNCHRONIZATION: u32 = 38;
     pub const EXTERNAL_CORRELATION: u32 = 39;
+    pub const GRAPH_TRACE: u32 = 51;
 }
 
 impl CuptiVersion {
@@ -146,7 +147,7 @@ impl CuptiVersion {
             kind::MEMCPY2 => 96,
             kind::STREAM | kind::EXTERNAL_CORRELATION => 24,
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56][self as usize],
-            51 => [48, 48, 56, 56, 56][self as usize],
+            kind::GRAPH_TRACE => [48, 48, 56, 56, 56][self as usize],
             // A kind from a later version: the walk must step over it.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,

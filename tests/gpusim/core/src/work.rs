@@ -17,6 +17,8 @@ pub enum WorkKind {
     Memset,
     /// A copy between two devices.
     MemcpyP2p,
+    /// A whole graph, where its nodes have no records.
+    Graph,
 }
 
 impl WorkKind {
@@ -27,6 +29,17 @@ impl WorkKind {
             WorkKind::Memcpy => "memcpy",
             WorkKind::Memset => "memset",
             WorkKind::MemcpyP2p => "memcpy_p2p",
+            WorkKind::Graph => "graph",
+        }
+    }
+
+    /// CUgraphNodeType
+    pub fn node_type(self) -> u32 {
+        match self {
+            WorkKind::Kernel => 0,
+            WorkKind::Memcpy | WorkKind::MemcpyP2p => 1,
+            WorkKind::Memset => 2,
+            WorkKind::Graph => 4,
         }
     }
 }
@@ -87,6 +100,22 @@ pub struct Place {
     pub context: u32,
 }
 
+/// Which node of which graph a piece of work is a run of; all zero for none.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct NodeRun {
+    /// The executable graph's id.
+    pub graph: u32,
+    /// The node in it.
+    pub node: u64,
+    /// The graph that the node was instantiated or last updated from.
+    pub source_graph: u32,
+    /// The node there.
+    pub source_node: u64,
+    /// Where the program stood when that node was made.
+    pub created: Option<&'static Site>,
+}
+
 /// One piece of GPU work, with its times already known: the simulated GPU only adds.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -105,6 +134,7 @@ pub struct Work {
     pub place: Place,
     pub stream: u32,
     pub bytes: u64,
+    pub copies: u64,
     pub start: u64,
     pub end: u64,
     /// CLOCK_REALTIME at the outermost API call's ENTER.
@@ -120,6 +150,7 @@ pub struct Work {
     pub value: u32,
     pub peer_source: Place,
     pub peer_target: Place,
+    pub graph: NodeRun,
     /// Number of (site, kind, name, device) in the truth; 0 without a truth.
     pub tally: u32,
 }

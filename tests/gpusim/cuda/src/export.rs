@@ -3,6 +3,7 @@
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::context::{self, Context};
 use gpusim_core::error::{self, NOT_FOUND};
+use gpusim_core::graph;
 use gpusim_core::kernel::Kernel;
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::table::{self, CoreTable, GPUSIM_UUID};
@@ -28,6 +29,7 @@ static TABLE: CoreTable = CoreTable {
     context_ids,
     stream_id,
     reset_primary,
+    graph_id,
     site: gpusim_site,
 };
 
@@ -100,6 +102,10 @@ extern "C" fn reset_primary(device: u32) -> u32 {
     let reset = context::reset_primary(device);
     thread::current().set_context(None);
     error::code(reset)
+}
+
+extern "C" fn graph_id(what: u32, handle: Handle, id: &mut u64) -> u32 {
+    error::code(graph::id_of(what, handle).map(|found| *id = found))
 }
 
 extern "C" fn context_ids(handle: Handle, uid: &mut u32, device: &mut u32) -> u32 {

@@ -49,12 +49,15 @@ fn symbol(function: Handle) -> *const c_char {
     Kernel::of_handle(function).map_or(std::ptr::null(), |k| k.name.as_ptr())
 }
 
+/// Whether this many threads and blocks can be launched.
+pub(crate) fn check_extents(grid: [u32; 3], block: [u32; 3]) -> Result<(), CuError> {
+    let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
+    if threads == 0 || threads > 1024 || grid.contains(&0) { Err(INVALID_VALUE) } else { Ok(()) }
+}
+
 fn launch(call: &LaunchKernel, own: Default) -> Result<(), CuError> {
     let kernel = Kernel::of_handle(call.function).ok_or(INVALID_HANDLE)?;
-    let threads: u64 = call.block.iter().map(|&n| u64::from(n)).product();
-    if threads == 0 || threads > 1024 || call.grid.contains(&0) {
-        return Err(INVALID_VALUE);
-    }
+    check_extents(call.grid, call.block)?;
     let stream = Stream::resolve(call.stream, own)?;
     gpu::submit(stream, Order::kernel(kernel, call.grid, call.block, call.shared_bytes))
 }

@@ -1,5 +1,4 @@
 //! The simulated `libcuda.so.1`: the driver API over [`gpusim_core`], which lives in this library.
-//! Graphs and stream capture are not simulated and answer NOT_SUPPORTED.
 
 #[macro_use]
 mod driver_api;
@@ -7,6 +6,7 @@ mod driver_api;
 mod context;
 mod device;
 mod export;
+mod graph;
 mod launch;
 mod memory;
 mod module;

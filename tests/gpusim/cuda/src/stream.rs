@@ -1,7 +1,8 @@
 //! Streams, events, host functions.
 
 use gpusim_core::arg::{Handle, Out};
-use gpusim_core::error::{INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use gpusim_core::error::{CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
+use gpusim_core::graph::{Capture, What};
 use gpusim_core::host_fn::{self, HostFn};
 use gpusim_core::stream::{Event, Stream};
 use gpusim_core::table::{resource, synchronize, with_hooks};
@@ -38,6 +39,9 @@ driver_api! {
 
     cuStreamSynchronize @ 126 / cuStreamSynchronize_ptsz @ 440 |own| (stream: Handle) {
         let stream = Stream::resolve(stream, own)?;
+        if stream.capture().is_some() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
         stream.synchronize();
         let context = stream.context.handle();
         with_hooks(|h| (h.synchronize)(synchronize::STREAM_SYNCHRONIZED, context, stream.handle()));
@@ -47,21 +51,24 @@ driver_api! {
     cuStreamQuery @ 125 / cuStreamQuery_ptsz @ 439 |own| (stream: Handle) { Stream::resolve(stream, own)?.query() }
 
     cuStreamWaitEvent @ 295 / cuStreamWaitEvent_ptsz @ 436 |own| (stream: Handle, event: Handle, _flags: u32) {
-        Stream::resolve(stream, own)?.hold_until(Event::of_handle(event)?.time());
+        let (stream, event) = (Stream::resolve(stream, own)?, Event::of_handle(event)?);
+        match event.capture() {
+            Some(capture) => Capture::join(&capture, stream),
+            None => stream.hold_until(event.time()),
+        }
         Ok(())
     }
 
-    cuStreamBeginCapture_v2 @ 539 / cuStreamBeginCapture_v2_ptsz @ 540 |_own| (_stream: Handle, _mode: u32) {
-        Err(NOT_SUPPORTED)
+    cuStreamBeginCapture_v2 @ 539 / cuStreamBeginCapture_v2_ptsz @ 540 |own| (stream: Handle, _mode: u32) {
+        Capture::begin(Stream::resolve(stream, own)?)
     }
 
-    cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |_own| (_stream: Handle, _graph: Out<Handle>) {
-        Err(NOT_SUPPORTED)
+    cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {
+        graph.set(Capture::end(Stream::resolve(stream, own)?)?.handle())
     }
 
     cuStreamIsCapturing @ 499 / cuStreamIsCapturing_ptsz @ 500 |own| (stream: Handle, status: Out<u32>) {
-        Stream::resolve(stream, own)?;
-        status.set(0)
+        status.set(u32::from(Stream::resolve(stream, own)?.capture().is_some()))
     }
 
     cuEventCreate @ 118 |_own| (event: Out<Handle>, _flags: u32) { event.set(Event::create().handle()) }
@@ -94,7 +101,11 @@ driver_api! {
     cuLaunchHostFunc @ 527 / cuLaunchHostFunc_ptsz @ 528 |own| (
         stream: Handle, function: Option<HostFn>, data: *mut c_void,
     ) {
-        host_fn::launch(Stream::resolve(stream, own)?, function.ok_or(INVALID_VALUE)?, data);
+        let (stream, function) = (Stream::resolve(stream, own)?, function.ok_or(INVALID_VALUE)?);
+        match stream.capture() {
+            Some(capture) => capture.add(What::Host(function, data as usize))?,
+            None => host_fn::launch(stream, function, data),
+        }
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod link;
 mod runtime_api;
 
 mod device;
+mod graph;
 mod launch;
 mod memory;
 mod stream;

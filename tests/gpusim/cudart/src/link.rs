@@ -2,8 +2,9 @@
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
+use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
-use gpusim_core::memory::Rectangle;
+use gpusim_core::memory::{Cuboid, Rectangle};
 use gpusim_core::table::{CoreTable, GPUSIM_UUID};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -70,6 +71,10 @@ driver! {
     cuMemcpy2D_v2(In<Rectangle>);
     cuMemcpy2D_v2_ptds(In<Rectangle>);
     cuMemcpy2DAsync_v2(In<Rectangle>, Handle);
+    cuMemcpy3D_v2(In<Cuboid>);
+    cuMemcpy3D_v2_ptds(In<Cuboid>);
+    cuMemcpy3DAsync_v2(In<Cuboid>, Handle);
+    cuMemcpyBatchAsync_v2(In<u64>, In<u64>, In<usize>, usize, Handle, Handle, usize, Handle);
     cuMemcpyPeer(u64, Handle, u64, Handle, usize);
     cuMemcpyPeerAsync(u64, Handle, u64, Handle, usize, Handle);
     cuMemsetD8_v2(u64, u8, usize);
@@ -83,6 +88,23 @@ driver! {
     cuStreamSynchronize(Handle);
     cuStreamQuery(Handle);
     cuStreamWaitEvent(Handle, Handle, u32);
+    cuStreamBeginCapture_v2(Handle, u32);
+    cuStreamEndCapture(Handle, Out<Handle>);
+    cuGraphCreate(Out<Handle>, u32);
+    cuGraphAddKernelNode_v2(Out<Handle>, Handle, In<Handle>, usize, In<KernelNode>);
+    cuGraphAddMemcpyNode(Out<Handle>, Handle, In<Handle>, usize, In<Box3D>, Handle);
+    cuGraphAddMemsetNode(Out<Handle>, Handle, In<Handle>, usize, In<MemsetNode>, Handle);
+    cuGraphAddHostNode(Out<Handle>, Handle, In<Handle>, usize, In<HostNode>);
+    cuGraphAddChildGraphNode(Out<Handle>, Handle, In<Handle>, usize, Handle);
+    cuGraphAddEmptyNode(Out<Handle>, Handle, In<Handle>, usize);
+    cuGraphClone(Out<Handle>, Handle);
+    cuGraphDestroyNode(Handle);
+    cuGraphInstantiateWithFlags(Out<Handle>, Handle, u64);
+    cuGraphExecUpdate_v2(Handle, Handle, Out<UpdateResult>);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphUpload(Handle, Handle);
+    cuGraphExecDestroy(Handle);
+    cuGraphDestroy(Handle);
     cuStreamIsCapturing(Handle, Out<u32>);
     cuEventCreate(Out<Handle>, u32);
     cuEventRecord(Handle, Handle);

@@ -2,7 +2,6 @@
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, Out};
-use gpusim_core::error::NOT_SUPPORTED;
 use gpusim_core::host_fn::HostFn;
 use std::ffi::c_void;
 
@@ -51,13 +50,17 @@ runtime_api! {
         check((driver.cuStreamIsCapturing)(stream(handle, own), status))
     }
 
-    cudaStreamBeginCapture @ 315 / cudaStreamBeginCapture_ptsz @ 316 |_driver, _own| (_handle: Handle, _mode: u32) {
-        Err(NOT_SUPPORTED)
+    cudaStreamBeginCapture @ 315 / cudaStreamBeginCapture_ptsz @ 316 |driver, own| (handle: Handle, mode: u32) {
+        driver.context()?;
+        check((driver.cuStreamBeginCapture_v2)(stream(handle, own), mode))
     }
 
-    cudaStreamEndCapture @ 319 / cudaStreamEndCapture_ptsz @ 320 |_driver, _own| (
-        _handle: Handle, _graph: Out<Handle>,
-    ) { Err(NOT_SUPPORTED) }
+    cudaStreamEndCapture @ 319 / cudaStreamEndCapture_ptsz @ 320 |driver, own| (
+        handle: Handle, graph: Out<Handle>,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamEndCapture)(stream(handle, own), graph))
+    }
 
     cudaEventCreate @ 133 |driver, _own| (event: Out<Handle>) {
         driver.context()?;

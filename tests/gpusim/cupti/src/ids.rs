@@ -1,9 +1,7 @@
 //! From CUDA's handles to the small integers of the records.
 
 use crate::link;
-use crate::result::{
-    Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, NOT_SUPPORTED, answer, parameter,
-};
+use crate::result::{Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, answer, parameter};
 use gpusim_core::arg::{Handle, Out};
 
 fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
@@ -39,18 +37,25 @@ extern "C" fn cuptiGetStreamIdEx(context: Handle, stream: Handle, per_thread: u8
     answer(find())
 }
 
-/// Graphs are not simulated: nobody can hold a valid handle of one.
 macro_rules! graph_ids {
-    ($($name:ident, $ty:ty;)*) => {$(
+    ($($name:ident, $what:literal, $ty:ty;)*) => {$(
         #[unsafe(no_mangle)]
-        extern "C" fn $name(graph: Handle, _id: Out<$ty>) -> Code {
-            answer(link::ready().and(Err(if graph.is_null() { INVALID_PARAMETER } else { NOT_SUPPORTED })))
+        extern "C" fn $name(graph: Handle, id: Out<$ty>) -> Code {
+            let find = || {
+                let core = link::ready()?;
+                let mut found = 0;
+                match (core.graph_id)($what, graph, &mut found) {
+                    0 => parameter(id.set(found as $ty)),
+                    _ => Err(INVALID_PARAMETER),
+                }
+            };
+            answer(find())
         }
     )*};
 }
 
 graph_ids! {
-    cuptiGetGraphId, u32;
-    cuptiGetGraphNodeId, u64;
-    cuptiGetGraphExecId, u32;
+    cuptiGetGraphId, 0, u32;
+    cuptiGetGraphNodeId, 1, u64;
+    cuptiGetGraphExecId, 2, u32;
 }

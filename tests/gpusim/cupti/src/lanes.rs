@@ -5,7 +5,7 @@
 use crate::buffers::{self, Buffer, Progress};
 use crate::link::{BROKEN, version};
 use crate::worker;
-use gpusim_core::layout::{self, ApiCall, START};
+use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
 use gpusim_core::version::kind;
 use gpusim_core::work::{Fate, Work};
@@ -27,6 +27,8 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     times: (u64, u64),
     slot: *mut u8,
+    /// Where in the record its times stand.
+    times_at: usize,
     is_kernel: bool,
     progress: &'static Progress,
     lane: &'static Lane,
@@ -218,8 +220,9 @@ impl Content {
         let (start, end) = layout::recorded_times(work);
         let offset = if end == 0 { 0 } else { CLOCK_OFFSET.load(Relaxed) };
         let times = (start.wrapping_add_signed(offset), end.wrapping_add_signed(offset));
+        let times_at = layout::times_at(record_kind);
         let is_kernel = matches!(record_kind, kind::KERNEL | kind::CONCURRENT_KERNEL);
-        self.inbox.push(Pending { due: work.end, times, slot, is_kernel, progress, lane });
+        self.inbox.push(Pending { due: work.end, times, slot, times_at, is_kernel, progress, lane });
         lane.pending.fetch_add(1, Relaxed);
     }
 }
@@ -227,7 +230,8 @@ impl Content {
 impl Pending {
     /// The work is done: its times go into the record.
     pub(crate) fn complete(self) {
-        let fields = [(START, self.times.0), (START + 8, self.times.1), (layout::COMPLETED, self.times.1)];
+        let at = self.times_at;
+        let fields = [(at, self.times.0), (at + 8, self.times.1), (layout::COMPLETED, self.times.1)];
         for (offset, time) in fields.into_iter().take(if self.is_kernel { 3 } else { 2 }) {
             // SAFETY: the slot is a record of at least 40 bytes, in a buffer that is still ours.
             unsafe { self.slot.add(offset).cast::<u64>().write_unaligned(time) };

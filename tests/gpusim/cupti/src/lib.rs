@@ -1,6 +1,6 @@
 //! The simulated `libcupti.so.13`, and of older versions by `GPUSIM_CUPTI_VERSION`: one file plays all
 //! of them. What an older library does not export is taken out of this one's symbol table when it is
-//! loaded, see [`disguise`]. Kernels, copies, memsets and API calls are recorded; graphs are not.
+//! loaded, see [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
 
 mod activity;
 mod buffers;
@@ -10,6 +10,7 @@ mod frames;
 mod ids;
 mod lanes;
 mod link;
+mod replay;
 mod result;
 mod sim_lock;
 mod subscriber;

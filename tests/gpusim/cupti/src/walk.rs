@@ -1,6 +1,7 @@
 //! Walking a delivered buffer: the one function that knows where the next record begins.
 
 use crate::link::{self, version};
+use crate::replay;
 use crate::result::{Code, INVALID_PARAMETER, MAX_LIMIT_REACHED, answer, parameter};
 use gpusim_core::arg::Out;
 
@@ -22,7 +23,7 @@ fn next(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Result<(), C
 fn size_at(record: *const u8) -> Result<usize, Code> {
     // SAFETY: the contract of the function: a record of a buffer that CUPTI delivered.
     let kind = unsafe { record.cast::<u32>().read_unaligned() };
-    version().record_size(kind).ok_or_else(|| version().unknown_kind())
+    replay::record_size(kind).or_else(|| version().record_size(kind)).ok_or_else(|| version().unknown_kind())
 }
 
 #[unsafe(no_mangle)]

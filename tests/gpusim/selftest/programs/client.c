@@ -98,6 +98,15 @@ static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
 }
 
+/* The node of a graph, and from 13.4 on what it was made from. */
+static void say_node(const char *record, int node, int graph, int source) {
+    uint32_t version = 0;
+    CUPTI(GetVersion)(&version);
+    const int has_source = version >= 130400 && source;
+    say("node graph=%u node=%llu source=%u:%llu", u32(record, graph), u64(record, node), has_source ? u32(record, source) : 0,
+        has_source ? u64(record, source + 8) : 0);
+}
+
 static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
     (void)context, (void)stream;
     char thread[32];
@@ -114,12 +123,18 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
             say("record kind=%u corr=%u start=%llu end=%llu device=%u context=%u stream=%u grid=%u,%u,%u name=%s", kind,
                 u32(record, 92), u64(record, 16), u64(record, 24), u32(record, 40), u32(record, 44), u32(record, 48),
                 u32(record, 52), u32(record, 56), u32(record, 60), name ? name : "NULL");
+            if (u32(record, 156)) say_node(record, 144, 156, 232);
         } else if (kind == 1 || kind == 2 || kind == 22) {
             say("record kind=%u corr=%u start=%llu end=%llu device=%u context=%u stream=%u bytes=%llu copy=%u from=%u to=%u "
                 "peers=%u:%u",
                 kind, u32(record, kind == 22 ? 60 : 44), u64(record, 16), u64(record, 24), u32(record, 32), u32(record, 36),
                 u32(record, 40), u64(record, 8), (uint8_t)record[4], (uint8_t)record[5], (uint8_t)record[6],
                 kind == 22 ? u32(record, 44) : 0, kind == 22 ? u32(record, 52) : 0);
+            const int graph = kind == 22 ? 80 : 72;
+            if (u32(record, graph)) say_node(record, graph - 8, graph, kind == 1 ? 96 : kind == 2 ? 88 : 0);
+        } else if (kind == 51) {
+            say("record kind=%u corr=%u start=%llu end=%llu device=%u graph=%u context=%u stream=%u", kind, u32(record, 4),
+                u64(record, 8), u64(record, 16), u32(record, 24), u32(record, 28), u32(record, 32), u32(record, 36));
         } else if (kind == 4 || kind == 5) {
             say("record kind=%u corr=%u start=%llu end=%llu cbid=%u thread=%u result=%u", kind, u32(record, 32), u64(record, 8),
                 u64(record, 16), u32(record, 4), u32(record, 28), u32(record, 36));
@@ -150,6 +165,14 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
     callbacks_seen = 1;
     if (domain == 6) {
         say("state id=%u result=%u", id, *(const uint32_t *)raw);
+    } else if (domain == 3 && id >= 9 && id <= 20) {
+        void *const *const graph = ((void *const *)raw)[2];
+        uint32_t of = 0;
+        uint64_t node = 0, original = 0;
+        CUPTI(GetGraphId)(graph[0], &of);
+        if (graph[2]) CUPTI(GetGraphNodeId)(graph[2], &node);
+        if (graph[3]) CUPTI(GetGraphNodeId)(graph[3], &original);
+        say("graph id=%u graph=%u node=%llu original=%llu type=%u", id, of, node, original, *(const uint32_t *)(graph + 4));
     } else if (domain > 2) {
         say("resource domain=%u id=%u", domain, id);
         act_inside("resource");

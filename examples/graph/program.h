@@ -1,0 +1,169 @@
+/* A decode loop as servers run it: the step is captured into a CUDA graph once and then launched for every
+ * token, so that the CPU makes one call for the whole model. Half way the cache has grown, and the graph is
+ * captured anew and put into the place of the old one by an exec update.
+ *
+ * What a profiler without the capture's stacks shows of it is one cudaGraphLaunch. gpuflame shows
+ *
+ *     main;generate;cudaGraphLaunch;[graph];prepare;capture;step;layer;attention;...;[GPU_Kernel]softmax_kernel
+ *
+ * graph_decode.cu and graph_decode.c include this after the kernels and what a launch is. It is written in
+ * what C99 and C++ have in common.
+ */
+#ifndef GRAPH_PROGRAM_H
+#define GRAPH_PROGRAM_H
+
+#include "../call_site.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 1024 };
+
+static void check(cudaError_t error, const char *call)
+{
+    if (error != cudaSuccess) {
+        fprintf(stderr, "graph_decode: %s: %s\n", call, cudaGetErrorString(error));
+        exit(1);
+    }
+}
+
+#define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
+
+/* The stub that stands for a kernel on the host is a function of the kernel's name, and has a frame. */
+#define RUN(kernel, stream, ...) \
+    do { \
+        const size_t caller = call_site_enter(#kernel); \
+        CUDA_CALL_SITE(); \
+        LAUNCH(kernel, WIDTH / 256, 256, stream)(__VA_ARGS__); \
+        call_site_leave(caller); \
+        check(cudaGetLastError(), #kernel); \
+    } while (0)
+
+struct model {
+    int layers;
+    float *x, *y, *scores;
+    cudaStream_t stream;
+};
+
+OWN_FRAME static void attention(const struct model *model)
+{
+    ENTER();
+    RUN(norm_kernel, model->stream, model->y, model->x);
+    RUN(qkv_kernel, model->stream, model->y, model->y);
+    RUN(scores_kernel, model->stream, model->scores, model->y);
+    RUN(softmax_kernel, model->stream, model->scores, model->scores);
+    RUN(values_kernel, model->stream, model->x, model->scores);
+    LEAVE();
+}
+
+OWN_FRAME static void feed_forward(const struct model *model)
+{
+    ENTER();
+    RUN(norm_kernel, model->stream, model->y, model->x);
+    RUN(up_kernel, model->stream, model->y, model->y);
+    RUN(down_kernel, model->stream, model->x, model->y);
+    LEAVE();
+}
+
+/* Eight kernels. */
+OWN_FRAME static void layer(const struct model *model)
+{
+    ENTER();
+    attention(model);
+    feed_forward(model);
+    LEAVE();
+}
+
+OWN_FRAME static void step(const struct model *model)
+{
+    ENTER();
+    for (int i = 0; i < model->layers; i++)
+        layer(model);
+    LEAVE();
+}
+
+OWN_FRAME static cudaGraph_t capture(const struct model *model)
+{
+    ENTER();
+    cudaGraph_t graph;
+    CUDA(cudaStreamBeginCapture(model->stream, cudaStreamCaptureModeGlobal));
+    step(model);
+    CUDA(cudaStreamEndCapture(model->stream, &graph));
+    LEAVE();
+    return graph;
+}
+
+OWN_FRAME static cudaGraphExec_t prepare(const struct model *model)
+{
+    ENTER();
+    cudaGraphExec_t exec;
+    cudaGraph_t graph = capture(model);
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    LEAVE();
+    return exec;
+}
+
+OWN_FRAME static void grow_cache(const struct model *model, cudaGraphExec_t exec)
+{
+    ENTER();
+    cudaGraphExecUpdateResultInfo info;
+    cudaGraph_t graph = capture(model);
+    CUDA(cudaGraphExecUpdate(exec, graph, &info));
+    CUDA(cudaGraphDestroy(graph));
+    LEAVE();
+}
+
+OWN_FRAME static void generate(const struct model *model, cudaGraphExec_t exec, int tokens)
+{
+    ENTER();
+    for (int token = 0; token < tokens; token++) {
+        if (token == tokens / 2)
+            grow_cache(model, exec);
+        CUDA(cudaGraphLaunch(exec, model->stream));
+    }
+    CUDA(cudaStreamSynchronize(model->stream));
+    LEAVE();
+}
+
+static int number(const char *option, const char *text)
+{
+    char *end;
+    const long value = text ? strtol(text, &end, 10) : 0;
+    if (!text || *end || value < 1 || value > 100000000) {
+        fprintf(stderr, "graph_decode: %s wants a number from 1 to 100000000\n", option);
+        exit(2);
+    }
+    return (int)value;
+}
+
+int main(int argc, char **argv)
+{
+    ENTER();
+    int tokens = 1000;
+    struct model model = {40, NULL, NULL, NULL, NULL};
+    for (int i = 1; i < argc; i++) {
+        const char *option = argv[i];
+        if (!strcmp(option, "--tokens"))
+            tokens = number(option, argv[++i]);
+        else if (!strcmp(option, "--layers"))
+            model.layers = number(option, argv[++i]);
+        else {
+            fprintf(stderr, "usage: graph_decode [--tokens N] [--layers N]    (1000 tokens, 40 layers)\n");
+            exit(strcmp(option, "--help") ? 2 : 0);
+        }
+    }
+    CUDA(cudaStreamCreate(&model.stream));
+    CUDA(cudaMalloc((void **)&model.x, WIDTH * sizeof(float)));
+    CUDA(cudaMalloc((void **)&model.y, WIDTH * sizeof(float)));
+    CUDA(cudaMalloc((void **)&model.scores, WIDTH * sizeof(float)));
+    cudaGraphExec_t exec = prepare(&model);
+    generate(&model, exec, tokens);
+    CUDA(cudaGraphExecDestroy(exec));
+    printf("%d tokens, each a launch of one graph of %d kernels\n", tokens, 8 * model.layers);
+    LEAVE();
+    return 0;
+}
+
+#endif

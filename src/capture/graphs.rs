@@ -1,0 +1,211 @@
+//! Graphs: who made which node, from the callbacks on the application's threads to rows.
+//!
+//! A graph is made rarely and launched often, so nothing here is on the path of a launch: what a launch
+//! runs is found by its nodes' ids when their records are read. Nodes are noted whether a window is open or
+//! not, since a graph that is made outside of all windows may be launched inside one.
+//!
+//! One graph may be made on one thread and copied on another, and the copy makes sense only after the
+//! original. So all threads write to one log, under a lock, in the order in which things happen.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::control::window::{self, State};
+use crate::cupti::{ApiCall, Call, CallKind, ClonedNode, GraphEvent};
+use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
+
+use super::callback::{GRAPH_CALL, capture, stack_depth};
+use super::log::{Log, Reader, Writer};
+use super::thread::{Entered, Own, Thread, drain_contexts};
+
+/// The outermost call under way on a thread that makes nodes or copies a graph.
+pub(super) struct GraphCall {
+    api: ApiCall,
+    /// Nodes that are announced as made are copies, which are announced once more as such.
+    copies: bool,
+    /// What the nodes that it makes go with.
+    into: Option<GraphId>,
+    /// Where the stack stood, as in a pending launch.
+    depth: usize,
+}
+
+/// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
+mod kind {
+    /// node, context
+    pub(super) const NODE: u64 = 1;
+    /// node, original
+    pub(super) const CLONE: u64 = 2;
+    /// -, -
+    pub(super) const END: u64 = 3;
+    /// address of the instantiation, -
+    pub(super) const EXEC: u64 = 4;
+    /// address of the instantiation, -; the graph is 0
+    pub(super) const EXEC_END: u64 = 5;
+    /// address of the instantiation, correlation
+    pub(super) const UPDATE: u64 = 6;
+}
+
+static LOG: Log = Log::new();
+static WRITER: Mutex<End<Writer>> = Mutex::new(End(Writer::new()));
+static READER: Mutex<Option<Graphs>> = Mutex::new(None);
+
+/// An end of the log.
+struct End<T>(T);
+
+// SAFETY: the ends point to chunks that only the log knows; whoever holds the lock is the one writer, or
+// the one reader.
+unsafe impl<T> Send for End<T> {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes what happened to a graph.
+#[cold]
+pub(super) fn note(event: &GraphEvent<'_>) {
+    if window::state() == State::Dead {
+        return;
+    }
+    let Some(mut entered) = Entered::new() else { return };
+    let (own, thread) = entered.parts();
+    match *event {
+        GraphEvent::CallBegins { call, into } => begin(own, call, into),
+        GraphEvent::CallEnds(call) => {
+            if call.slot.get() == GRAPH_CALL {
+                own.graph_call = None;
+            }
+        }
+        GraphEvent::NodeCreated(ids) => node_created(own, thread, ids, std::ptr::from_ref(event).addr()),
+        GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
+        GraphEvent::GraphEnds(graph) => push(thread, [word(kind::END, graph), 0, 0]),
+        GraphEvent::ExecCreated(exec) => {
+            if let Some(graph) = own.copied_graph.take() {
+                push(thread, [word(kind::EXEC, graph), exec, 0]);
+            }
+        }
+        GraphEvent::ExecEnds(exec) => push(thread, [kind::EXEC_END, exec, 0]),
+        GraphEvent::ExecUpdated { exec, source, correlation } => {
+            push(thread, [word(kind::UPDATE, source), exec, u64::from(correlation.0)]);
+        }
+    }
+}
+
+fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
+    let depth = stack_depth();
+    // A call that this one is not nested in never returned.
+    if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
+        return;
+    }
+    call.slot.set(GRAPH_CALL);
+    own.copied_graph = None;
+    own.graph_call = Some(GraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
+}
+
+/// The call that the thread is in, if it has not left it by a jump.
+fn call_around(own: &Own) -> Option<&GraphCall> {
+    own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
+}
+
+fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeId)>, ours: usize) {
+    let around = call_around(own);
+    if around.is_some_and(|call| call.copies) {
+        return;
+    }
+    let (api, into) = match around {
+        Some(call) => (Some(call.api), call.into),
+        None => (super::callback::capture_launch(own, thread), None),
+    };
+    let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
+    let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
+    let context = capture(own, thread, Frame::label(leaf), ours);
+    let graph = into.unwrap_or(graph);
+    push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
+}
+
+/// A copied node goes with the graph that it is copied into, or with the first graph that the call makes:
+/// an instantiation has its child graphs with it.
+fn node_cloned(own: &mut Own, thread: &Thread, ids: Option<ClonedNode>) {
+    let Some(ClonedNode { graph, node, original }) = ids else {
+        return thread.tally.lose(Loss::GraphNodesDropped);
+    };
+    let into = call_around(own).and_then(|call| call.into);
+    let graph = match into {
+        Some(into) => into,
+        None if call_around(own).is_some() => *own.copied_graph.get_or_insert(graph),
+        None => *own.copied_graph.insert(graph),
+    };
+    push(thread, [word(kind::CLONE, graph), node.0, original.0]);
+}
+
+fn word(kind: u64, graph: GraphId) -> u64 {
+    kind | u64::from(graph.0) << 32
+}
+
+fn push(thread: &Thread, words: [u64; 3]) {
+    if !lock(&WRITER).0.push(&LOG, [&words]) {
+        thread.tally.lose(Loss::GraphNodesDropped);
+    }
+}
+
+/// What the collector knows of graphs.
+struct Graphs {
+    reader: End<Reader>,
+    /// The graph behind the address of each live instantiation: the tracer's ids of instantiations came only
+    /// with CUPTI 12.3.
+    execs: Execs,
+}
+
+#[derive(Default)]
+struct Execs {
+    graphs: HashMap<u64, GraphId>,
+    /// The same graphs: they end with their instantiation and not before.
+    owned: HashSet<GraphId>,
+}
+
+/// Hands over all that has happened to graphs so far, and before it the contexts that it refers to. To be
+/// called before records are read: then all nodes that these are runs of are known. For the collector.
+pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
+    let mut guard = lock(&READER);
+    let Graphs { reader: End(reader), execs } =
+        guard.get_or_insert_with(|| Graphs { reader: End(Reader::new()), execs: Execs::default() });
+    let mark = reader.mark(&LOG);
+    if reader.is_at(mark) {
+        return;
+    }
+    drain_contexts(&mut each);
+    reader.drain(&LOG, mark, |words| {
+        for record in words.chunks_exact(3) {
+            if let Some(row) = row(record, execs) {
+                each(&row);
+            }
+        }
+    });
+}
+
+fn row(record: &[u64], execs: &mut Execs) -> Option<Row<'static>> {
+    let graph = GraphId((record[0] >> 32) as u32);
+    Some(match record[0] & u64::from(u32::MAX) {
+        kind::NODE => {
+            Row::GraphNode { graph, node: GraphNodeId(record[1]), context: ContextId(record[2] as u32) }
+        }
+        kind::CLONE => {
+            Row::GraphClone { graph, node: GraphNodeId(record[1]), original: GraphNodeId(record[2]) }
+        }
+        kind::END if !execs.owned.contains(&graph) => Row::GraphEnd { graph },
+        kind::EXEC => {
+            execs.owned.insert(graph);
+            execs.graphs.insert(record[1], graph);
+            return None;
+        }
+        kind::EXEC_END => {
+            let graph = execs.graphs.remove(&record[1])?;
+            execs.owned.remove(&graph);
+            Row::GraphEnd { graph }
+        }
+        kind::UPDATE => {
+            let correlation = CorrelationId(record[2] as u32);
+            Row::GraphUpdate { graph: *execs.graphs.get(&record[1])?, source: graph, correlation }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,474 @@
+//! Who made each graph node: from the rows about graphs to the stack on which the node of an activity was
+//! created.
+//!
+//! ```text
+//! graph 3   node 10 11 12 13   -> a table: 8 bytes a node, the id's distance to the first and a context
+//! graph 4   a copy of 3        -> graph 3's table, and the distance between copies and originals
+//! graph 5   another copy       -> the same
+//! ```
+//!
+//! A copy takes nothing away from the original: a graph can be instantiated twice, and destroyed while its
+//! instantiations live. Tables stay for as long as anybody uses them. What was destroyed may still run, so
+//! it is kept until the tracer was flushed twice since, and beyond that for as long as it costs little.
+//!
+//! An update changes what an instantiation does, and thereby who made it; what was launched before the update,
+//! as the ids of the calls tell, still ran what it did until then.
+//!
+//! An activity is looked up when its record is read, once, and carries the answer from there on.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::record::{
+    Activity, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
+};
+
+/// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
+/// its last launch was complete.
+const FLUSHES: u64 = 2;
+/// Destroyed graphs and their nodes that are kept all the same, for kernels that run longer: 3 and 4 MiB.
+const KEPT_GRAPHS: usize = 1 << 14;
+const KEPT_NODES: usize = 1 << 18;
+/// The same for what instantiations did before they were updated.
+const KEPT_PASTS: usize = 1 << 10;
+
+/// All graph nodes that are known. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Graphs {
+    groups: IdMap<GraphId, Group>,
+    /// Where the ids of each group begin, to find a node whose group is not known.
+    firsts: BTreeSet<(u64, GraphId)>,
+    /// The widest distance between a group's first and last id so far.
+    widest: u64,
+    tables: Vec<Table>,
+    /// Positions in `tables` that nobody uses.
+    free: Vec<u32>,
+    /// The group in which a node was found last.
+    last: GraphId,
+    /// The lowest id of a node that was announced.
+    lowest: Option<u64>,
+    /// What instantiations did before they were updated, oldest first.
+    pasts: IdMap<GraphId, VecDeque<Past>>,
+    /// The same in the order of the updates: whose, and after how many flushes.
+    updated: VecDeque<(GraphId, u64)>,
+    ended: VecDeque<Ended>,
+    ended_nodes: usize,
+    flushes: u64,
+    tally: Tally,
+}
+
+/// What became of the activities that are nodes of graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The stack on which the node was made is known.
+    pub created: u64,
+    /// The graph was made before recording began.
+    pub before_recording: u64,
+    /// Nobody knows.
+    pub unknown: u64,
+}
+
+impl Tally {
+    /// What the ledger shows, in its order and words.
+    pub fn parts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("created", self.created),
+            (Created::BeforeRecording.word(), self.before_recording),
+            (Created::Unknown.word(), self.unknown),
+        ]
+    }
+
+    /// All of them.
+    pub fn seen(&self) -> u64 {
+        self.created + self.before_recording + self.unknown
+    }
+
+    fn add(&mut self, created: Created) {
+        match created {
+            Created::Context(_) => self.created += 1,
+            Created::BeforeRecording => self.before_recording += 1,
+            Created::Unknown => self.unknown += 1,
+        }
+    }
+}
+
+/// The nodes that live and die together: those of a graph, or of an instantiation.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    table: u32,
+    /// What is to be taken from a node's id to get the id that stands in the table; 0 in one's own.
+    shift: u64,
+    first: u64,
+    last: u64,
+    /// The table is another group's.
+    shared: bool,
+}
+
+/// Contexts by node, in ascending order of ids.
+#[derive(Debug, Default)]
+struct Table {
+    base: u64,
+    entries: Vec<Entry>,
+    users: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// The node's id, less the base.
+    offset: u32,
+    /// [`ContextId::NONE`] = unknown, [`ContextId::OUTSIDE`] = made before recording.
+    context: ContextId,
+}
+
+const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
+
+/// What a group was until a call updated it.
+#[derive(Debug)]
+struct Past {
+    until: CorrelationId,
+    group: Group,
+}
+
+#[derive(Debug)]
+struct Ended {
+    graph: GraphId,
+    flush: u64,
+    nodes: usize,
+}
+
+impl Graphs {
+    /// Takes a row about graphs; passes over all others.
+    pub fn push(&mut self, row: &Row<'_>) {
+        match *row {
+            Row::GraphNode { graph, node, context } => self.add(graph, node.0, context),
+            Row::GraphClone { graph, node, original } => self.copy(graph, node.0, original.0),
+            Row::GraphUpdate { graph, source, correlation } => self.update(graph, source, correlation),
+            Row::GraphEnd { graph } => self.end(graph),
+            _ => {}
+        }
+    }
+
+    /// Says where the graph node was made that `activity` is a run of, if it is one.
+    pub fn resolve(&mut self, activity: &mut Activity) {
+        let is_node = activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph;
+        if !is_node {
+            return;
+        }
+        // What the tracer says of an update is better than what we made of it.
+        let source = activity.source_node.0;
+        let launch = activity.correlation;
+        let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
+        let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0, launch)) {
+            Some(ContextId::NONE) => Created::Unknown,
+            Some(ContextId::OUTSIDE) => Created::BeforeRecording,
+            Some(context) => Created::Context(context),
+            None if self.lowest.is_none_or(|lowest| activity.graph_node.0 < lowest) => {
+                Created::BeforeRecording
+            }
+            None => Created::Unknown,
+        };
+        self.tally.add(created);
+        activity.created = Some(created);
+    }
+
+    /// The tracer was flushed, and what it handed over was read.
+    pub fn flushed(&mut self) {
+        self.flushes += 1;
+        while self.updated.len() > KEPT_PASTS
+            && self.updated.front().is_some_and(|(_, flush)| flush + FLUSHES <= self.flushes)
+        {
+            self.forget_oldest_past();
+        }
+        while self.ended.len() > KEPT_GRAPHS || self.ended_nodes > KEPT_NODES {
+            match self.ended.front() {
+                Some(oldest) if oldest.flush + FLUSHES <= self.flushes => {}
+                _ => return,
+            }
+            if let Some(oldest) = self.ended.pop_front() {
+                self.ended_nodes -= oldest.nodes;
+                self.forget(oldest.graph);
+            }
+        }
+    }
+
+    /// Whether so much was destroyed that a flush should come soon.
+    pub fn wants_flush(&self) -> bool {
+        self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
+    }
+
+    /// What became of the activities so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        // A tree's nodes are two thirds full, and have some 10 % of their own.
+        let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
+        let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<Entry>());
+        map_bytes(&self.groups)
+            + firsts
+            + self.tables.capacity() * size_of::<Table>()
+            + tables.sum::<usize>()
+            + self.free.capacity() * size_of::<u32>()
+            + map_bytes(&self.pasts)
+            + self.pasts.values().map(|pasts| pasts.capacity() * size_of::<Past>()).sum::<usize>()
+            + self.updated.capacity() * size_of::<(GraphId, u64)>()
+            + self.ended.capacity() * size_of::<Ended>()
+    }
+}
+
+/// Making and ending groups.
+impl Graphs {
+    fn add(&mut self, graph: GraphId, node: u64, context: ContextId) {
+        self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
+        // A copy may be announced as made, too, before or after it is announced as a copy.
+        if self.context_in(graph, node).is_none() {
+            self.put(graph, node, context);
+        }
+    }
+
+    fn copy(&mut self, graph: GraphId, node: u64, original: u64) {
+        self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
+        let Some(source) = self.group_of(GraphId(0), original) else {
+            return self.put(graph, node, ContextId::OUTSIDE);
+        };
+        let from = self.groups[&source];
+        let in_table = original.wrapping_sub(from.shift);
+        let shift = node.wrapping_sub(in_table);
+        match self.groups.get_mut(&graph) {
+            None => self.share(graph, from.table, shift, (node, node)),
+            Some(group) if group.shared && group.table == from.table && group.shift == shift => {
+                if node > group.last
+                    && self.tables[from.table as usize].follows(group.last.wrapping_sub(shift), in_table)
+                {
+                    group.last = node;
+                    self.widest = self.widest.max(node - group.first);
+                } else {
+                    self.put_copy(graph, node, from.table, in_table);
+                }
+            }
+            Some(_) => self.put_copy(graph, node, from.table, in_table),
+        }
+    }
+
+    fn put_copy(&mut self, graph: GraphId, node: u64, table: u32, in_table: u64) {
+        let context = self.tables[table as usize].get(in_table).unwrap_or(ContextId::NONE);
+        self.put(graph, node, context);
+    }
+
+    /// A group of nodes that are `shift` from those of a table.
+    fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
+        let shared = &mut self.tables[table as usize];
+        shared.users += 1;
+        shared.entries.shrink_to_fit();
+        self.insert(graph, Group { table, shift, first, last, shared: true });
+    }
+
+    fn insert(&mut self, graph: GraphId, group: Group) {
+        self.firsts.insert((group.first, graph));
+        self.widest = self.widest.max(group.last - group.first);
+        self.groups.insert(graph, group);
+    }
+
+    /// Puts a node into its group's own table.
+    fn put(&mut self, graph: GraphId, node: u64, context: ContextId) {
+        match self.groups.get(&graph) {
+            None => {
+                let table = self.new_table(Table { base: node, entries: Vec::new(), users: 1 });
+                self.insert(graph, Group { table, shift: 0, first: node, last: node, shared: false });
+            }
+            Some(group) if group.shared => {
+                let own = self.ids_and_contexts(*group).collect();
+                self.drop_group(graph);
+                self.own(graph, own);
+            }
+            Some(_) => {}
+        }
+        let Some(group) = self.groups.get_mut(&graph) else { return };
+        if self.tables[group.table as usize].put(node, context) {
+            group.last = group.last.max(node);
+            self.widest = self.widest.max(group.last - group.first);
+        }
+    }
+
+    fn ids_and_contexts(&self, group: Group) -> impl Iterator<Item = (u64, ContextId)> {
+        let table = &self.tables[group.table as usize];
+        let all = table.entries.iter().map(move |entry| {
+            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.context)
+        });
+        all.filter(move |(id, _)| (group.first..=group.last).contains(id))
+    }
+
+    /// Gives a group a table of its own with these nodes, of which there is at least one.
+    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, ContextId)>) {
+        let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
+        let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
+        for (id, context) in nodes {
+            table.put(id, context);
+        }
+        let table = self.new_table(table);
+        self.insert(graph, Group { table, shift: 0, first, last, shared: false });
+    }
+
+    /// The nodes of both correspond in the order of their ids, which is that in which they were made. Where
+    /// the numbers do not agree nothing changes: then only the tracer knows, if it does. Nor does it where
+    /// the same code has made both, which is what programs do that capture anew for each step.
+    fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
+        let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
+        let mine: Vec<_> = self.ids_and_contexts(group).collect();
+        let theirs: Vec<_> = self.ids_and_contexts(from).collect();
+        let same = mine.iter().zip(&theirs).all(|((_, mine), (_, theirs))| mine == theirs);
+        let (Some((first, _)), Some((last, _))) = (mine.first(), mine.last()) else { return };
+        if same || mine.len() != theirs.len() {
+            return;
+        }
+        self.groups.remove(&graph);
+        self.firsts.remove(&(group.first, graph));
+        self.pasts.entry(graph).or_default().push_back(Past { until: call, group });
+        self.updated.push_back((graph, self.flushes));
+        let shift = |((id, _), (their, _)): (&(u64, ContextId), &(u64, ContextId))| {
+            id.wrapping_sub(their.wrapping_sub(from.shift))
+        };
+        let shift_of_all = shift((&mine[0], &theirs[0]));
+        if mine.iter().zip(&theirs).all(|pair| shift(pair) == shift_of_all) {
+            self.share(graph, from.table, shift_of_all, (*first, *last));
+        } else {
+            let contexts = theirs.into_iter().map(|(_, context)| context);
+            self.own(graph, mine.iter().map(|(id, _)| *id).zip(contexts).collect());
+        }
+    }
+
+    fn end(&mut self, graph: GraphId) {
+        let Some(group) = self.groups.get(&graph) else { return };
+        let nodes = if group.shared { 0 } else { self.tables[group.table as usize].entries.len() };
+        self.ended_nodes += nodes;
+        self.ended.push_back(Ended { graph, flush: self.flushes, nodes });
+    }
+
+    fn forget(&mut self, graph: GraphId) {
+        self.drop_group(graph);
+        // What a burst has left is given back.
+        if self.groups.capacity() > 4 * self.groups.len().max(KEPT_GRAPHS) {
+            self.groups.shrink_to(2 * KEPT_GRAPHS);
+            self.ended.shrink_to(2 * KEPT_GRAPHS);
+        }
+    }
+
+    fn forget_oldest_past(&mut self) {
+        let Some((graph, _)) = self.updated.pop_front() else { return };
+        let Some(pasts) = self.pasts.get_mut(&graph) else { return };
+        let past = pasts.pop_front();
+        if pasts.is_empty() {
+            self.pasts.remove(&graph);
+        }
+        if let Some(past) = past {
+            self.release(past.group.table);
+        }
+    }
+
+    fn drop_group(&mut self, graph: GraphId) {
+        if let Some(group) = self.groups.remove(&graph) {
+            self.firsts.remove(&(group.first, graph));
+            self.release(group.table);
+        }
+    }
+
+    fn new_table(&mut self, table: Table) -> u32 {
+        if let Some(at) = self.free.pop() {
+            self.tables[at as usize] = table;
+            return at;
+        }
+        self.tables.push(table);
+        (self.tables.len() - 1) as u32
+    }
+
+    fn release(&mut self, table: u32) {
+        let unused = &mut self.tables[table as usize];
+        unused.users -= 1;
+        if unused.users == 0 {
+            *unused = Table::default();
+            self.free.push(table);
+        }
+    }
+}
+
+/// Finding nodes.
+impl Graphs {
+    /// The context of a node when `launch` was made; `graph` is the most likely group.
+    fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<ContextId> {
+        let found = self.group_of(graph, node)?;
+        self.last = found;
+        let past = self.past_of(found, launch).and_then(|past| self.context_of(past, node));
+        past.or_else(|| self.context_in(found, node))
+    }
+
+    /// What a group was when `launch` was made, if it was updated since.
+    fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&Group> {
+        let pasts = self.pasts.get(&graph)?;
+        let at = pasts.partition_point(|past| !launch.is_before(past.until));
+        pasts.get(at).map(|past| &past.group)
+    }
+
+    /// The group that a node is in, by its id alone: `graph` and the last one are tried first. Ids of two
+    /// groups may interlace, where two threads make graphs at once.
+    fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
+        let likely = [graph, self.last].into_iter().find(|likely| self.context_in(*likely, node).is_some());
+        likely.or_else(|| {
+            let before = self.firsts.range(..=(node, GraphId(u32::MAX))).rev();
+            before
+                .take_while(|(first, _)| node - first <= self.widest)
+                .map(|(_, graph)| *graph)
+                .find(|graph| self.context_in(*graph, node).is_some())
+        })
+    }
+
+    fn context_in(&self, graph: GraphId, node: u64) -> Option<ContextId> {
+        self.context_of(self.groups.get(&graph)?, node)
+    }
+
+    fn context_of(&self, group: &Group, node: u64) -> Option<ContextId> {
+        let in_group = (group.first..=group.last).contains(&node);
+        if in_group { self.tables[group.table as usize].get(node.wrapping_sub(group.shift)) } else { None }
+    }
+}
+
+impl Table {
+    /// False: ids so far apart are no graph's.
+    fn put(&mut self, node: u64, context: ContextId) -> bool {
+        let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
+            return false;
+        };
+        let entry = Entry { offset, context };
+        match self.position(offset) {
+            Ok(at) => self.entries[at] = entry,
+            Err(at) => self.entries.insert(at, entry),
+        }
+        true
+    }
+
+    fn get(&self, node: u64) -> Option<ContextId> {
+        let offset = u32::try_from(node.checked_sub(self.base)?).ok()?;
+        self.position(offset).ok().map(|at| self.entries[at].context)
+    }
+
+    /// Whether `next` is the node after `node`.
+    fn follows(&self, node: u64, next: u64) -> bool {
+        let offset = |node: u64| node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
+        let (Some(node), Some(next)) = (offset(node), offset(next)) else { return false };
+        self.position(node).is_ok_and(|at| self.entries.get(at + 1).is_some_and(|e| e.offset == next))
+    }
+
+    /// Where an offset stands. Mostly ids have no gaps, and it stands where it says.
+    fn position(&self, offset: u32) -> Result<usize, usize> {
+        match self.entries.get(offset as usize) {
+            Some(entry) if entry.offset == offset => Ok(offset as usize),
+            _ => match self.entries.last() {
+                Some(last) if last.offset < offset => Err(self.entries.len()),
+                _ => self.entries.binary_search_by_key(&offset, |entry| entry.offset),
+            },
+        }
+    }
+}

@@ -1,0 +1,326 @@
+"""Holds what gpuflame wrote of a run against what must be in it, and prints a JSON line per check.
+
+    check.py program NAME SOURCE FOLDER [--witness FILE]    EXPECT lines of SOURCE, ledger, truth file, witness
+    check.py kineto NAME FOLDER TABLE [SOURCE]              against torch.profiler's table of another run
+    check.py ledger NAME FOLDER                             the ledger, and the truth file where there is one
+    check.py witness NAME FOLDER FILE                       against the probe's sums of another run
+    check.py expected NAME SOURCE FOLDER                    only the EXPECT lines' counts
+    check.py verify NAME FOLDER                             GPUFLAME_VERIFY's line, and why stacks ended
+    check.py ncu CSV FOLDER KERNEL                          a kernel's mean time against the hardware counters'
+
+Expected values come from the programs' sources, the probe, the simulated stack's truth file or another tool,
+never from gpuflame. FOLDER holds out.csv, out.folded, stderr, stdout, and truth.json on the simulated stack."""
+
+import csv
+import ctypes
+import json
+import os
+import re
+import sys
+from collections import defaultdict
+
+# How far two runs of the same program may differ on hardware: clocks change and kernels meet other kernels.
+RUN_TO_RUN = 0.15
+
+
+def say(**line):
+    print(json.dumps(line))
+
+
+def holds(sentence, expected, found, ok=None):
+    say(check=sentence, expected=expected, found=found, ok=bool(expected == found if ok is None else ok))
+
+
+def fact(name, value):
+    say(fact=name, value=value)
+
+
+def read(folder, name):
+    try:
+        with open(os.path.join(folder, name), errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def json_lines(text):
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def table(folder):
+    """(what, name) -> [count, ns, symbol], what as in the CSV: kernel, copy, set."""
+    sums = defaultdict(lambda: [0, 0, ""])
+    for row in csv.DictReader(read(folder, "out.csv").splitlines()):
+        entry = sums[row["kind"], row["name"]]
+        entry[0] += int(row["count"])
+        entry[1] += int(row["total_ns"])
+        entry[2] = row.get("symbol") or ""
+    return sums
+
+
+def leaf_of(what, name):
+    return {"kernel": f"[GPU_Kernel]{name}", "copy": f"[GPU_Memcpy {name}]", "set": "[GPU_Memset]"}[what]
+
+
+def stacks(folder):
+    for line in read(folder, "out.folded").splitlines():
+        if line and not line.startswith("# "):
+            stack, _, weight = line.rpartition(" ")
+            yield stack.split(";"), int(weight)
+
+
+def has_in_order(frames, wanted):
+    rest = iter(frames)
+    return all(any(frame == function for frame in rest) for function in wanted)
+
+
+def ledger_of(folder):
+    """The ledger's sums: word -> (total, {part: count}); and its other lines."""
+    sums, lines = {}, []
+    for line in read(folder, "stderr").splitlines():
+        if not line.startswith("gpuflame: "):
+            continue
+        line = line[len("gpuflame: "):]
+        match = re.fullmatch(r"(launches|activities) (\d+) = (.*)", line)
+        if match:
+            parts = dict((part.rpartition(" ")[0], int(part.rpartition(" ")[2])) for part in match[3].split(" + "))
+            sums[match[1]] = (int(match[2]), parts)
+        else:
+            lines.append(line)
+    return sums, lines
+
+
+def check_ledger(name, folder, everything_matched=True):
+    sums, lines = ledger_of(folder)
+    for word in ("launches", "activities"):
+        if word not in sums:
+            holds(f"{name}: the ledger has a line of {word}", True, False)
+            continue
+        total, parts = sums[word]
+        holds(f"{name}: the ledger's {word} add up", total, sum(parts.values()))
+        if everything_matched:
+            holds(f"{name}: all {word} are matched", total, parts.get("matched"))
+    for line in lines:
+        if line.startswith(("lost:", "own cost:", "stops:", "stacks ")):
+            fact(f"{name}: ledger", line)
+    return sums
+
+
+def expectations(source):
+    """EXPECT and CAPTURED lines: (word, what, name, count or None, functions)."""
+    with open(source) as file:
+        for line in file:
+            match = re.match(r"[ /*]*(EXPECT|CAPTURED) (kernel|copy|set) (\S+) (?:(\d+) )?(\S+)", line)
+            if match:
+                yield match[1], match[2], match[3], int(match[4] or 0), match[5].split(";")
+
+
+def check_expectations(name, source, folder):
+    expected = list(expectations(source))
+    if not expected:
+        holds(f"{name}: {os.path.basename(source)} says what is expected", True, False)
+    found, sites, counts = table(folder), defaultdict(list), defaultdict(int)
+    for word, what, kernel, count, functions in expected:
+        if word == "EXPECT":
+            counts[what, kernel] += count
+            sites[what, kernel].append(functions)
+    for (what, kernel), count in counts.items():
+        holds(f"{name}: {what} {kernel} ran as often as its source says", count, found[what, kernel][0])
+        leaf = leaf_of(what, kernel)
+        strays = [frames for frames, _ in stacks(folder)
+                  if frames[-1] == leaf and not any(has_in_order(frames, site) for site in sites[what, kernel])]
+        holds(f"{name}: every {what} {kernel} stands under the functions that start it", [], [";".join(f) for f in strays[:5]])
+        for site in sites[what, kernel]:
+            under = any(frames[-1] == leaf and has_in_order(frames, site) for frames, _ in stacks(folder))
+            holds(f"{name}: there is a {what} {kernel} under {';'.join(site)}", True, under)
+        duration = re.search(r"_d(\d+)$", kernel)
+        if duration:
+            least = int(duration[1]) * count
+            total = found[what, kernel][1]
+            holds(f"{name}: {kernel} took at least the time it waits for", f">= {least}", total, total >= least * 0.99)
+    check_captured(name, expected, folder)
+    known = {what_name for what_name in counts}
+    strange = {f"{what} {kernel}": row[0] for (what, kernel), row in found.items()
+               if (what, kernel) not in known and what == "kernel"}
+    holds(f"{name}: no other kernel ran", {}, strange)
+
+
+def check_captured(name, expected, folder):
+    captured = [(kernel, functions[0]) for word, what, kernel, _, functions in expected if word == "CAPTURED"]
+    if not captured:
+        return
+    shown = any(function in frames for frames, _ in stacks(folder) for _, function in captured)
+    fact(f"{name}: where graph nodes were captured is shown", shown)
+    if not shown:
+        say(missing=f"{name}: this libgpuflame.so shows no capture sites of graph nodes, so they are not checked")
+        return
+    for kernel, function in captured:
+        wrong = [";".join(frames) for frames, _ in stacks(folder)
+                 if frames[-1] == leaf_of("kernel", kernel)
+                 and (function not in frames or any(other in frames for k, other in captured if other != function))]
+        holds(f"{name}: every {kernel} shows {function} as where it was captured", [], wrong[:5])
+
+
+def check_truth(name, folder):
+    """The simulated stack's own account: to the nanosecond."""
+    ran = defaultdict(lambda: [0, 0])
+    totals = None
+    for row in json_lines(read(folder, "truth.json")):
+        if "totals" in row:
+            totals = row["totals"]
+        elif row["kind"] == "kernel":
+            add(ran["kernel", row["name"]], row)
+        else:
+            kind = "set" if row["kind"] == "memset" else "copy"
+            add(ran[kind, "memset" if kind == "set" else row["copy"] or "PtoP"], row)
+    if totals is None:
+        return
+    # Under the symbol, which the truth has, where the table has one.
+    found = {(what, row[2] or kernel): row[:2] for (what, kernel), row in table(folder).items()}
+    holds(f"{name}: counts and times are those of the truth file",
+          {f"{w} {k}": v for (w, k), v in sorted(ran.items())}, {f"{w} {k}": v for (w, k), v in sorted(found.items())})
+    sums, _ = ledger_of(folder)
+    holds(f"{name}: the ledger counts what the truth file counts", totals["count"], sums.get("activities", (None,))[0])
+
+
+def add(entry, row):
+    entry[0] += row["count"]
+    entry[1] += row["total_ns"]
+
+
+def check_witness(name, folder, path):
+    rows = {row["name"]: row for row in json_lines(read("", path)) if "name" in row}
+    if not rows:
+        say(missing=f"{name}: the probe wrote nothing ({path})")
+        return
+    ours = {}
+    for (what, kernel), (count, nanos, symbol) in table(folder).items():
+        ours[symbol or kernel if what == "kernel" else f"{what} {kernel}"] = (count, nanos)
+    theirs = {key: (row["count"], row["nanos"]) for key, row in rows.items()}
+    compare(name, "the probe", ours, theirs)
+
+
+def compare(name, witness, ours, theirs):
+    """Counts must be equal, times of the two runs near each other."""
+    differing = {key: [ours.get(key, (0, 0))[0], theirs.get(key, (0, 0))[0]] for key in sorted(set(ours) | set(theirs))
+                 if ours.get(key, (0, 0))[0] != theirs.get(key, (0, 0))[0]}
+    holds(f"{name}: counts per kernel, copy and fill are those of {witness} (differing: [gpuflame, {witness}])", {}, differing)
+    ours_ns, theirs_ns = (sum(nanos for _, nanos in side.values()) for side in (ours, theirs))
+    ratio = ours_ns / theirs_ns if theirs_ns else 0
+    holds(f"{name}: GPU time is that of {witness} in another run, {RUN_TO_RUN:.0%} more or less",
+          theirs_ns, ours_ns, abs(ratio - 1) <= RUN_TO_RUN)
+    apart = {key: [ours[key][1], theirs[key][1]] for key in sorted(set(ours) & set(theirs))
+             if theirs[key][1] and abs(ours[key][1] / theirs[key][1] - 1) > RUN_TO_RUN}
+    fact(f"{name}: works whose time differs by more than that, [gpuflame, {witness}] ns", apart)
+
+
+def check_events(name, folder):
+    """No tool may find more GPU time between two CUDA events than passed between them."""
+    for row in json_lines(read(folder, "stdout")):
+        if "event_ns" in row:
+            kernels = sum(nanos for (what, _), (_, nanos, _) in table(folder).items() if what == "kernel")
+            holds(f"{name}: the kernels of one stream took no longer than the CUDA events around them",
+                  f"<= {row['event_ns']:.0f}", kernels, kernels <= row["event_ns"] * 1.01)
+
+
+def program(name, source, folder, _flag=None, path=None):
+    check_expectations(name, source, folder)
+    check_ledger(name, folder)
+    check_events(name, folder)
+    check_truth(name, folder)
+    if path:
+        check_witness(name, folder, path)
+
+
+def ledger(name, folder):
+    check_ledger(name, folder)
+    check_truth(name, folder)
+
+
+def witness(name, folder, path):
+    check_ledger(name, folder, everything_matched=False)
+    check_witness(name, folder, path)
+
+
+def expected(name, source, folder):
+    for _, what, kernel, count, _ in expectations(source):
+        holds(f"{name}: {what} {kernel} ran as often as its source says", count, table(folder)[what, kernel][0])
+
+
+def verify(name, folder):
+    _, lines = ledger_of(folder)
+    for line in lines:
+        if line.startswith("lost:"):
+            stops = {word: int(count) for word, count in re.findall(r"(stacks_\w+) (\d+)", line)}
+            fact(f"{name}: why stacks ended early", stops)
+    line = next((line for line in lines if line.startswith("verified:")), None)
+    if line is None:
+        say(missing=f"{name}: this libgpuflame.so took no stack twice under GPUFLAME_VERIFY=1")
+        return
+    fact(f"{name}: {line}", "GPUFLAME_VERIFY=1")
+    taken = re.search(r"(\d+) stacks", line)
+    holds(f"{name}: stacks were taken a second time", True, bool(taken and int(taken[1])))
+    for count, other in re.findall(r"(\d+) unlike ([^,]+)", line):
+        holds(f"{name}: stacks unlike {other}", 0, int(count))
+
+
+def demangle(symbol):
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except OSError:
+        return symbol
+    function.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    text = function(symbol.encode(), None, None, ctypes.byref(status))
+    return ctypes.string_at(text).decode() if text and status.value == 0 else symbol
+
+
+def kineto(name, folder, path, source=None):
+    """`path`: {"kernels": {name: [count, ns]}, "copies": ..} of a run under torch.profiler."""
+    check_ledger(name, folder, everything_matched=False)
+    if source:
+        check_functions(name, source, folder)
+    try:
+        with open(path) as file:
+            theirs = json.load(file)
+    except (OSError, ValueError) as error:
+        say(missing=f"{name}: torch.profiler's table: {error}")
+        return
+    ours = {demangle(symbol or kernel): (count, nanos)
+            for (what, kernel), (count, nanos, symbol) in table(folder).items() if what == "kernel"}
+    compare(name, "torch.profiler", ours, {key: tuple(value) for key, value in theirs["kernels"].items()})
+    copies = sum(row[0] for (what, _), row in table(folder).items() if what != "kernel")
+    holds(f"{name}: as many copies and fills as torch.profiler saw", theirs["copies"], copies)
+
+
+def check_functions(name, source, folder):
+    """Where the program is Python: is the extension's code there, does any time hang in the air?"""
+    total = hanging = 0
+    for frames, weight in stacks(folder):
+        total += weight
+        hanging += weight if frames[0].startswith("[") else 0
+    fact(f"{name}: GPU ns in all, and of them with no stack", [total, hanging])
+
+
+def ncu(path, folder, kernel):
+    values, unit = [], "ns"
+    for row in csv.DictReader(line for line in read("", path).splitlines() if line.startswith('"')):
+        if row.get("Metric Name") == "gpu__time_duration.sum":
+            unit = row["Metric Unit"]
+            values.append(float(row["Metric Value"].replace(",", "")))
+    if not values:
+        say(missing="ncu read no time: " + read("", path)[-300:])
+        return
+    scale = {"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}.get(unit, 1)
+    theirs = scale * sum(values) / len(values)
+    count, nanos, _ = table(folder)["kernel", kernel]
+    holds(f"{kernel}: mean ns as ncu's, {RUN_TO_RUN:.0%} more or less", round(theirs), round(nanos / max(count, 1)),
+          abs(nanos / max(count, 1) / theirs - 1) <= RUN_TO_RUN)
+
+
+if __name__ == "__main__":
+    {"program": program, "ledger": ledger, "kineto": kineto, "witness": witness, "expected": expected, "verify": verify, "ncu": ncu}[sys.argv[1]](*sys.argv[2:])

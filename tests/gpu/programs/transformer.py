@@ -1,0 +1,105 @@
+"""Iterations a second of a transformer's decode step, eager and as a CUDA graph, under one profiler or none.
+
+    transformer.py --with nothing|profiler|stacks [--seconds S] [--device cuda]
+    {"architecture": "..", "parameters": N, "eager_per_s": .., "graph_per_s": .. or null, "graph_error": ..}
+
+The architecture is Hugging Face's Llama with random weights where `transformers` is installed, else the blocks
+of model.py. One token a step and no cache: as launch-bound as decoding is. What a profiler does before and
+after its window is not timed."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+
+try:
+    import torch
+except ImportError as error:
+    print(error, file=sys.stderr)
+    sys.exit(75)
+
+
+def llama(device):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
+                         num_key_value_heads=16, vocab_size=32000, max_position_embeddings=256)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    model = LlamaForCausalLM(config).to(device=device, dtype=dtype).eval()
+    tokens = torch.ones(1, 1, dtype=torch.long, device=device)
+    return "LlamaForCausalLM, random weights", model, lambda: model(input_ids=tokens, use_cache=False)
+
+
+def plain(device):
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import model as kit
+
+    model, x = kit.make(device)
+    return "the kit's own blocks", model, lambda: model(x)
+
+
+def profiler(kind, device):
+    if kind == "nothing":
+        return contextlib.nullcontext()
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
+    return profile(activities=activities, with_stack=kind == "stacks")
+
+
+def per_second(step, options):
+    wait = torch.cuda.synchronize if options.device == "cuda" else lambda: None
+    for _ in range(5):
+        step()
+    wait()
+    with profiler(options.with_, options.device):
+        step()
+        wait()
+        begin, done = time.perf_counter(), 0
+        while time.perf_counter() - begin < options.seconds:
+            for _ in range(10):
+                step()
+            wait()
+            done += 10
+        return done / (time.perf_counter() - begin)
+
+
+@torch.no_grad()
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--with", dest="with_", choices=["nothing", "profiler", "stacks"], default="nothing")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("PyTorch sees no GPU", file=sys.stderr)
+        sys.exit(75)
+    try:
+        name, model, step = llama(options.device)
+    except Exception as error:  # no transformers, or another version of it
+        print(f"transformers: {error}"[:300], file=sys.stderr)
+        name, model, step = plain(options.device)
+    found = {"architecture": name, "parameters": sum(p.numel() for p in model.parameters()), "graph_per_s": None}
+    found["eager_per_s"] = per_second(step, options)
+    if options.device == "cuda":
+        try:
+            graph = torch.cuda.CUDAGraph()
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    step()
+            torch.cuda.current_stream().wait_stream(side)
+            with torch.cuda.graph(graph):
+                step()
+            found["graph_per_s"] = per_second(graph.replay, options)
+        except RuntimeError as error:
+            found["graph_error"] = str(error)[:300]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

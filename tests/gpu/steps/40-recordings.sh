@@ -1,0 +1,43 @@
+# Golden recordings of eight tiny programs: callbacks in order, buffers as bytes
+# LIMIT 90
+# They go to golden/hw/GPU-DRIVER/ of the report, small enough to commit into tests/golden/hw/; recordings of the
+# simulated stack go to golden/simulated/ and prove only the recorder.
+
+need probe.so
+word() { printf '%s' "$1" | tr -cs 'A-Za-z0-9.\n' '_' | sed 's/^_//; s/_$//'; }
+gpu=simulated driver=13.0
+where=$KIT_OUT/golden/simulated
+if [ "$KIT_SIMULATED" = 0 ]; then
+    gpu=$(timeout 20 nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+    driver=$(timeout 20 nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+    where=$KIT_OUT/golden/hw/$(word "${gpu:-unknown}")-$(word "${driver:-unknown}")
+fi
+mkdir -p "$where"
+made=0
+record() { # NAME PROGRAM ARGUMENT
+    if [ ! -x "$bin/$2" ]; then
+        missing "$1: $2: $(cat "$bin/$2.why" 2>/dev/null)"
+        return
+    fi
+    rm -f "$where/$1.jsonl"
+    under_probe record "$KIT_STEP/$1" "$bin/$2" "$3"
+    local rc=$?
+    [ $rc = 75 ] && missing "$1: $(tail -n 1 "$KIT_STEP/$1/stderr")" && return
+    holds "$1 runs under the recorder" 0 $rc
+    if [ -s "$KIT_STEP/$1/probe.jsonl" ]; then
+        mv "$KIT_STEP/$1/probe.jsonl" "$where/$1.jsonl"
+        made=$((made + 1))
+    fi
+}
+export PROBE_BUFFER=65536
+for mode in runtime copies streams exit; do record $mode tiny $mode; done
+record driver driver 2
+for mode in capture explicit update; do record $mode tiny_graph $mode; done
+unset PROBE_BUFFER
+
+version=$(sed -n '1s/.*"version":\([0-9]*\).*/\1/p' "$where/runtime.jsonl" 2>/dev/null)
+printf '{"gpu": %s, "driver": %s, "cupti": %s, "date": "%s", "simulated": %s}\n' "$(json "$gpu")" "$(json "$driver")" "${version:-null}" \
+    "$(date -u +%Y-%m-%d)" "$([ "$KIT_SIMULATED" = 1 ] && echo true || echo false)" >"$where/metadata.json"
+fact "recordings made" "$made of 8"
+fact "recordings, bytes" "$(cat "$where"/*.jsonl 2>/dev/null | wc -c)"
+exit 0

@@ -1,0 +1,37 @@
+# Fifteen questions about the real stack, each answered by a program
+# LIMIT 240
+# What the simulated stack assumes stands in these answers; where they differ from it, it is to be mended.
+
+need probe.so
+within=45
+launches=$(quick 20000 2000)
+launched=$((launches + 100)) # the loop warms up with a hundred
+
+if [ -x "$bin/loop" ]; then
+    # 2: is a record delivered before its call's EXIT? Small buffers, so that they come back early.
+    PROBE_BUFFER=8192 under_probe record "$KIT_STEP/early" "$bin/loop" "$(quick 3000 2000)"
+    # 9, 10: no buffer at all; two small ones and then none.
+    PROBE_BUFFERS=0 under_probe drops "$KIT_STEP/null" "$bin/loop" 1000
+    PROBE_BUFFER=16384 PROBE_BUFFERS=2 under_probe drops "$KIT_STEP/drops" "$bin/loop" "$launches"
+    under_probe names "$KIT_STEP/names" "$bin/loop" 1000
+fi
+# 4: who runs first at exit, the driver or we?
+[ -x "$bin/tiny" ] && under_probe exit "$KIT_STEP/exit" "$bin/tiny" exit
+# 8: a child after cuInit. The simulated stack ends a child that makes a CUPTI call; the probe makes none.
+if [ -x "$bin/forks" ]; then
+    plainly "$KIT_STEP/fork_plain" "$bin/forks"
+    under_probe fork "$KIT_STEP/fork" "$bin/forks"
+fi
+# 1, 7: libraries on top, where PyTorch is installed.
+if [ "$KIT_SIMULATED" = 0 ] && python -c 'import torch' 2>/dev/null; then
+    PROBE_BUFFER=1048576 under_probe record "$KIT_STEP/torch" python3 "$KIT_HERE/programs/torch_ask.py" launches
+    plainly "$KIT_STEP/maps" python3 "$KIT_HERE/programs/torch_ask.py" maps
+    [ -n "$KIT_GPUFLAME" ] && under_gpuflame "$KIT_STEP/beside" python3 "$KIT_HERE/programs/torch_ask.py" beside
+else
+    missing "PyTorch on a GPU: cuBLAS's and Triton's nested calls, and which libcupti PyTorch maps"
+fi
+golden=none
+for folder in "$KIT_OUT/golden/simulated" "$KIT_OUT"/golden/hw/*; do
+    [ -d "$folder" ] && golden=$folder
+done
+python "$KIT_HERE/answers.py" "$KIT_STEP" "$golden" "$launched" >>"$facts"

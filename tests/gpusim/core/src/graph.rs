@@ -1,0 +1,462 @@
+//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books its nodes one
+//! after the other on its stream, in the order in which they were added; edges are not looked at.
+//!
+//! Objects that are destroyed are used again for new ones, so that a program may make graphs for ever, and
+//! so that addresses come back as the real driver's do. Ids never do.
+
+use crate::context::Context;
+use crate::error::{
+    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE,
+    UPDATE_FAILURE,
+};
+use crate::gpu::{self, Order};
+use crate::host_fn::{self, HostFn};
+use crate::site::Site;
+use crate::stream::Stream;
+use crate::table::{SWITCHES, resource, with_hooks};
+use crate::thread;
+use crate::version::kind;
+use crate::work::NodeRun;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a CUgraph points to.
+#[derive(Debug, Default)]
+pub struct Graph {
+    magic: AtomicU64,
+    id: AtomicU32,
+    nodes: Mutex<Vec<&'static Node>>,
+}
+
+/// What a CUgraphNode points to.
+#[derive(Debug, Default)]
+pub struct Node {
+    magic: AtomicU64,
+    id: AtomicU64,
+    state: Mutex<State>,
+    graph: Mutex<Option<&'static Graph>>,
+}
+
+/// What a CUgraphExec points to.
+#[derive(Debug, Default)]
+pub struct Exec {
+    magic: AtomicU64,
+    graph: Mutex<Option<&'static Graph>>,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum What {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// Work for the GPU.
+    Work(Order),
+    /// A host function.
+    Host(HostFn, usize),
+    /// All nodes of a graph of its own.
+    Child(&'static Graph),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    what: What,
+    /// Where the program said it stood when the node was made, or the one that it was last updated from.
+    site: Option<&'static Site>,
+    /// Graph and node that an instantiated node was made or last updated from.
+    source: (u32, u64),
+}
+
+const GRAPH: u64 = u64::from_le_bytes(*b"graph\0\0\x01");
+const NODE: u64 = u64::from_le_bytes(*b"node\0\0\0\x01");
+const EXEC: u64 = u64::from_le_bytes(*b"exec\0\0\0\x01");
+
+static GRAPHS: Mutex<Vec<&'static Graph>> = Mutex::new(Vec::new());
+static NODES: Mutex<Vec<&'static Node>> = Mutex::new(Vec::new());
+static EXECS: Mutex<Vec<&'static Exec>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A spare object, or a new one.
+fn take<T: Default>(spare: &Mutex<Vec<&'static T>>) -> &'static T {
+    let reused = lock(spare).pop();
+    reused.unwrap_or_else(|| Box::leak(Box::default()))
+}
+
+fn handle<T>(object: &'static T) -> *mut c_void {
+    std::ptr::from_ref(object).cast_mut().cast()
+}
+
+/// The object behind a handle. Its magic number is still to be looked at.
+fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
+    let object = handle.cast::<T>();
+    if object.is_null() || !object.is_aligned() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: a program passes what it was given, and these objects are never freed.
+    Ok(unsafe { &*object })
+}
+
+macro_rules! handles {
+    ($($ty:ident, $magic:ident;)*) => {$(
+        impl $ty {
+            /// The object behind a handle, if it is one and was not destroyed.
+            pub fn of_handle(handle: *mut c_void) -> Result<&'static Self, CuError> {
+                let found = object::<Self>(handle)?;
+                if found.magic.load(Relaxed) == $magic { Ok(found) } else { Err(INVALID_VALUE) }
+            }
+
+            /// The handle that a program holds.
+            pub fn handle(&'static self) -> *mut c_void {
+                handle(self)
+            }
+        }
+    )*};
+}
+
+handles! {
+    Graph, GRAPH;
+    Node, NODE;
+    Exec, EXEC;
+}
+
+/// CUpti_GraphData
+#[repr(C)]
+struct GraphData {
+    graph: *mut c_void,
+    original_graph: *mut c_void,
+    node: *mut c_void,
+    original_node: *mut c_void,
+    node_type: u32,
+    dependency: *mut c_void,
+    exec: *mut c_void,
+}
+
+const _: () = assert!(size_of::<GraphData>() == 56, "unchanged from 11.8 to 13.5");
+
+const NOBODY: GraphData = GraphData {
+    graph: null_mut(),
+    original_graph: null_mut(),
+    node: null_mut(),
+    original_node: null_mut(),
+    node_type: 0,
+    dependency: null_mut(),
+    exec: null_mut(),
+};
+
+fn tell(what: u32, data: &GraphData) {
+    let context = thread::current().context().map_or(null_mut(), Context::handle);
+    let data = std::ptr::from_ref(data).cast_mut().cast();
+    with_hooks(|h| (h.resource)(what, context, null_mut(), data));
+}
+
+impl What {
+    /// CUgraphNodeType
+    fn node_type(&self) -> u32 {
+        match self {
+            What::Work(order) => order.kind.node_type(),
+            What::Host(..) => 3,
+            What::Child(_) => 4,
+            What::Empty => 5,
+        }
+    }
+}
+
+impl Graph {
+    fn new() -> &'static Graph {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let graph = take(&GRAPHS);
+        graph.id.store(NEXT.fetch_add(1, Relaxed), Relaxed);
+        graph.magic.store(GRAPH, Relaxed);
+        graph
+    }
+
+    /// An empty graph; tells the subscriber.
+    pub fn create() -> &'static Graph {
+        let graph = Graph::new();
+        tell(resource::GRAPH_CREATED, &GraphData { graph: graph.handle(), ..NOBODY });
+        graph
+    }
+
+    /// As in the records.
+    pub fn id(&self) -> u32 {
+        self.id.load(Relaxed)
+    }
+
+    /// Adds a node where the calling thread stands. A child graph is copied into it.
+    pub fn add(&'static self, what: What) -> &'static Node {
+        let starting = GraphData { graph: self.handle(), node_type: what.node_type(), ..NOBODY };
+        tell(resource::GRAPHNODE_CREATE_STARTING, &starting);
+        let what = match what {
+            What::Child(child) => What::Child(child.copy()),
+            other => other,
+        };
+        let site = thread::current().site.get();
+        let node = self.push(State { what, site, source: (0, 0) });
+        tell(resource::GRAPHNODE_CREATED, &GraphData { node: node.handle(), ..starting });
+        node
+    }
+
+    fn push(&'static self, state: State) -> &'static Node {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let node = take(&NODES);
+        node.id.store(NEXT.fetch_add(1, Relaxed), Relaxed);
+        *lock(&node.state) = state;
+        *lock(&node.graph) = Some(self);
+        node.magic.store(NODE, Relaxed);
+        lock(&self.nodes).push(node);
+        node
+    }
+
+    /// A graph of the same nodes under new ids, child graphs copied too; tells the subscriber of each. The
+    /// real driver announces a copied node as created first, and then as cloned.
+    pub fn copy(&'static self) -> &'static Graph {
+        let copy = Graph::new();
+        let pair = || GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
+        tell(resource::GRAPH_CLONED, &pair());
+        let nodes = lock(&self.nodes).clone();
+        for original in nodes {
+            let mut state = *lock(&original.state);
+            state.source = (self.id(), original.id());
+            if let What::Child(child) = state.what {
+                state.what = What::Child(child.copy());
+            }
+            let node = copy.push(state);
+            let created = GraphData { node: node.handle(), node_type: state.what.node_type(), ..pair() };
+            let original_graph = null_mut();
+            tell(resource::GRAPHNODE_CREATED, &GraphData { original_graph, ..created });
+            tell(resource::GRAPHNODE_CLONED, &GraphData { original_node: original.handle(), ..created });
+        }
+        copy
+    }
+
+    /// Takes a node out of its graph.
+    pub fn destroy_node(node: &'static Node) -> Result<(), CuError> {
+        let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
+        lock(&graph.nodes).retain(|n| !std::ptr::eq(*n, node));
+        graph.end(node);
+        Ok(())
+    }
+
+    fn end(&'static self, node: &'static Node) {
+        tell(
+            resource::GRAPHNODE_DESTROY_STARTING,
+            &GraphData { graph: self.handle(), node: node.handle(), ..NOBODY },
+        );
+        if let What::Child(child) = lock(&node.state).what {
+            child.free();
+        }
+        node.magic.store(0, Relaxed);
+        lock(&NODES).push(node);
+    }
+
+    /// Destroys the graph and its nodes; tells the subscriber.
+    pub fn destroy(&'static self) {
+        tell(resource::GRAPH_DESTROY_STARTING, &GraphData { graph: self.handle(), ..NOBODY });
+        self.free();
+    }
+
+    /// The same without a word about the graph: those inside another go with it.
+    fn free(&'static self) {
+        let nodes = std::mem::take(&mut *lock(&self.nodes));
+        nodes.into_iter().for_each(|node| self.end(node));
+        self.magic.store(0, Relaxed);
+        lock(&GRAPHS).push(self);
+    }
+
+    /// Takes over what the nodes of `from` do. Nothing has changed where the graphs do not match.
+    fn update(&self, from: &Graph) -> Result<(), CuError> {
+        if !self.matches(from) {
+            return Err(UPDATE_FAILURE);
+        }
+        for (node, new) in lock(&self.nodes).iter().zip(&*lock(&from.nodes)) {
+            let new_state = *lock(&new.state);
+            let mut state = lock(&node.state);
+            match (state.what, new_state.what) {
+                (What::Child(mine), What::Child(theirs)) => mine.update(theirs)?,
+                _ => state.what = new_state.what,
+            }
+            state.site = new_state.site;
+            state.source = (from.id(), new.id());
+        }
+        Ok(())
+    }
+
+    fn matches(&self, other: &Graph) -> bool {
+        let (mine, theirs) = (lock(&self.nodes).clone(), lock(&other.nodes).clone());
+        let alike = |(a, b): (&&Node, &&Node)| match (lock(&a.state).what, lock(&b.state).what) {
+            (What::Child(a), What::Child(b)) => a.matches(b),
+            (a, b) => a.node_type() == b.node_type(),
+        };
+        mine.len() == theirs.len() && mine.iter().zip(&theirs).all(alike)
+    }
+
+    fn run(&self, run: &mut Run) -> Result<(), CuError> {
+        let nodes = lock(&self.nodes).clone();
+        for node in nodes {
+            let state = *lock(&node.state);
+            match state.what {
+                What::Empty => {}
+                What::Child(child) => child.run(run)?,
+                What::Host(function, argument) => {
+                    host_fn::launch(run.stream, function, argument as *mut c_void);
+                }
+                What::Work(order) => {
+                    let place = NodeRun {
+                        graph: run.graph,
+                        node: node.id(),
+                        source_graph: state.source.0,
+                        source_node: state.source.1,
+                        created: state.site,
+                    };
+                    let (start, end) = gpu::run_node(run.stream, order, place, run.as_a_whole);
+                    let span = run.span.unwrap_or((start, end));
+                    run.span = Some((span.0.min(start), span.1.max(end)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A launch under way.
+struct Run {
+    stream: &'static Stream,
+    graph: u32,
+    /// One record is wanted for all nodes.
+    as_a_whole: bool,
+    span: Option<(u64, u64)>,
+}
+
+impl Node {
+    /// As in the records.
+    pub fn id(&self) -> u64 {
+        self.id.load(Relaxed)
+    }
+}
+
+impl Exec {
+    /// Instantiates a graph: its nodes are copied.
+    pub fn create(graph: &'static Graph) -> &'static Exec {
+        let exec = take(&EXECS);
+        let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
+        tell(resource::GRAPHEXEC_CREATE_STARTING, &data());
+        let copy = graph.copy();
+        *lock(&exec.graph) = Some(copy);
+        exec.magic.store(EXEC, Relaxed);
+        tell(resource::GRAPHEXEC_CREATED, &data());
+        exec
+    }
+
+    fn graph(&self) -> Result<&'static Graph, CuError> {
+        lock(&self.graph).ok_or(INVALID_VALUE)
+    }
+
+    /// As in the records: the id of the graph that was copied for it.
+    pub fn id(&self) -> u32 {
+        self.graph().map_or(0, Graph::id)
+    }
+
+    /// Takes over what the nodes of `from` do.
+    pub fn update(&self, from: &Graph) -> Result<(), CuError> {
+        self.graph()?.update(from)
+    }
+
+    /// Runs all nodes on a stream.
+    pub fn launch(&self, stream: &'static Stream) -> Result<(), CuError> {
+        if stream.capture().is_some() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let graph = self.graph()?;
+        let as_a_whole = SWITCHES.kinds.load(Relaxed) & (1 << kind::GRAPH_TRACE) != 0;
+        thread::current().tally.count_graph_launch();
+        let mut run = Run { stream, graph: graph.id(), as_a_whole, span: None };
+        graph.run(&mut run)?;
+        if as_a_whole && let Some(span) = run.span {
+            gpu::note_graph(stream, graph.id(), span);
+        }
+        Ok(())
+    }
+
+    /// Destroys it. What runs goes on.
+    pub fn destroy(&'static self) -> Result<(), CuError> {
+        let graph = self.graph()?;
+        tell(
+            resource::GRAPHEXEC_DESTROY_STARTING,
+            &GraphData { graph: graph.handle(), exec: self.handle(), ..NOBODY },
+        );
+        self.magic.store(0, Relaxed);
+        *lock(&self.graph) = None;
+        graph.free();
+        lock(&EXECS).push(self);
+        Ok(())
+    }
+}
+
+/// A capture: one graph, from all the streams that have joined.
+#[derive(Debug)]
+pub struct Capture {
+    graph: &'static Graph,
+    /// The stream that began it, by address.
+    origin: usize,
+    streams: Mutex<Vec<&'static Stream>>,
+}
+
+impl Capture {
+    /// From now on work on `stream` becomes nodes of a new graph.
+    pub fn begin(stream: &'static Stream) -> Result<(), CuError> {
+        if stream.is_legacy_default() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if stream.capture().is_some() {
+            return Err(ILLEGAL_STATE);
+        }
+        let origin = std::ptr::from_ref(stream) as usize;
+        let capture = Capture { graph: Graph::create(), origin, streams: Mutex::default() };
+        Capture::join(&Arc::new(capture), stream);
+        Ok(())
+    }
+
+    /// `stream` waits for an event of the capture, and so takes part in it.
+    pub fn join(capture: &Arc<Capture>, stream: &'static Stream) {
+        if stream.capture().is_none() {
+            lock(&capture.streams).push(stream);
+            stream.set_capture(Some(Arc::clone(capture)));
+        }
+    }
+
+    /// Ends the capture that `stream` began: its graph.
+    pub fn end(stream: &'static Stream) -> Result<&'static Graph, CuError> {
+        let capture = stream.capture().ok_or(ILLEGAL_STATE)?;
+        if capture.origin != std::ptr::from_ref(stream) as usize {
+            return Err(CAPTURE_UNMATCHED);
+        }
+        lock(&capture.streams).drain(..).for_each(|joined| joined.set_capture(None));
+        Ok(capture.graph)
+    }
+
+    /// Adds a node in the place of running it.
+    pub fn add(&self, what: What) -> Result<(), CuError> {
+        if let What::Work(order) = what
+            && !order.asynchronous
+        {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        self.graph.add(what);
+        Ok(())
+    }
+}
+
+/// The id behind a handle, for CUPTI: 0 a graph, 1 a node, 2 an executable graph.
+pub fn id_of(what: u32, handle: *mut c_void) -> Result<u64, CuError> {
+    match what {
+        0 => Graph::of_handle(handle).map(|g| u64::from(g.id())),
+        1 => Node::of_handle(handle).map(Node::id),
+        2 => Exec::of_handle(handle).map(|e| u64::from(e.id())),
+        _ => Err(INVALID_HANDLE),
+    }
+}

@@ -1,0 +1,150 @@
+//! Graphs: the driver's functions of the same purpose, with the runtime's structs.
+
+use crate::launch::Dim3;
+use crate::link::Driver;
+use crate::runtime_api::{check, runtime, stream};
+use crate::stubs;
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION};
+use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::settings;
+use gpusim_core::version::CuptiVersion;
+use std::ptr::null_mut;
+
+/// cudaKernelNodeParams
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RuntimeKernelNode {
+    function: Handle,
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: u32,
+    params: *mut Handle,
+    extra: *mut Handle,
+}
+
+impl RuntimeKernelNode {
+    fn for_driver(&self) -> Result<KernelNode, CuError> {
+        let kernel = stubs::kernel_of(self.function).ok_or(INVALID_DEVICE_FUNCTION)?;
+        let (g, b) = (self.grid, self.block);
+        Ok(KernelNode {
+            function: kernel.handle,
+            grid: [g.x, g.y, g.z],
+            block: [b.x, b.y, b.z],
+            shared_bytes: self.shared_bytes,
+            params: self.params,
+            extra: self.extra,
+            kernel: null_mut(),
+            context: null_mut(),
+        })
+    }
+}
+
+fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) -> Result<(), CuError> {
+    driver.context()?;
+    check((driver.cuGraphInstantiateWithFlags)(exec, graph, flags))
+}
+
+/// Its id changed with its arguments in 12.0.
+#[unsafe(no_mangle)]
+extern "C" fn cudaGraphInstantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> u32 {
+    #[repr(C)]
+    #[allow(dead_code)] // read by subscribers, through a pointer
+    struct Params(Out<Handle>, Handle, u64);
+    let id = if settings::get().cupti >= CuptiVersion::V12_0 { 443 } else { 310 };
+    let params = Params(exec, graph, flags);
+    runtime(id, c"cudaGraphInstantiate", &params, std::ptr::null(), |driver| {
+        instantiate(driver, exec, graph, flags)
+    })
+}
+
+runtime_api! {
+    cudaGraphCreate @ 286 |driver, _own| (graph: Out<Handle>, flags: u32) {
+        driver.context()?;
+        check((driver.cuGraphCreate)(graph, flags))
+    }
+
+    cudaGraphAddKernelNode @ 289 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: In<RuntimeKernelNode>,
+    ) {
+        driver.context()?;
+        let params = params.get()?.for_driver()?;
+        check((driver.cuGraphAddKernelNode_v2)(node, graph, edges, count, In(&params)))
+    }
+
+    cudaGraphAddMemcpyNode1D @ 352 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, target: u64, source: u64, bytes: usize,
+        _kind: u32,
+    ) {
+        driver.context()?;
+        let what = Box3D::line(target, source, bytes);
+        check((driver.cuGraphAddMemcpyNode)(node, graph, edges, count, In(&what), null_mut()))
+    }
+
+    cudaGraphAddMemsetNode @ 293 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: In<MemsetNode>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddMemsetNode)(node, graph, edges, count, params, null_mut()))
+    }
+
+    cudaGraphAddHostNode @ 296 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: In<HostNode>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddHostNode)(node, graph, edges, count, params))
+    }
+
+    cudaGraphAddChildGraphNode @ 298 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, child: Handle,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddChildGraphNode)(node, graph, edges, count, child))
+    }
+
+    cudaGraphAddEmptyNode @ 300 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddEmptyNode)(node, graph, edges, count))
+    }
+
+    cudaGraphClone @ 301 |driver, _own| (copy: Out<Handle>, graph: Handle) {
+        driver.context()?;
+        check((driver.cuGraphClone)(copy, graph))
+    }
+
+    cudaGraphDestroyNode @ 309 |driver, _own| (node: Handle) {
+        driver.context()?;
+        check((driver.cuGraphDestroyNode)(node))
+    }
+
+    cudaGraphInstantiateWithFlags @ 418 |driver, _own| (exec: Out<Handle>, graph: Handle, flags: u64) {
+        instantiate(driver, exec, graph, flags)
+    }
+
+    cudaGraphExecUpdate @ 335 |driver, _own| (exec: Handle, graph: Handle, info: Out<UpdateResult>) {
+        driver.context()?;
+        check((driver.cuGraphExecUpdate_v2)(exec, graph, info))
+    }
+
+    cudaGraphUpload @ 348 / cudaGraphUpload_ptsz @ 349 |driver, own| (exec: Handle, handle: Handle) {
+        driver.context()?;
+        check((driver.cuGraphUpload)(exec, stream(handle, own)))
+    }
+
+    cudaGraphLaunch @ 311 / cudaGraphLaunch_ptsz @ 312 |driver, own| (exec: Handle, handle: Handle) {
+        driver.context()?;
+        check((driver.cuGraphLaunch)(exec, stream(handle, own)))
+    }
+
+    cudaGraphExecDestroy @ 313 |driver, _own| (exec: Handle) {
+        driver.context()?;
+        check((driver.cuGraphExecDestroy)(exec))
+    }
+
+    cudaGraphDestroy @ 314 |driver, _own| (graph: Handle) {
+        driver.context()?;
+        check((driver.cuGraphDestroy)(graph))
+    }
+}

@@ -1,0 +1,237 @@
+//! Serves a recording instead of a simulation: the callbacks and buffers that a real CUPTI gave to the recorder
+//! of `tests/gpu/probe` are given to the client, in their order, each on a thread that stands for the recorded
+//! one. What the client has not enabled is left out. A player calls [`gpusim_replay`] after `cuInit`.
+
+use crate::buffers::{self, Buffer};
+use crate::callbacks::HOOKS;
+use crate::lanes::KINDS;
+use crate::link::core;
+use gpusim_core::api::Call;
+use gpusim_core::callback_ids::{DRIVER, RUNTIME};
+use gpusim_core::table::resource;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Plays the recording at `path`; 0, or 1 and a sentence on stderr.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_replay(path: *const c_char) -> i32 {
+    // SAFETY: the contract of the function: a C string.
+    let path = unsafe { CStr::from_ptr(path) }.to_string_lossy();
+    match play(&path) {
+        Ok(()) => 0,
+        Err(reason) => {
+            eprintln!("gpusim: {path}: {reason}");
+            1
+        }
+    }
+}
+
+fn play(path: &str) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let mut rows = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        rows.push(serde_json::from_str::<Value>(line).map_err(|e| format!("line {}: {e}", i + 1))?);
+    }
+    if rows.first().is_none_or(|head| head["recording"] != 1) {
+        return Err("the first line does not say that this is a recording".into());
+    }
+    learn_sizes(&rows);
+    core().ok_or("there is no libcuda")?.switches.api_seen.store(true, Relaxed);
+    let mut threads = HashMap::new();
+    for row in rows {
+        let id = row["thread"].as_u64().unwrap_or(0);
+        let name = row["thread_name"].as_str().unwrap_or("gpusim-replay").to_owned();
+        threads.entry(id).or_insert_with(|| Player::start(name)).play(row)?;
+    }
+    Ok(())
+}
+
+/// A thread that stands for a recorded one.
+struct Player {
+    rows: Sender<Value>,
+    done: Receiver<Result<(), String>>,
+}
+
+impl Player {
+    fn start(name: String) -> Player {
+        let (rows, inbox) = channel();
+        let (answer, done) = channel();
+        if let Err(e) = std::thread::Builder::new().name(name).spawn(move || serve(&inbox, &answer)) {
+            gpusim_core::abort!("no thread to replay on: {e}");
+        }
+        Player { rows, done }
+    }
+
+    /// One row, and waits until the client has dealt with it: the order is the recording's.
+    fn play(&self, row: Value) -> Result<(), String> {
+        self.rows.send(row).map_err(|e| e.to_string())?;
+        self.done.recv().map_err(|e| e.to_string())?
+    }
+}
+
+/// Serves rows until the call that began before them ends, or for ever. A call within a call is one on this
+/// stack too: a client may tell by the stack pointer whether a call is still under way.
+fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
+    while let Ok(row) = inbox.recv() {
+        if row["call"] == "exit" {
+            return EXITING.with_borrow_mut(|exiting| *exiting = Some(row));
+        }
+        let result = if row["call"] == "enter" { serve_call(&row, inbox, answer) } else { serve_other(&row) };
+        if answer.send(result).is_err() {
+            return;
+        }
+    }
+}
+
+thread_local! {
+    /// The EXIT that has ended the innermost [`serve`].
+    static EXITING: RefCell<Option<Value>> = const { RefCell::new(None) };
+}
+
+fn number(row: &Value, field: &str) -> u64 {
+    row[field].as_u64().unwrap_or(0)
+}
+
+/// Text that lives as long as the process, as CUPTI's does; NULL for an empty one.
+fn lasting(text: &Value) -> *const c_char {
+    match text.as_str() {
+        None | Some("") => null(),
+        Some(text) => CString::new(text).map_or(null(), |text| text.into_raw().cast_const()),
+    }
+}
+
+fn serve_other(row: &Value) -> Result<(), String> {
+    if let Some(id) = row["resource"].as_u64() {
+        match id as u32 {
+            // Made where the recording says so; that tells the client by itself.
+            resource::CONTEXT_CREATED => drop(context(1)?),
+            id => (HOOKS.resource)(id, context(1)?, null_mut(), null_mut()),
+        }
+    } else if let Some(id) = row["wait"].as_u64() {
+        (HOOKS.synchronize)(id as u32, context(1)?, null_mut());
+    } else if row.get("buffer").is_some() {
+        serve_buffer(row)?;
+    }
+    (0..number(row, "dropped")).for_each(|_| buffers::count_dropped());
+    Ok(())
+}
+
+/// The context that stands for the recorded one of this number: the primary one, or none for 0.
+fn context(uid: u32) -> Result<*mut c_void, String> {
+    let mut context = null_mut();
+    match core().map_or(0, |core| if uid == 0 { 0 } else { (core.primary)(0, &mut context) }) {
+        0 => Ok(context),
+        error => Err(format!("no device to play on: error {error}")),
+    }
+}
+
+/// The arguments of the call, which a recording does not hold: zeroes, enough for every struct a client reads.
+static NO_ARGUMENTS: [u64; 32] = [0; 32];
+
+fn serve_call(
+    row: &Value,
+    inbox: &Receiver<Value>,
+    answer: &Sender<Result<(), String>>,
+) -> Result<(), String> {
+    let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
+    let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
+    let mut call = Call::new(domain, id, c"", &NO_ARGUMENTS, lasting(&row["symbol"]));
+    call.name = lasting(&row["name"]);
+    call.correlation = number(row, "corr") as u32;
+    if is_on {
+        let uid = number(row, "context") as u32;
+        (HOOKS.api)(&mut call, 0, null(), context(uid)?, uid);
+    }
+    let _ = answer.send(Ok(()));
+    serve(inbox, answer);
+    if let Some(row) = EXITING.take().filter(|_| is_on) {
+        let (uid, result) = (number(&row, "context") as u32, number(&row, "result") as u32);
+        (HOOKS.api)(&mut call, 1, &result, context(uid)?, uid);
+    }
+    Ok(())
+}
+
+/// Where a kernel's record has its name, and which kinds have one.
+const NAME: usize = 104;
+const KERNELS: [u32; 2] = [3, 10];
+
+fn serve_buffer(row: &Value) -> Result<(), String> {
+    let bytes = bytes_of(row)?;
+    let names = row["names"].as_array().cloned().unwrap_or_default();
+    let mut records: Vec<Vec<u8>> = Vec::new();
+    for (place, record) in split(row, &bytes).into_iter().enumerate() {
+        let mut record =
+            record.ok_or_else(|| format!("buffer {}: record {place} is cut short", row["buffer"]))?.to_vec();
+        let kind = kind_of(&record);
+        if KINDS.load(Relaxed) & 1_u64.checked_shl(kind).unwrap_or(0) == 0 {
+            continue;
+        }
+        if KERNELS.contains(&kind) {
+            let name = names.get(place).map_or(null(), lasting) as u64;
+            record[NAME..NAME + 8].copy_from_slice(&name.to_ne_bytes());
+        }
+        records.push(record);
+    }
+    let size = records.iter().map(Vec::len).sum();
+    if size == 0 {
+        return Ok(());
+    }
+    let mut buffer = Buffer::request(size).ok_or("the client has no buffer as large as the recorded one")?;
+    for record in records {
+        buffer.append(record.len()).copy_from_slice(&record);
+        buffer.progress().complete_one();
+    }
+    buffer.hand_back();
+    Ok(())
+}
+
+fn bytes_of(row: &Value) -> Result<Vec<u8>, String> {
+    let hex = row["hex"].as_str().unwrap_or_default().as_bytes();
+    let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
+    let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    hex.chunks(2)
+        .map(byte)
+        .collect::<Option<_>>()
+        .ok_or_else(|| format!("buffer {}: not hexadecimal", row["buffer"]))
+}
+
+/// The records of a buffer; `None`: one that lies beyond its end or is shorter than what it must hold.
+fn split<'a>(row: &Value, bytes: &'a [u8]) -> Vec<Option<&'a [u8]>> {
+    let mut at: Vec<usize> =
+        row["at"].as_array().into_iter().flatten().map(|v| v.as_u64().unwrap_or(0) as usize).collect();
+    at.push(bytes.len());
+    let record = |pair: &[usize]| {
+        bytes.get(pair[0]..pair[1]).filter(|record| {
+            let shortest = if record.len() >= 4 && KERNELS.contains(&kind_of(record)) { NAME + 8 } else { 4 };
+            record.len() >= shortest
+        })
+    };
+    at.windows(2).map(record).collect()
+}
+
+fn kind_of(record: &[u8]) -> u32 {
+    record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
+}
+
+/// Record sizes by kind that a recording has taught; they may be those of a version that is not simulated.
+static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
+
+fn learn_sizes(rows: &[Value]) {
+    let mut sizes = HashMap::new();
+    for row in rows.iter().filter(|row| row.get("buffer").is_some()) {
+        let bytes = bytes_of(row).unwrap_or_default();
+        sizes.extend(split(row, &bytes).into_iter().flatten().map(|record| (kind_of(record), record.len())));
+    }
+    SIZES.store(Box::into_raw(Box::new(sizes)), Relaxed);
+}
+
+/// The size of a record of this kind in what is replayed, if anything is.
+pub(crate) fn record_size(kind: u32) -> Option<usize> {
+    // SAFETY: only `learn_sizes` stores here, maps that are never freed.
+    unsafe { SIZES.load(Relaxed).as_ref() }.and_then(|sizes| sizes.get(&kind).copied())
+}

@@ -1,0 +1,104 @@
+//! Graphs: what is announced when, what records of nodes say, and what the truth says of both sites.
+
+use gpusim_selftest::{Line, Outcome, Run};
+
+fn graphs(kinds: &str, callbacks: &str) -> Run {
+    Run::new("graphs", &[]).client(kinds, callbacks)
+}
+
+fn nodes(outcome: &Outcome) -> Vec<&Line> {
+    outcome.lines("node")
+}
+
+#[test]
+fn a_capture_makes_nodes_between_enter_and_exit_and_no_record() {
+    let outcome = graphs("10,1,2", "2:211,3:13,3:20").outcome().expect_success();
+    let first: Vec<&str> = outcome
+        .log
+        .iter()
+        .filter(|line| line.what == "callback" || line.what == "graph")
+        .take(3)
+        .map(|line| line.what.as_str())
+        .collect();
+    assert_eq!(first, ["callback", "graph", "callback"]);
+    // Three launches of three nodes each, and none of those that were captured.
+    assert_eq!((outcome.total("count"), outcome.total("delivered")), (9, 9));
+    assert_eq!((outcome.total("graph_launches"), outcome.total("launch_calls")), (3, 0));
+}
+
+#[test]
+fn an_instantiation_announces_each_node_as_created_and_as_cloned() {
+    let outcome = graphs("10", "3:11,3:13,3:17,3:18,3:20").outcome().expect_success();
+    let events: Vec<(u64, u64, u64, u64)> = outcome
+        .lines("graph")
+        .iter()
+        .map(|l| (l.number("id"), l.number("graph"), l.number("node"), l.number("original")))
+        .collect();
+    // Graph 1 is captured, 2 is the empty one; 3 is the first instantiation's.
+    let expected = [
+        (13, 1, 1, 0),
+        (13, 1, 2, 0),
+        (13, 1, 3, 0),
+        (17, 1, 0, 0),
+        (11, 3, 0, 0),
+        (13, 3, 4, 0),
+        (20, 3, 4, 1),
+        (13, 3, 5, 0),
+        (20, 3, 5, 2),
+        (13, 3, 6, 0),
+        (20, 3, 6, 3),
+        (18, 1, 0, 0),
+    ];
+    assert_eq!(events[..12], expected);
+    let types: Vec<u64> = outcome.lines("graph")[..3].iter().map(|l| l.number("type")).collect();
+    assert_eq!(types, [0, 1, 2], "a kernel, a copy, a fill");
+}
+
+#[test]
+fn records_of_nodes_carry_the_launchs_id_the_instantiation_and_the_node() {
+    let outcome = graphs("10,1,2", "2:311").outcome().expect_success();
+    let launches: Vec<u64> = outcome.lines("callback").iter().map(|l| l.number("corr")).collect();
+    for kind in [10, 1, 2] {
+        let of_records: Vec<u64> = outcome.records(kind).iter().map(|r| r.number("corr")).collect();
+        assert_eq!(of_records, [launches[0], launches[2], launches[4]], "{kind}");
+    }
+    let ids: Vec<(u64, u64)> =
+        nodes(&outcome).iter().map(|n| (n.number("graph"), n.number("node"))).collect();
+    assert_eq!(ids, [(3, 4), (3, 5), (3, 6), (4, 7), (4, 8), (4, 9), (3, 4), (3, 5), (3, 6)]);
+}
+
+#[test]
+fn the_node_that_one_was_made_or_updated_from_stands_in_records_of_13_4() {
+    for (version, sources) in
+        [("13.0", ["0:0"; 9]), ("13.4", ["1:1", "1:2", "1:3", "1:1", "1:2", "1:3", "5:10", "5:11", "5:12"])]
+    {
+        let run = graphs("10,1,2", "2:311").env("GPUSIM_CUPTI_VERSION", version);
+        let outcome = run.outcome().expect_success();
+        let found: Vec<&str> = nodes(&outcome).iter().map(|n| n.str("source")).collect();
+        assert_eq!(found, sources, "{version}");
+    }
+}
+
+#[test]
+fn the_truth_knows_where_a_node_was_made_and_where_it_was_launched() {
+    let outcome = graphs("10,1,2", "2:311").outcome().expect_success();
+    let sites: Vec<(&str, &str)> =
+        outcome.truth.iter().map(|t| (t["site"].as_str().unwrap(), t["created"].as_str().unwrap())).collect();
+    let before = ("main;replay", "main;capture");
+    let after = ("main;replay", "main;recapture");
+    assert_eq!(sites, [before, before, before, before, before, before, after, after, after]);
+}
+
+#[test]
+fn with_the_kind_of_whole_graphs_there_is_one_record_a_launch() {
+    for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
+        let run = graphs("10,1,2,51", "2:311").env("GPUSIM_CUPTI_VERSION", version);
+        let outcome = run.outcome().expect_success();
+        assert_eq!((nodes(&outcome).len(), outcome.records(51).len()), (0, 3), "{version}");
+        let record = outcome.records(51)[0];
+        // A kernel of 3 us, a copy of 2 us and 100 ns, a fill of 1 us and 1 ns.
+        assert_eq!(record.number("end") - record.number("start"), 3_000 + 2_100 + 1_001);
+        assert_eq!((record.number("graph"), record.number("stream")), (3, 13));
+        assert_eq!((outcome.total("untraced"), outcome.total("delivered")), (9, 3));
+    }
+}

