@@ -163,7 +163,7 @@ fn check(path: &Path) -> Result<()> {
 }
 
 /// A bar that is there while it lives.
-struct Bar(ProgressBar);
+pub(super) struct Bar(ProgressBar);
 
 impl Drop for Bar {
     fn drop(&mut self) {
@@ -172,7 +172,7 @@ impl Drop for Bar {
 }
 
 /// `options` with a bar on a terminal, where reading takes long enough to be watched.
-fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
+pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
     if console.quiet || bytes < LONG || !io::stderr().is_terminal() {
         return (options, None);

@@ -26,7 +26,7 @@ use crate::symbolize::SymbolizeOptions;
 ///
 /// The straggler is the rank that spends least time in communication (kernels of NCCL or RCCL): who comes last
 /// to a collective waits for nobody in it, and all others wait for him, whether his GPU had more work or his CPU
-/// was late with launches. Where not all ranks communicate it is the one with most work. `to median` is how
+/// was late with launches. Where not all ranks communicate it is the one with most work. `vs_median` is how
 /// much more or less that is than what ranks usually have; a few percent mean that no rank stands out. A
 /// rank's time is what it has recorded: nothing is compared between the clocks of two ranks.
 #[derive(Debug, Args)]
@@ -186,10 +186,10 @@ fn table(all: &[Rank]) -> Table {
         "rank",
         "busy_ns",
         "idle_ns",
-        "busy_percent",
+        "busy_share_percent",
         "work_ns",
         "communication_ns",
-        "to_median_percent",
+        "vs_median_percent",
         "linked_percent",
         "straggler",
         "source",

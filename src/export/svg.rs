@@ -46,7 +46,8 @@ impl SvgOptions {
 const SHARE: u64 = 10_000;
 
 /// What `inferno` calls the frame below all others.
-const WHOLE: &str = "";
+pub(super) const WHOLE: &str = "";
+pub(super) const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
 /// Draws `profile`. Where nothing has any width the picture says so in words.
 ///
@@ -99,7 +100,7 @@ fn draw(
     for (name, kind) in flame.kinds() {
         colors.insert(name, color(name, kind));
     }
-    colors.insert(WHOLE, Color { r: 205, g: 210, b: 205 });
+    colors.insert(WHOLE, WHOLE_COLOR);
     let mut inferno = Options::default();
     inferno.title = clean::text(&options.title);
     inferno.subtitle = Some(subtitle.to_owned());
