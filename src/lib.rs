@@ -15,11 +15,15 @@ pub mod control;
 #[allow(unsafe_code)]
 pub mod cupti;
 pub mod error;
+#[cfg(feature = "cli")]
+pub mod events;
 pub mod export;
 pub mod graphs;
 #[cfg(feature = "cli")]
 pub mod import;
 pub mod join;
+#[cfg(feature = "cli")]
+pub mod merge;
 pub mod profile;
 pub mod record;
 pub mod session;

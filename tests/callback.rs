@@ -48,7 +48,9 @@ fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -
     }
 }
 
-/// One API call: enter, perhaps a call inside it, exit.
+/// One API call: enter, perhaps a call inside it, exit. As in the tracer, the call's description lies in a
+/// frame of its own.
+#[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
     Capture::enter(&made(kind, outer, &slot, 0));

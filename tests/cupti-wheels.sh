@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Holds our CUPTI bindings against NVIDIA's own files, without a GPU and without a driver:
+# Holds our CUPTI bindings and our unwinder against NVIDIA's own files, without a GPU and without a driver:
 #   1. every field offset against the headers of each release (compiled C assertions);
 #   2. our walk over activity buffers, with the real library's cuptiActivityGetNextRecord;
-#   3. the API calls that our name pattern picks, from the names that the real library lists.
+#   3. the API calls that our name pattern picks, from the names that the real library lists;
+#   4. stacks through the real runtime library, against libgcc's.
 # Opt-in: it downloads some 100 MB from PyPI into a scratch folder. Nothing of that is ever committed.
 #
 #   tests/cupti-wheels.sh [SCRATCH]      needs pip, unzip, a C compiler; SCRATCH keeps the downloads
@@ -97,6 +98,11 @@ for release in "${releases[@]}"; do
     echo "${words[0]}: layouts agree ($count lines of checks)"
   else
     echo "${words[0]}: LAYOUTS DIFFER" && failed=1
+  fi
+
+  cudart=$(find "$(unpack "${words[1]}")" -name 'libcudart.so.*')
+  if ! GPUFLAME_TEST_CUDART="$cudart" cargo test -q -p gpuflame --test unwind_real -- --ignored --nocapture; then
+    echo "${words[1]}: STACKS THROUGH THE REAL LIBRARY DIFFER" && failed=1
   fi
 
   [ "${words[-1]}" = walk ] || continue

@@ -104,13 +104,13 @@ fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
 #[test]
 fn a_window_in_which_the_gpu_works_off_what_came_before_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
-    let done = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0").ok();
-    // Virtual time: 300 kernels of 200 us follow each other. Those of the first hundred last longer than the
+    let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
+    let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
+    // Virtual time: 300 kernels of 20 ms follow each other. Those of the first hundred last longer than the
     // window is open, and the second hundred, launched in it, runs after it.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
-    // The clock ticks whenever somebody reads it, so how long the window was open is not known beforehand.
-    assert!((100 * 200_000..200 * 200_000).contains(&busy), "{}", done.stderr);
+    assert!(busy > 100 * 20_000_000, "{}", done.stderr);
 }
 
 #[test]
@@ -121,4 +121,19 @@ fn who_does_not_want_idle_time_gets_no_files_of_it() {
     let wrote = done.ledger("wrote");
     assert!(wrote[0].ends_with("out.idle.folded") && wrote[1].ends_with("out.idle.svg"), "{wrote:?}");
     assert_eq!(wrote.len(), 2);
+}
+
+#[test]
+fn a_gpu_whose_clock_is_behind_is_told() {
+    let run = stall(&["--steps", "3", "--devices", "2"]).env("GPUSIM_NDEV", "2");
+    let done = run.env("GPUSIM_SKEW_NS", "-50000000").ok();
+    assert_eq!(done.ledger("GPU 0 clock"), [""; 0]);
+    let line = done.ledger("GPU 1 clock: ");
+    let [line] = line[..] else { panic!("{}", done.stderr) };
+    let words: Vec<_> = line.split(' ').collect();
+    assert_eq!(words[0], "15", "all that ran there: {line}");
+    // Its work begins 5 us after its launch, or later, so that the clock shows nearly all of its error.
+    let at = words.iter().position(|word| *word == "ns;").unwrap();
+    let behind: u64 = words[at - 1].parse().unwrap();
+    assert!((49_000_000..50_000_000).contains(&behind), "{line}");
 }

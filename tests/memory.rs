@@ -81,7 +81,7 @@ fn what_is_held_does_not_follow_the_number_of_launches() {
 fn twenty_million_launches_hold_no_more_than_one_million() {
     let few = held("--launches 1000000");
     let many = held("--launches 20000000");
-    println!("1 M: {few:?}, 20 M: {many:?}");
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
     assert_bounded(many, 80);
     stays(few, many).unwrap();
 }
@@ -92,7 +92,7 @@ fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
     let without = resident(&Run::new(program(), Way::None).ok().stdout);
     let few = held_unpaced("--threads 1 --launches 1000000", without);
     let many = held_unpaced("--threads 1 --launches 20000000", without);
-    println!("1 M: {few:?}, 20 M: {many:?}");
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
     assert_bounded(many, 10);
     stays(few, many).unwrap();
 }
@@ -103,7 +103,7 @@ fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launch
     let without = resident(&Run::new(program(), Way::None).ok().stdout);
     let few = held_unpaced("--launches 1000000", without);
     let many = held_unpaced("--launches 20000000", without);
-    println!("1 M: {few:?}, 20 M: {many:?}");
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
     // Not "the same": whenever the collector gets no processor for a while, more launches wait at once than
     // ever before, and the join's table of those grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");

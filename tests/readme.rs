@@ -22,6 +22,33 @@ fn the_table_of_settings_is_that_of_the_code() {
     assert_eq!(table, expected, "UPDATE_GOLDEN=1 cargo test --test readme writes it");
 }
 
+/// The cells of the rows of all tables in `text`.
+fn cells(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+#[test]
+fn the_table_of_costs_is_that_of_the_performance_page() {
+    let between = |file: &str| {
+        let text = fs::read_to_string(support::root().join(file)).unwrap();
+        let (_, rest) = text.split_once("<!-- `cargo bench` writes this table. -->").expect(file);
+        rest.split_once("<!-- End of the table. -->").expect(file).0.to_owned()
+    };
+    let (short, page) = (between("README.md"), between("tests/bench/performance.md"));
+    let machine =
+        page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
+    assert!(short.contains(&format!("({machine})")), "{machine}");
+    // A page's table per situation: the method, then 16, 32 and 64 calls.
+    let rows = cells(&page);
+    for row in &cells(&short)[2..] {
+        let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();
+        for (cell, other) in row[1..].iter().zip(on_page) {
+            assert!(other[3].starts_with(&format!("{cell} (")), "{row:?} is not {other:?}");
+        }
+    }
+}
+
 fn rows() -> String {
     let row = |setting: &gpuflame::control::Setting| {
         let default = match setting.default {

@@ -11,12 +11,14 @@ mod oracle;
 #[path = "unwind/seen.rs"]
 mod seen;
 
-use std::sync::Mutex;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use build::{Library, compile};
 use gpuflame::unwind;
-use seen::{SEEN, call, twins, use_new_unwinder};
+use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -52,6 +54,38 @@ fn a_capture_that_checks_by_itself_needs_no_poll() {
     use_new_unwinder(true);
     let shared = alternate(300, || {});
     assert!(shared > 100, "the loader hardly ever used an address again: {shared}");
+}
+
+#[test]
+fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
+    extern "C" fn hold(_: *mut libc::dl_phdr_info, _: usize, channels: *mut c_void) -> c_int {
+        // SAFETY: the thread below passed its channels, and waits.
+        let (held, done) = unsafe { &*channels.cast::<(mpsc::Sender<()>, mpsc::Receiver<()>)>() };
+        held.send(()).expect("the test waits");
+        let _ = done.recv_timeout(Duration::from_secs(20));
+        1
+    }
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    use_new_unwinder(true);
+    let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let holder = thread::spawn(move || {
+        let mut channels = (held, is_done);
+        // The test's first capture learns its rules, for which the loader is asked.
+        channels.0.send(()).expect("the test waits");
+        channels.1.recv().expect("the test has captured");
+        // SAFETY: `hold` gets what it expects.
+        unsafe { libc::dl_iterate_phdr(Some(hold), (&raw mut channels).cast()) };
+    });
+    let mut waited = Duration::ZERO;
+    for _ in 0..std::hint::black_box(2) {
+        is_held.recv().expect("the other thread is ready, then holds the lock");
+        let began = Instant::now();
+        capture();
+        waited = began.elapsed();
+        done.send(()).expect("the other thread waits");
+    }
+    holder.join().expect("it only waits");
+    assert!(waited < Duration::from_secs(10), "the capture waited until the loader's lock was free");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::cupti::{Buffer, Filled};
 
 /// 2 MiB: NVIDIA recommends 1 to 10.
 const BUFFER_BYTES: usize = 2 << 20;
-/// Buffers kept ready once they exist, with 64 KiB each in memory.
+/// Buffers kept ready once they exist: two with all their memory, the others with 64 KiB each.
 const KEPT: usize = 8;
 /// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
 /// only written pages take memory; what has been filled is bounded by [`MOST_WAITING`].

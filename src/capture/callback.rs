@@ -1,8 +1,9 @@
 //! The hot path: what happens on the application's thread around every launch. Read it top to bottom.
 //!
 //! It promises: no allocation in steady state (a thread's first launch and a stack never seen before may
-//! map memory), nothing returned, nothing thrown, and no lock but one: the unwinder asks the loader
-//! whether code was unloaded, under the loader's own short lock. What cannot be kept is counted.
+//! map memory), no lock, no system call, nothing returned, nothing thrown. What cannot be kept is counted.
+//! (Only when code was loaded or unloaded since the last launch, the loader is asked, under its own short
+//! lock; see `unwind::Unwinder::check_every_capture`.)
 //!
 //! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
 //! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
@@ -14,13 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::control::window::{self, State};
 use crate::cupti::{ApiCall, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
-use crate::unwind::Skip;
+use crate::unwind::{Captured, Skip, Verifier};
 
 use super::buffers;
 use super::events::{self, Event};
 use super::graphs;
 use super::intern::Interned;
-use super::thread::{Entered, Own, Thread, add, as_words, context_words, launch_words};
+use super::thread::{Entered, Own, Tally, Thread, add, as_words, context_words, launch_words};
 
 /// The tracer that records.
 #[derive(Debug)]
@@ -40,8 +41,10 @@ const MOST_ALIASES: usize = 16;
 /// One call in this many is timed.
 const TIMED: u64 = 64;
 
-/// The outermost call that a thread is in.
+/// The outermost call that a thread is in. It is filled in place: moving it would take longer than the rest of
+/// the bookkeeping.
 pub(super) struct Pending {
+    is_under_way: bool,
     launch: Launch,
     /// Where the stack stood: a later call that stands no deeper is not nested in this one.
     depth: usize,
@@ -51,6 +54,61 @@ pub(super) struct Pending {
     alias_count: usize,
     /// Nanoseconds that its beginning took us; `None` = this call is not timed.
     spent: Option<u64>,
+}
+
+impl Pending {
+    /// No call.
+    pub(super) const NONE: Self = Self {
+        is_under_way: false,
+        launch: Launch {
+            time: Nanos(0),
+            duration: 0,
+            correlation: CorrelationId(0),
+            within: CorrelationId(0),
+            context: ContextId::NONE,
+        },
+        depth: 0,
+        api: ApiCall(0),
+        recorded: false,
+        aliases: [CorrelationId(0); MOST_ALIASES],
+        alias_count: 0,
+        spent: None,
+    };
+}
+
+/// One stack in so many is taken again by other ways; 0 = none.
+static VERIFIED: AtomicU32 = AtomicU32::new(0);
+
+/// Has every `n`th stack of threads that have not launched yet taken again by other ways and compared (see
+/// [`Verifier`]); 0 = none, which is the default.
+pub fn verify_every(n: u32) {
+    VERIFIED.store(n, Ordering::Relaxed);
+}
+
+/// A thread's share in [`verify_every`].
+pub(super) struct Verifying {
+    verifier: Verifier,
+    every: u32,
+    left: u32,
+}
+
+impl Verifying {
+    /// `None` unless it is asked for.
+    pub(super) fn new() -> Option<Self> {
+        let every = VERIFIED.load(Ordering::Relaxed);
+        if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }
+    }
+
+    fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Tally) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.every;
+            let verdict = self.verifier.verify(captured, ours as u64);
+            add(&tally.verified.stacks, 1);
+            add(&tally.verified.unlike_plain, u64::from(!verdict.plain_agrees));
+            add(&tally.verified.unlike_libgcc, u64::from(!verdict.libgcc_agrees));
+        }
+    }
 }
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -70,7 +128,7 @@ impl Tracer for Capture {
         let Some(mut entered) = Entered::new() else { return };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
-        if own.pending.as_ref().is_some_and(|outer| depth < outer.depth) {
+        if own.pending.is_under_way && depth < own.pending.depth {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
@@ -87,8 +145,9 @@ impl Tracer for Capture {
         }
         let Some(mut entered) = Entered::new() else { return };
         let (own, thread) = entered.parts();
-        if let Some(pending) = own.pending.take().filter(|it| it.launch.correlation == call.correlation) {
-            end(own, thread, call, pending);
+        let was_under_way = std::mem::replace(&mut own.pending.is_under_way, false);
+        if was_under_way && own.pending.launch.correlation == call.correlation {
+            end(own, thread, call);
         }
     }
 
@@ -132,34 +191,27 @@ impl Tracer for Capture {
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: usize) {
     let time = now();
     own.calls += 1;
-    let launch = Launch {
+    let mut launch = Launch {
         time,
         duration: 0,
         correlation: call.correlation,
         within: call.correlation,
         context: if state == State::Open { ContextId::NONE } else { ContextId::OUTSIDE },
     };
-    let mut pending = Pending {
-        launch,
-        depth,
-        api: call.api,
-        recorded: false,
-        aliases: [CorrelationId(0); MOST_ALIASES],
-        alias_count: 0,
-        spent: None,
-    };
-    if is_synchronous(call.kind) {
-        record(own, thread, call, &mut pending);
+    let recorded = is_synchronous(call.kind);
+    if recorded {
+        record(own, thread, call, &mut launch);
     }
-    if own.calls.is_multiple_of(TIMED) {
-        pending.spent = Some(now().since(time));
-    }
-    own.pending = Some(pending);
+    let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
+    // The aliases are whatever they were: there are none of this call.
+    let pending = &mut own.pending;
+    (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
+    (pending.alias_count, pending.spent, pending.is_under_way) = (0, spent, true);
 }
 
 /// A call inside the launch: if it has an id of its own, the launch is known by that one too.
 fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
-    let Some(outer) = &mut own.pending else { return };
+    let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
         return;
     }
@@ -173,48 +225,60 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
 }
 
 /// The launch returned: record it, unless it failed or was recorded when it began.
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, mut pending: Pending) {
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
-    if pending.recorded {
+    if own.pending.recorded {
         // If it failed it stays without an activity, and is counted as such.
     } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);
     } else {
-        pending.launch.duration = u32::try_from(time.since(pending.launch.time)).unwrap_or(u32::MAX).max(1);
-        record(own, thread, call, &mut pending);
-        for at in 0..pending.alias_count {
-            let alias = Launch { correlation: pending.aliases[at], ..pending.launch };
+        let mut launch = own.pending.launch;
+        launch.duration = u32::try_from(time.since(launch.time)).unwrap_or(u32::MAX).max(1);
+        record(own, thread, call, &mut launch);
+        for at in 0..own.pending.alias_count {
+            let alias = Launch { correlation: own.pending.aliases[at], ..launch };
             push(own, thread, &alias);
         }
     }
     add(&thread.tally.calls, 1);
-    if let Some(spent) = pending.spent {
+    if let Some(spent) = own.pending.spent {
         thread.tally.times.add(spent + now().since(time));
     }
 }
 
 /// Takes the stack, if a window is open, and writes the record.
-fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, pending: &mut Pending) {
-    if pending.launch.context != ContextId::OUTSIDE {
-        pending.launch.context = capture(own, thread, Frame::label(LabelId(u32::from(call.api.0))));
+fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch) {
+    if launch.context != ContextId::OUTSIDE {
+        launch.context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
     }
-    pending.recorded = true;
-    push(own, thread, &pending.launch);
+    push(own, thread, launch);
 }
 
 /// A graph node was made. If that is what became of a launch, it has no activity of its own, and so no record:
 /// the API call is the node's.
 pub(super) fn capture_launch(own: &mut Own, thread: &Thread) -> Option<ApiCall> {
-    let pending = own.pending.as_mut().filter(|outer| stack_depth() < outer.depth)?;
+    let pending = &mut own.pending;
+    if !pending.is_under_way || stack_depth() >= pending.depth {
+        return None;
+    }
     if !std::mem::replace(&mut pending.recorded, true) {
         thread.tally.lose(Loss::LaunchesCaptured);
     }
     Some(pending.api)
 }
 
-/// The context of the stack that called us, under the API call `leaf`.
-pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId {
-    let captured = own.unwinder.capture(Skip::Below(stack_depth() as u64));
+/// The frame for the API call itself.
+fn leaf_of(call: &Call<'_>) -> Frame {
+    Frame::label(LabelId(u32::from(call.api.0)))
+}
+
+/// The context of the stack above the frame that `ours` lies in, under `leaf`. The description of a call lies in
+/// the frame of the function that the tracing library called: that one and those inside it are left out.
+pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
+    let captured = own.unwinder.capture(Skip::Below(ours as u64));
+    if let Some(verifying) = &mut own.verifying {
+        verifying.look_at(&captured, ours, &thread.tally);
+    }
     let key = match own.interner.find(leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
         Interned::New(key) => key,
@@ -228,6 +292,18 @@ pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame) -> ContextId 
     // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
     own.interner.insert(key, id);
     id
+}
+
+/// What a launch costs without the guards and clocks of a callback: takes the stack of the caller's caller,
+/// interns it and writes a record. For benchmarks.
+#[doc(hidden)]
+#[inline(never)]
+pub fn record_stack(call: &Call<'_>) {
+    let Some(mut entered) = Entered::new() else { return };
+    let (own, thread) = entered.parts();
+    let context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
+    let (correlation, time) = (call.correlation, Nanos(0));
+    push(own, thread, &Launch { time, duration: 0, correlation, within: correlation, context });
 }
 
 #[inline]

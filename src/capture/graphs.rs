@@ -75,7 +75,7 @@ pub(super) fn note(event: &GraphEvent<'_>) {
                 own.graph_call = None;
             }
         }
-        GraphEvent::NodeCreated(ids) => node_created(own, thread, ids),
+        GraphEvent::NodeCreated(ids) => node_created(own, thread, ids, std::ptr::from_ref(event).addr()),
         GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
         GraphEvent::GraphEnds(graph) => push(thread, [word(kind::END, graph), 0, 0]),
         GraphEvent::ExecCreated(exec) => {
@@ -106,7 +106,7 @@ fn call_around(own: &Own) -> Option<&GraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
 
-fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeId)>) {
+fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeId)>, ours: usize) {
     let around = call_around(own);
     if around.is_some_and(|call| call.copies) {
         return;
@@ -117,7 +117,7 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     };
     let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
-    let context = capture(own, thread, Frame::label(leaf));
+    let context = capture(own, thread, Frame::label(leaf), ours);
     let graph = into.unwrap_or(graph);
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
 }

@@ -24,13 +24,16 @@ struct Hash {
 impl Hash {
     const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Two independent chains: a wide multiply folded onto itself, and a rotate-multiply.
+    /// Two independent chains, of 4 and 5 cycles a frame. All that mixes is done to the word itself, outside the
+    /// chains: there it need not wait for the frame before.
     #[inline]
     fn then(self, word: u64) -> Self {
-        let wide = u128::from(self.a ^ word) * 0x9e37_79b9_7f4a_7c15;
-        let a = (wide as u64) ^ ((wide >> 64) as u64).rotate_left(23);
-        let b = (self.b.rotate_left(29) ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        Self { a: a.wrapping_add(word), b: b ^ (b >> 32) }
+        let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = mixed ^ mixed >> 29;
+        Self {
+            a: (self.a ^ mixed).wrapping_mul(0xd6e8_feb8_6659_fd93),
+            b: (self.b.rotate_left(29) ^ mixed.rotate_left(32)).wrapping_mul(0xa076_1d64_78bd_642f),
+        }
     }
 }
 

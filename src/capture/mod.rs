@@ -17,9 +17,9 @@ pub mod process;
 mod thread;
 
 pub use buffers::{filled, many_filled, next_filled, recycle};
-pub use callback::{Capture, now};
+pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
 pub use memory::held;
-pub use thread::{cost, drain, losses};
+pub use thread::{Verified, cost, drain, losses, verified};

@@ -15,7 +15,7 @@ use crate::record::{
 };
 use crate::unwind::{Unwinder, tls};
 
-use super::callback::Pending;
+use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
 use super::graphs::GraphCall;
 use super::intern::Interner;
@@ -54,7 +54,8 @@ pub(super) struct Own {
     pub(super) interner: Interner,
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Pending,
+    pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
     /// The graph that was copied last: what an instantiation that is announced next is made of.
     pub(super) copied_graph: Option<GraphId>,
@@ -72,12 +73,37 @@ pub(super) struct Tally {
     pub(super) losses: [AtomicU64; Loss::ALL.len()],
     pub(super) calls: AtomicU64,
     pub(super) times: Times,
+    pub(super) verified: VerifiedTally,
+}
+
+/// Stacks that were taken again, and how many of them differed. Written like the rest of a tally.
+pub(super) struct VerifiedTally {
+    pub(super) stacks: AtomicU64,
+    pub(super) unlike_plain: AtomicU64,
+    pub(super) unlike_libgcc: AtomicU64,
+}
+
+impl VerifiedTally {
+    const fn new() -> Self {
+        Self { stacks: AtomicU64::new(0), unlike_plain: AtomicU64::new(0), unlike_libgcc: AtomicU64::new(0) }
+    }
+}
+
+/// What became of stacks that were taken again (see [`verify_every`](super::verify_every)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Stacks that were taken again.
+    pub stacks: u64,
+    /// Those that a walk of every frame found different.
+    pub unlike_plain: u64,
+    /// Those that libgcc found different.
+    pub unlike_libgcc: u64,
 }
 
 impl Tally {
     const fn new() -> Self {
         let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-        Self { losses, calls: AtomicU64::new(0), times: Times::new() }
+        Self { losses, calls: AtomicU64::new(0), times: Times::new(), verified: VerifiedTally::new() }
     }
 
     pub(super) fn lose(&self, loss: Loss) {
@@ -201,8 +227,8 @@ impl Thread {
 impl Own {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // 12 ns a launch, so that a plugin that is loaded where another one was before is never taken
-        // for it: by address alone the two stacks are the same.
+        // So that a plugin that is loaded where another one was before is never taken for it: by address
+        // alone the two stacks are the same.
         unwinder.check_every_capture(true);
         Some(Self {
             // SAFETY: gettid has no preconditions.
@@ -211,7 +237,8 @@ impl Own {
             interner: Interner::new()?,
             launches: Writer::new(),
             contexts: Writer::new(),
-            pending: None,
+            pending: Pending::NONE,
+            verifying: Verifying::new(),
             graph_call: None,
             copied_graph: None,
             calls: 0,
@@ -350,4 +377,13 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
     cost::of_all(all().map(|thread| (&thread.tally.calls, &thread.tally.times)))
+}
+
+/// What was found by taking stacks again, so far.
+pub fn verified() -> Verified {
+    all().map(|thread| &thread.tally.verified).fold(Verified::default(), |sum, one| Verified {
+        stacks: sum.stacks + one.stacks.load(Ordering::Relaxed),
+        unlike_plain: sum.unlike_plain + one.unlike_plain.load(Ordering::Relaxed),
+        unlike_libgcc: sum.unlike_libgcc + one.unlike_libgcc.load(Ordering::Relaxed),
+    })
 }

@@ -1,7 +1,7 @@
 //! From a source to a profile with names: the same join, sums and names as in the process itself.
 
 use super::Console;
-use super::input::Source;
+use super::input::{Facts, Source};
 use crate::aggregate::Aggregate;
 use crate::error::Result;
 use crate::graphs::Graphs;
@@ -15,8 +15,8 @@ use crate::timeline::Timeline;
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) tally: Tally,
-    /// Records that could not be read.
-    pub(super) damaged: u64,
+    /// What was found while reading.
+    pub(super) facts: Facts,
     /// Frames of code that have no symbol.
     pub(super) unnamed: u64,
 }
@@ -31,7 +31,7 @@ pub(super) fn explain(
     let (mut join, mut profile) = (Join::default(), Profile::default());
     let (mut graphs, mut aggregate, mut timeline) =
         (Graphs::default(), Aggregate::default(), Timeline::default());
-    let damaged = source.rows(console, &mut |row| {
+    let facts = source.rows(console, &mut |row| {
         let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);
         match row {
@@ -50,5 +50,5 @@ pub(super) fn explain(
     timeline.fill(&mut profile);
     let mut symbolizer = Symbolizer::new(options);
     symbolizer.name(&mut profile);
-    Ok(Explained { profile, tally: *join.tally(), damaged, unnamed: symbolizer.misses() })
+    Ok(Explained { profile, tally: *join.tally(), facts, unnamed: symbolizer.misses() })
 }

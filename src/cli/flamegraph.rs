@@ -17,7 +17,7 @@ use crate::symbolize::SymbolizeOptions;
 /// Draw GPU time by launching stack.
 #[derive(Debug, Args)]
 pub(super) struct Flamegraph {
-    /// The recording (`-`: standard input).
+    /// The recording or trace (`-`: standard input).
     input: Source,
     /// Where to write [default: standard output].
     #[arg(short, long, value_name = "FILE")]

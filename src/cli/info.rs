@@ -14,7 +14,7 @@ use crate::symbolize::SymbolizeOptions;
 /// Say what a recording holds.
 #[derive(Debug, Args)]
 pub(super) struct Info {
-    /// The recording (`-`: standard input).
+    /// The recording or trace (`-`: standard input).
     input: Source,
     /// How to write it.
     #[arg(short, long, default_value = "text")]
@@ -37,6 +37,7 @@ fn facts(explained: &Explained) -> Table {
     let Explained { profile, tally, .. } = explained;
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
+    fact("kind", Cell::from(explained.facts.kind.words()));
     fact("launches", Cell::Count(tally.launches.seen));
     for (word, count) in tally.launches.parts() {
         fact(&format!("launches {}", word.replace('_', " ")), Cell::Count(count));
@@ -46,6 +47,16 @@ fn facts(explained: &Explained) -> Table {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
     }
     fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
+    if let Some(linked) = &explained.facts.linked {
+        fact("GPU time linked", Cell::share(linked.linked_nanos, linked.nanos));
+        fact("launches with several activities", Cell::Count(linked.shared));
+        fact("most activities of a launch", Cell::Count(linked.most));
+        if linked.seen.events > 0 {
+            fact("events in the file", Cell::Count(linked.seen.events));
+            let whole = linked.seen.fractions == 0;
+            fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
+        }
+    }
     fact("stacks", Cell::Count(profile.contexts().len() as u64));
     fact("frames without a name", Cell::Count(explained.unnamed));
     fact("kernels", Cell::Count(profile.kernels().len() as u64));
@@ -92,7 +103,7 @@ fn losses(explained: &Explained) -> Table {
         }
     };
     loss(Missing::Untimed.word(), untimed);
-    loss("records_damaged", explained.damaged);
+    loss("records_damaged", explained.facts.damaged);
     for (kind, count) in explained.profile.losses() {
         loss(kind.label(), count);
     }

@@ -1,14 +1,17 @@
 //! Opens what a verb is to read, says what is wrong with it in words that help, and shows how far it is.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::io::{self, BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Console;
 use crate::error::{Error, ErrorKind, Result};
+use crate::import::{self, Kind, Linked, Opened, Options};
 use crate::record::{Reader, Row};
 
 /// Files smaller than this are read before anybody could look at a bar.
@@ -42,88 +45,144 @@ impl std::fmt::Display for Source {
     }
 }
 
+/// What was found while reading, beside the rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    /// What the source is.
+    pub(super) kind: Kind,
+    /// Records of a recording that could not be read.
+    pub(super) damaged: u64,
+    /// How well a trace of another tool is linked.
+    pub(super) linked: Option<Linked>,
+}
+
 impl Source {
-    /// Calls `each` with every row. A damaged row is remarked upon and passed over; what follows one that
-    /// is cut short is lost, what came before it is not. Returns how many rows were damaged.
+    /// Calls `each` with every row. A damaged row of a recording is remarked upon and passed over; what
+    /// follows one that is cut short is lost, what came before it is not.
     ///
     /// # Errors
     /// `Io` or `Format`, with what, where and what next, if there is nothing to be had.
-    pub(super) fn rows(&self, console: Console, each: &mut dyn FnMut(&Row<'_>)) -> Result<u64> {
-        let in_source = |error: Error| error.within(self);
-        let mut reader = Reader::new(self.open(console)?).map_err(in_source)?;
+    pub(super) fn rows(&self, console: Console, each: &mut dyn FnMut(&Row<'_>)) -> Result<Facts> {
+        let opened = self.open()?;
+        let (kind, options) = (opened.kind(), Options::default());
+        let (options, _bar) = watched(options, &opened, console);
+        if kind == Kind::Recording {
+            let damaged = self.recording(opened, &options, console, each)?;
+            return Ok(Facts { kind, damaged, linked: None });
+        }
+        let linked = import::rows(opened, &options, each)?;
+        Ok(Facts { kind, damaged: 0, linked: Some(linked) })
+    }
+
+    /// Opens it, of whatever kind it is.
+    pub(super) fn open(&self) -> Result<Opened> {
+        match self {
+            Self::Stdin if io::stdin().is_terminal() => Err(super::usage(
+                "standard input is a terminal; pipe a recording or a trace in, or name a file",
+            )),
+            Self::Stdin => import::open(Path::new("-")),
+            Self::File(path) => {
+                check(path)?;
+                import::open(path)
+            }
+        }
+    }
+
+    /// Counts damaged rows.
+    fn recording(
+        &self,
+        opened: Opened,
+        options: &Options,
+        console: Console,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) -> Result<u64> {
+        // The reading may be on another thread, the rows stay on this one.
         let mut damaged = 0;
-        loop {
-            match reader.next_row() {
-                Ok(Some(row)) => each(&row),
-                Ok(None) => break,
-                Err(error) if error.kind() == ErrorKind::Format => {
+        let skipped = opened
+            .bytes(options, |input| {
+                recording_rows(input, each, &mut |error| {
                     damaged += 1;
                     if damaged <= REMARKS {
                         console.remark(error.within(self));
                     }
-                }
-                Err(error) => return Err(in_source(error)),
-            }
-        }
+                })
+            })
+            .map_err(|error| error.within(self))?;
         if damaged > REMARKS {
             console.remark(format!("{self}: {} more records are damaged", damaged - REMARKS));
         }
-        if reader.skipped() > 0 {
-            let skipped = reader.skipped();
+        if skipped > 0 {
             console.remark(format!(
                 "{self}: passed over {skipped} rows of a kind that only later versions know"
             ));
         }
         Ok(damaged)
     }
+}
 
-    fn open(&self, console: Console) -> Result<Box<dyn BufRead>> {
-        let mut input = match self {
-            Self::Stdin if io::stdin().is_terminal() => {
-                return Err(super::usage(
-                    "standard input is a terminal; pipe a recording in, or name a file",
-                ));
-            }
-            Self::Stdin => Box::new(BufReader::with_capacity(1 << 18, io::stdin())),
-            Self::File(path) => open_file(path, console)?,
-        };
-        let begins = input.fill_buf().map_err(|error| Error::from(error).within(self))?;
-        if begins.is_empty() {
-            let message = "is empty; was the program killed before it could write, or the copy cut off?";
-            return Err(Error::new(ErrorKind::Format, format!("{self}: {message}")));
+/// Gives how many rows are of a later version.
+fn recording_rows(
+    input: &mut dyn BufRead,
+    each: &mut dyn FnMut(&Row<'_>),
+    damaged: &mut dyn FnMut(Error),
+) -> Result<u64> {
+    let mut reader = Reader::new(input)?;
+    loop {
+        match reader.next_row() {
+            Ok(Some(row)) => each(&row),
+            Ok(None) => return Ok(reader.skipped()),
+            Err(error) if error.kind() == ErrorKind::Format => damaged(error),
+            Err(error) => return Err(error),
         }
-        Ok(input)
     }
 }
 
-fn open_file(path: &Path, console: Console) -> Result<Box<dyn BufRead>> {
-    let shown = path.display();
-    let refuse = |what: String| Error::new(ErrorKind::Io, format!("{shown}: {what}"));
-    let file = File::open(path).map_err(|error| {
-        refuse(match error.kind() {
-            io::ErrorKind::NotFound => {
-                "no such file; name a recording (GPUFLAME_FORMATS=gfr makes one)".to_owned()
+/// What can be said about a path that is no file to read.
+fn check(path: &Path) -> Result<()> {
+    let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Err(refuse("is a folder; name a file in it")),
+        // A pipe can be opened only once.
+        Ok(metadata) if !metadata.is_file() => Ok(()),
+        Ok(_) => match std::fs::File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(refuse("may not be read by this user; look at its owner and mode"))
             }
-            io::ErrorKind::PermissionDenied => {
-                "may not be read by this user; look at its owner and mode".to_owned()
-            }
-            _ => error.to_string(),
-        })
-    })?;
-    let metadata = file.metadata().map_err(|error| refuse(error.to_string()))?;
-    if metadata.is_dir() {
-        return Err(refuse("is a folder; name a file in it".to_owned()));
+            Err(error) => Err(refuse(&error.to_string())),
+            Ok(_) => Ok(()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(refuse("no such file; name a recording (GPUFLAME_FORMATS=gfr makes one) or a trace"))
+        }
+        Err(error) => Err(refuse(&error.to_string())),
     }
-    Ok(Box::new(BufReader::with_capacity(1 << 18, watched(file, metadata.len(), console))))
 }
 
-/// `file` with a bar on a terminal, where reading it takes long enough to be watched.
-fn watched(file: File, bytes: u64, console: Console) -> Box<dyn Read> {
+/// A bar that is there while it lives.
+struct Bar(ProgressBar);
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// `options` with a bar on a terminal, where reading takes long enough to be watched.
+fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
+    let bytes = opened.size().unwrap_or(0);
     if console.quiet || bytes < LONG || !io::stderr().is_terminal() {
-        return Box::new(file);
+        return (options, None);
     }
     let style =
         ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
     let bar = ProgressBar::new(bytes).with_style(style.expect("the template is right"));
-    Box::new(bar.wrap_read(file))
+    let read = Arc::new(AtomicU64::new(0));
+    let (watched, count) = (bar.clone(), Arc::clone(&read));
+    std::thread::spawn(move || {
+        while !watched.is_finished() {
+            watched.set_position(count.load(Ordering::Relaxed));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    (Options { progress: Some(read), ..options }, Some(Bar(bar)))
 }

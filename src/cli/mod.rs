@@ -4,13 +4,20 @@
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
+mod convert;
+mod decode_steps;
 mod explain;
+mod extract;
 mod flamegraph;
 mod info;
 mod input;
+mod merge;
 mod output;
+mod ranks;
 mod report;
+mod stats;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -30,7 +37,8 @@ enum Ended {
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
-/// Reads what GPUFLAME_FORMATS=gfr recorded. `-` is standard input or output.
+/// Reads what GPUFLAME_FORMATS=gfr recorded, and the traces of other tools: torch.profiler and all that write for
+/// Chrome's viewer, Nsight Systems, rocprofv3 and others, also gzipped. `-` is standard input or output.
 #[derive(Debug, Parser)]
 #[command(name = "gpuflame", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 it could not be done, 2 the command line makes no sense.")]
@@ -44,8 +52,13 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Convert(convert::Convert),
+    DecodeSteps(decode_steps::DecodeSteps),
+    Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
+    Merge(merge::Merge),
+    Stats(stats::Stats),
     Top(top::Top),
 }
 
@@ -61,8 +74,13 @@ pub fn run() -> ExitCode {
     };
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
+        Verb::Convert(verb) => verb.run(console),
+        Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
+        Verb::Merge(verb) => verb.run(console),
+        Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
     };
     match outcome {

@@ -41,7 +41,7 @@ impl Target {
     pub(super) fn write(
         &self,
         console: Console,
-        content: impl FnOnce(&mut dyn Write) -> Result<()>,
+        content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>,
     ) -> Result<()> {
         match self {
             Self::Stdout => {
@@ -85,7 +85,7 @@ fn refusal(path: &Path, error: Error) -> Error {
 }
 
 /// Writes to a temporary name in the same folder, and renames. A device or a pipe is written as it is.
-fn whole_file(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     let is_special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
     if is_special {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);

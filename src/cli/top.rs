@@ -19,7 +19,7 @@ use crate::symbolize::SymbolizeOptions;
 /// Show what costs most.
 #[derive(Debug, Args)]
 pub(super) struct Top {
-    /// The recording (`-`: standard input).
+    /// The recording or trace (`-`: standard input).
     input: Source,
     /// What to rank.
     #[arg(short, long, value_delimiter = ',', default_values = ["kernels", "stacks"])]

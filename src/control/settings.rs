@@ -97,6 +97,8 @@ pub struct Settings {
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none. Default: false.
     pub whole_graphs: bool,
+    /// One stack in so many is taken again by other ways and compared. Default: 0, none.
+    pub verify: u32,
     /// The `libcupti` to use. Default: none, it is looked for.
     pub cupti: Option<PathBuf>,
 }
@@ -112,6 +114,7 @@ impl Default for Settings {
             internal_frames: false,
             graph: GraphStacks::Both,
             whole_graphs: false,
+            verify: 0,
             cupti: None,
         }
     }
@@ -208,6 +211,17 @@ pub const SETTINGS: &[Setting] = &[
                 "graph" => true,
                 _ => return Err("it is neither node nor graph".to_owned()),
             };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_VERIFY",
+        values: "number",
+        default: "0",
+        help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
+               differed; some 20 us each. 0: none.",
+        apply: |settings, value| {
+            settings.verify = value.parse().map_err(|_| "it is no number from 0 on".to_owned())?;
             Ok(())
         },
     },
@@ -322,6 +336,7 @@ mod tests {
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
+            ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
@@ -334,6 +349,7 @@ mod tests {
             internal_frames: true,
             graph: GraphStacks::Capture,
             whole_graphs: true,
+            verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
         };
         assert_eq!(settings, expected);

@@ -153,7 +153,11 @@ unsafe fn activity(
             })
         }
         ActivityKind::MEMCPY => {
-            let copy = from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY));
+            let copies = record
+                .field(offset::MEMCPY_COPY_COUNT)
+                .map_or(1, |copies: u64| u32::try_from(copies).unwrap_or(u32::MAX));
+            let copy =
+                from_copy(&record.prefix::<Memcpy>()?, channel(record, channel::MEMCPY), copies.max(1));
             Some(Activity { source_node: source_node(record, source_graph::MEMCPY), ..copy })
         }
         ActivityKind::MEMCPY2 => {
@@ -212,7 +216,7 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
     row!(kernel, channel, Detail::Kernel(detail))
 }
 
-fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
+fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
         from: MemoryKind(copy.src_kind.into()),
@@ -220,6 +224,7 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>) -> Activity {
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies,
     };
     row!(copy, channel, Detail::Copy(detail))
 }
@@ -232,6 +237,7 @@ fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
+        copies: 1,
     };
     row!(copy, channel, Detail::Copy(detail))
 }

@@ -108,7 +108,14 @@ fn kernel(size: usize, name: &'static std::ffi::CStr) -> Vec<u8> {
 fn copy(size: usize) -> Vec<u8> {
     let record = Bytes::new(1, size).u8(4, 1).u8(5, 2).u8(6, 3).u8(7, 1).u64(8, 4096);
     let record = record.u64(16, 2_000).u64(24, 2_100).u32(32, 1).u32(36, 2).u32(40, 13).u32(44, 516);
-    record.u64(64, 78).u32(72, 6).u32(76, 3).u32(80, 2).late(104, &71_u64.to_ne_bytes()).0
+    record
+        .u64(64, 78)
+        .u32(72, 6)
+        .u32(76, 3)
+        .u32(80, 2)
+        .late(88, &3_u64.to_ne_bytes())
+        .late(104, &71_u64.to_ne_bytes())
+        .0
 }
 
 fn peer_copy(size: usize) -> Vec<u8> {
@@ -172,10 +179,10 @@ fn a_record_says_the_same_in_the_layout_of_every_release() {
     }
 }
 
-/// With the fields that came later, where the release has them: who launched a kernel with 13.0, and what
-/// a graph's node was made from with 13.4.
+/// With the fields that came later, where the release has them: how many copies a batch made with 12.8, who
+/// launched a kernel with 13.0, and what a graph's node was made from with 13.4.
 pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
-    expected_rows().map(|row| {
+    expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
         let source = if is_kernel && sizes.kernel >= 248 {
             70
@@ -184,6 +191,9 @@ pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
         } else {
             0
         };
+        if let (true, Detail::Copy(copy)) = (is_copy && sizes.copy >= 96, &mut row.detail) {
+            copy.copies = 3;
+        }
         let device_launched = is_kernel && sizes.kernel >= 216;
         Activity { source_node: GraphNodeId(source), device_launched, ..row }
     })
@@ -235,6 +245,7 @@ fn expected_copy() -> Activity {
             peers: None,
             bytes: 4096,
             is_async: true,
+            copies: 1,
         }),
     }
 }
@@ -260,6 +271,7 @@ fn expected_peer_copy() -> Activity {
             peers: Some((DeviceId(1), DeviceId(4))),
             bytes: 1 << 33,
             is_async: false,
+            copies: 1,
         }),
     }
 }

@@ -17,9 +17,17 @@ pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// What of a buffer stays in memory when it lies ready. More goes back to the kernel, so that what is held
-/// does not follow the largest burst: 512 page faults for some 10,000 records, 15 ns each.
+/// What of a buffer stays in memory when it lies ready and others keep all of theirs. More goes back to the
+/// kernel, so that what is held does not follow the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
+
+/// How much memory buffers that lie ready may keep in all: two of 2 MiB, which is what a steady stream of
+/// records goes through. The application's threads fill them, and would pay 512 page faults for each that went
+/// back to the kernel: 70 ns a record.
+const MOST_WARM: usize = 4 << 20;
+
+/// Bytes of buffers that lie ready with more than [`KEPT_BYTES`] in memory.
+static WARM: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
@@ -32,6 +40,8 @@ pub struct Buffer {
     words: usize,
     /// How many bytes were ever written.
     written: usize,
+    /// How many of them count as [`WARM`].
+    warm: usize,
 }
 
 // SAFETY: a buffer owns its memory, as a box would.
@@ -48,12 +58,20 @@ impl Buffer {
         if start == libc::MAP_FAILED {
             return None;
         }
-        Some(Self { start: NonNull::new(start.cast())?, words, written: 0 })
+        Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
     }
 
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         8 * self.words
+    }
+
+    /// Whether it may keep all its pages, as it lies ready.
+    fn keep_warm(&mut self) -> bool {
+        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MOST_WARM);
+        let kept = WARM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
+        self.warm = if kept { self.written } else { 0 };
+        kept
     }
 
     /// Lets the kernel take the pages, which are zero when they are next touched. False: it refused.
@@ -80,6 +98,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         HELD.fetch_sub(self.written, Ordering::Relaxed);
+        WARM.fetch_sub(self.warm, Ordering::Relaxed);
         // SAFETY: a whole mapping of ours, and its owner is gone.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
     }
@@ -130,7 +149,7 @@ impl Filled {
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Whole(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
-        if words * 8 <= KEPT_BYTES || !buffer.give_pages_back() {
+        if words * 8 <= KEPT_BYTES || buffer.keep_warm() || !buffer.give_pages_back() {
             buffer.words_mut()[..words].fill(0);
         }
         Some(buffer)
@@ -180,7 +199,8 @@ impl Lent {
     pub(super) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
-        let Buffer { start, words, written } = *ManuallyDrop::new(buffer);
+        let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
+        WARM.fetch_sub(warm, Ordering::Relaxed);
         HELD.fetch_add(8 * words - written, Ordering::Relaxed);
         self.loans().push(Loan { start, words, written, is_spare });
         (start.as_ptr().cast(), words * 8)
@@ -198,7 +218,7 @@ impl Lent {
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
         // `lend` took these from a buffer, and the loan was struck off, so this happens once.
-        let buffer = Buffer { start, words, written: valid.max(loan.written) };
+        let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = Filled { content: Content::Whole(buffer), valid };
         if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }

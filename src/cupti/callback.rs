@@ -72,6 +72,9 @@ pub trait Tracer: 'static {
 }
 
 /// An API call that begins or is over.
+///
+/// The one that a [`Tracer`] is handed lies in the frame of the function that CUPTI called: frames further in
+/// are ours.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What it does.

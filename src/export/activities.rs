@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Work};
 
-const HEADER: [&str; 33] = [
+const HEADER: [&str; 34] = [
     "kind",
     "name",
     "correlation",
@@ -43,6 +43,7 @@ const HEADER: [&str; 33] = [
     "to_device",
     "value",
     "async",
+    "copies",
     "stack",
     "launch_ns",
     "launch_duration_ns",
@@ -146,7 +147,7 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    /// From `grid_x` to `async`.
+    /// From `grid_x` to `copies`.
     fn detail(&mut self, detail: &Detail) {
         match detail {
             Detail::Kernel(kernel) => {
@@ -154,7 +155,7 @@ impl<W: Write> ActivityTable<W> {
                 self.field(kernel.registers);
                 self.field(kernel.static_shared);
                 self.field(kernel.dynamic_shared);
-                self.blank(6);
+                self.blank(7);
             }
             Detail::Copy(copy) => {
                 self.blank(9);
@@ -164,6 +165,7 @@ impl<W: Write> ActivityTable<W> {
                 self.option(copy.peers.map(|(_, to)| to.0));
                 self.blank(1);
                 self.field(u8::from(copy.is_async));
+                self.field(copy.copies);
             }
             Detail::Graph => self.blank(15),
             Detail::Set(set) => {
@@ -172,6 +174,7 @@ impl<W: Write> ActivityTable<W> {
                 self.blank(2);
                 self.field(set.value);
                 self.field(u8::from(set.is_async));
+                self.blank(1);
             }
         }
     }
@@ -218,7 +221,7 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.field("launch");
         self.blank(1);
         self.field(id.0);
-        self.blank(25);
+        self.blank(26);
         self.launched(launched);
         self.blank(1);
         self.field(Missing::Pending.word());

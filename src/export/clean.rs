@@ -9,7 +9,7 @@
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
 /// | nothing, or blanks only | `?` | readers drop empty frames |
-pub(super) fn frame(name: &str) -> String {
+pub(crate) fn frame(name: &str) -> String {
     let mut clean = text(name).replace(';', ":");
     if clean.starts_with('#') {
         clean.insert(0, '_');

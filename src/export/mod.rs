@@ -6,12 +6,32 @@
 //! the subtitle in pictures, as rows in tables.
 
 mod activities;
+#[cfg(feature = "cli")]
+mod callers;
+#[cfg(feature = "cli")]
+mod chrome;
 mod clean;
+#[cfg(feature = "cli")]
+mod cupti_text;
+#[cfg(feature = "cli")]
+mod extended;
 mod flame;
 mod folded;
 mod leaf;
 mod missing;
+#[cfg(feature = "cli")]
+mod parquet;
+#[cfg(feature = "cli")]
+mod perfetto;
+#[cfg(feature = "cli")]
+mod pprof;
+#[cfg(feature = "cli")]
+mod sbt;
+#[cfg(feature = "cli")]
+mod speedscope;
 mod stack;
+#[cfg(feature = "cli")]
+mod stacks;
 mod svg;
 mod table;
 
@@ -19,8 +39,26 @@ mod table;
 mod tests;
 
 pub use activities::ActivityTable;
+#[cfg(feature = "cli")]
+pub use chrome::write_chrome;
+#[cfg(feature = "cli")]
+pub(crate) use clean::frame as clean_frame;
+#[cfg(feature = "cli")]
+pub use cupti_text::write_cupti_text;
+#[cfg(feature = "cli")]
+pub use extended::write_extended;
 pub use folded::{FoldedOptions, write_folded, write_idle_folded};
 pub use leaf::name as work_name;
+#[cfg(feature = "cli")]
+pub use parquet::write_parquet;
+#[cfg(feature = "cli")]
+pub use perfetto::write_perfetto;
+#[cfg(feature = "cli")]
+pub use pprof::write_pprof;
+#[cfg(feature = "cli")]
+pub use sbt::write_sbt;
+#[cfg(feature = "cli")]
+pub use speedscope::write_speedscope;
 pub use stack::stack_names;
 pub use svg::{SvgOptions, write_idle_svg, write_svg};
 pub use table::write_csv;

@@ -156,12 +156,13 @@ fn losses(profile: &Profile, text: &mut String) {
     }
 }
 
-/// One line that says how long the GPUs were idle, and why.
+/// One line that says how long the GPUs were idle, and which share of that has which cause.
 fn idle_subtitle(profile: &Profile) -> String {
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
     let gpus = if times.len() == 1 { "1 GPU".to_owned() } else { format!("{} GPUs", times.len()) };
-    let mut text = format!("{} idle of {} on {gpus}", human(sum(|t| t.idle)), human(sum(|t| t.window)));
+    let idle = sum(|t| t.idle);
+    let mut text = format!("{} idle of {} on {gpus}", human(idle), human(sum(|t| t.window)));
     let of = |wanted: &dyn Fn(Idle) -> bool| {
         let samples = profile.idle().iter().filter(|sample| wanted(sample.idle));
         samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.nanos))
@@ -173,7 +174,7 @@ fn idle_subtitle(profile: &Profile) -> String {
         (of(&|idle| idle == Idle::Closing), "after the last"),
     ];
     for (nanos, what) in causes.into_iter().chain(edges).filter(|(nanos, _)| *nanos > 0) {
-        let _ = write!(text, ", {} {what}", human(nanos));
+        let _ = write!(text, ", {:.1} % {what}", 100.0 * nanos as f64 / idle as f64);
     }
     let late = sum(|t| t.late_count);
     if late > 0 {

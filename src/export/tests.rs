@@ -432,11 +432,11 @@ fn every_activity_has_a_row_with_all_its_ids() {
         Row::Activity(set(3, 32, 140, 145)),
     ]);
     let expected = [
-        "kernel,GEMM,5,0,1,7,,100,110,10,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,11,50,5,,",
-        "kernel,,6,0,1,7,,120,0,,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,60,5,,no_launch_stack timestamp_not_collected",
-        "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,11,50,5,,",
-        "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,,launched_before_recording",
-        "launch,,7,,,,,,,,,,,,,,,,,,,,,,,,,,12,70,5,,launch_pending",
+        "kernel,GEMM,5,0,1,7,,100,110,10,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,11,50,5,,",
+        "kernel,,6,0,1,7,,120,0,,0,0,0,4,1,1,32,1,1,16,0,0,,,,,,,,,60,5,,no_launch_stack timestamp_not_collected",
+        "copy,HtoD,5,0,1,7,,130,131,1,64,0,0,,,,,,,,,,pageable,device,,,,1,1,11,50,5,,",
+        "set,memset,3,0,1,7,,140,145,5,32,0,0,,,,,,,,,,,device,,,0,0,,,,,,launched_before_recording",
+        "launch,,7,,,,,,,,,,,,,,,,,,,,,,,,,,,12,70,5,,launch_pending",
     ];
     assert_eq!(lines[1..], expected);
 }
@@ -513,6 +513,8 @@ fn idle() -> Profile {
         idle,
         late: 7 * late_count,
         late_count,
+        early: 0,
+        early_count: 0,
         first: Nanos(1),
         last: Nanos(2),
     };
@@ -546,7 +548,8 @@ main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
 ";
     assert_eq!(String::from_utf8(out).unwrap(), expected);
     let mut out = Vec::new();
-    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count }, &mut out).unwrap();
+    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count, ..FoldedOptions::default() }, &mut out)
+        .unwrap();
     assert!(String::from_utf8(out).unwrap().contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
 }
 
@@ -555,9 +558,9 @@ fn the_picture_of_idle_time_says_how_long_and_why() {
     let mut out = Vec::new();
     write_idle_svg(&idle(), &SvgOptions::idle(), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
-    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 4.000 ms host late, 9.000 us launch latency, 30 ns \
-                    dependency or sync, 2.000 ms before the first work, 520 ns after the last, 3 activities \
-                    came too late to count as busy";
+    let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 66.6 % host late, 0.1 % launch latency, 0.0 % dependency \
+                    or sync, 33.3 % before the first work, 0.0 % after the last, 3 activities came too late to \
+                    count as busy";
     assert!(text.contains(expected), "{text}");
     let mut out = Vec::new();
     write_idle_svg(&Sketch::new().done(), &SvgOptions::idle(), &mut out).unwrap();

@@ -1,18 +1,25 @@
 //! Reads what other tools wrote: traces of torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and
 //! others become one stream of [`Event`]s, in file order, with times as exact nanoseconds.
 //!
-//! [`open`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]. Nothing
-//! is kept here: files may be larger than memory. What belongs together (a GPU operation and the call that
-//! launched it) is found by `explain`; this module only says what stands in the file.
+//! [`open`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]; nothing is
+//! kept, files may be larger than memory. [`rows`] finds out what belongs together (a GPU operation, the
+//! call that launched it, what that thread was in) and makes of it the rows that our own capture makes.
 
 pub mod json;
 
+mod cupti_text;
 mod folded;
 mod gzip;
 mod kind;
 mod lines;
+mod link;
 mod model;
+mod nsys;
 mod open;
+mod rocprof;
+mod rows;
+mod sbt;
+mod stack;
 mod text;
 
 pub use json::Seen;
@@ -21,6 +28,7 @@ pub use model::{
     ThreadName, Wants,
 };
 pub use open::{Kind, Opened, Options, open};
+pub use rows::{Collect, Linked, rows};
 pub use text::Text;
 
 /// A number of microseconds as people write it, in nanoseconds; `None` where it is no number.

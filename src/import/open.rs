@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufReader, Cursor, Read};
+use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::gzip::{self, Unzip};
 use super::json::{self, Seen};
-use super::{Fork, Sink, folded, kind};
+use super::{Fork, Sink, cupti_text, folded, kind, nsys, rocprof, sbt};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What kind of trace a file is.
@@ -213,13 +213,29 @@ impl Opened {
         }
     }
 
+    /// Hands the (inflated) bytes to `read`, for formats that are no events.
+    pub(crate) fn bytes<T: Send>(
+        self,
+        options: &Options,
+        read: impl FnOnce(&mut dyn BufRead) -> Result<T>,
+    ) -> Result<T> {
+        let size = options.buffer;
+        match self.source {
+            Source::File(input) => read(&mut BufReader::with_capacity(size, Told { input, options })),
+            Source::Pipe { head } => {
+                let input = Cursor::new(head).chain(std::io::stdin().lock());
+                read(&mut BufReader::with_capacity(size, Told { input, options }))
+            }
+            Source::Gzip { head, rest } => rest.piped(options, |rest| {
+                read(&mut BufReader::with_capacity(size, Cursor::new(head).chain(rest)))
+            }),
+        }
+    }
+
     fn read_with(self, options: &Options, sink: &mut impl Sink) -> Result<Seen> {
         let Self { path, kind, source, .. } = self;
         match source {
-            Source::File(file) if kind == Kind::Nsys => {
-                drop(file);
-                Err(Error::new(ErrorKind::State, format!("{} cannot be read yet", path.display())))
-            }
+            Source::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
             Source::File(file) => read_kind(kind, Told { input: file, options }, options, sink),
             Source::Pipe { head } => {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
@@ -233,11 +249,22 @@ impl Opened {
 }
 
 fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Sink) -> Result<Seen> {
+    if kind == Kind::Chrome {
+        return json::read(input, options.reading(), sink);
+    }
+    let input = BufReader::with_capacity(options.buffer, input);
     match kind {
-        Kind::Chrome => json::read(input, options.reading(), sink),
-        Kind::Folded => folded::read(BufReader::with_capacity(options.buffer, input), sink),
-        Kind::ExtendedFolded => folded::read_extended(BufReader::with_capacity(options.buffer, input), sink),
-        _ => Err(Error::new(ErrorKind::State, "cannot be read yet")),
+        Kind::Rocprof => rocprof::read(input, sink),
+        Kind::CuptiText => cupti_text::read(input, sink),
+        Kind::Folded => folded::read(input, sink),
+        Kind::ExtendedFolded => folded::read_extended(input, sink),
+        Kind::Sbt => sbt::read(input, sink),
+        Kind::Nsys => {
+            Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))
+        }
+        Kind::Recording | Kind::Chrome => {
+            Err(Error::new(ErrorKind::Format, "is a gpuflame recording, which has rows and no events"))
+        }
     }
 }
 

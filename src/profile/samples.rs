@@ -124,6 +124,11 @@ pub struct DeviceTime {
     pub late: u64,
     /// How many such activities there were.
     pub late_count: u64,
+    /// By how much an activity began before the call that launched it, at most: so far at least is the
+    /// device's clock behind the host's.
+    pub early: u64,
+    /// How many such activities there were.
+    pub early_count: u64,
     /// When the first recorded activity began.
     pub first: Nanos,
     /// When the last one ended.

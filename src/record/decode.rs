@@ -239,7 +239,7 @@ fn copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
     let (from, to) = (MemoryKind(fields.u16()?), MemoryKind(fields.u16()?));
     let (bytes, is_async) = (fields.u64()?, fields.u8()? != 0);
     let peers = fields.option()?.zip(fields.option()?).map(|(from, to)| (DeviceId(from), DeviceId(to)));
-    Some(CopyDetail { kind, from, to, peers, bytes, is_async })
+    Some(CopyDetail { kind, from, to, peers, bytes, is_async, copies: fields.u32()? })
 }
 
 fn set(fields: &mut Fields<'_>) -> Option<SetDetail> {

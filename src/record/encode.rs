@@ -23,6 +23,7 @@
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
+//!                     copies:u32
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
 //!            | 3:u8                                                             a whole graph
 //! option    := is_there:u8 value:u32
@@ -183,6 +184,7 @@ fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
             out.u8(1).u8(copy.kind.0).u16(copy.from.0).u16(copy.to.0).u64(copy.bytes);
             out.u8(u8::from(copy.is_async));
             out.option(copy.peers.map(|(from, _)| from.0)).option(copy.peers.map(|(_, to)| to.0));
+            out.u32(copy.copies);
         }
         Detail::Set(set) => {
             out.u8(2).u16(set.memory.0).u32(set.value).u64(set.bytes).u8(u8::from(set.is_async));

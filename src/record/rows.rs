@@ -271,6 +271,8 @@ pub struct CopyDetail {
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
+    /// How many copies it is: more than one where the driver made one of a batch.
+    pub copies: u32,
 }
 
 /// A fill.

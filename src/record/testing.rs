@@ -38,8 +38,8 @@ pub(crate) fn named(name: u32, mut activity: Activity) -> Activity {
 
 /// A copy on device 0.
 pub(crate) fn copy(correlation: u32, kind: CopyKind, bytes: u64, start: u64, end: u64) -> Activity {
-    let detail =
-        CopyDetail { kind, from: MemoryKind(1), to: MemoryKind(3), peers: None, bytes, is_async: true };
+    let (from, to) = (MemoryKind(1), MemoryKind(3));
+    let detail = CopyDetail { kind, from, to, peers: None, bytes, is_async: true, copies: 1 };
     Activity { detail: Detail::Copy(detail), ..kernel(correlation, start, end) }
 }
 

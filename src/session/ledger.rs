@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-use crate::capture::{self, Cost};
+use crate::capture::{self, Cost, Verified};
 use crate::profile::{Cause, DeviceTime, Idle, Profile, StreamUse, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
@@ -35,6 +35,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
     lines.push(cost(capture::cost(), held));
+    lines.extend(verified(capture::verified()));
     lines.extend(
         report.renamed.iter().map(|rename| {
             format!("{} exists; wrote {} instead", rename.taken.display(), rename.used.display())
@@ -87,6 +88,12 @@ fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
         lines.push(format!(
             "{gpu} late: {} activities came too late to count as busy, {} ns",
             time.late_count, time.late
+        ));
+    }
+    if time.early_count > 0 {
+        lines.push(format!(
+            "{gpu} clock: {} activities began before their launch, by up to {} ns; causes of idle time may be wrong",
+            time.early_count, time.early
         ));
     }
     lines
@@ -149,6 +156,17 @@ fn top(profile: &Profile) -> Vec<String> {
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
     kernels.iter().take(TOP).enumerate().map(line).collect()
+}
+
+/// What was found by taking stacks again, where that was asked for.
+fn verified(verified: Verified) -> Option<String> {
+    let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
+    (stacks > 0).then(|| {
+        format!(
+            "verified: {stacks} stacks taken again, {unlike_plain} unlike a walk of every frame, {unlike_libgcc} \
+             unlike libgcc's"
+        )
+    })
 }
 
 fn cost(cost: Cost, held: usize) -> String {

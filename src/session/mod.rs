@@ -208,6 +208,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
     process::stay_loaded();
     crate::capture::refill();
     unwind::prepare();
+    capture::verify_every(settings.verify);
     events::listen(on_event);
     let api = cupti::subscribe::<Capture>(&cupti::Options {
         library: settings.cupti.clone(),

@@ -15,12 +15,12 @@ mod modules;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 pub use demangle::kernel_name;
 
 use crate::profile::{FrameId, Profile, StringId};
-use crate::record::{Frame, FrameKind, LabelId, Module, hash_one};
+use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, hash_one};
 use files::{Files, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleMap;
@@ -51,6 +51,8 @@ struct Named {
     names: Vec<Called>,
     origin: Origin,
     is_label: bool,
+    /// Its file was not asked, since nobody sees the frame; see [`Symbolizer::name_seen`].
+    is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,10 +73,11 @@ impl Symbolizer {
     pub fn name(&mut self, profile: &mut Profile) {
         self.name_kernels(profile);
         self.name_frames(profile);
+        self.name_seen(profile);
         self.name_stacks(profile);
     }
 
-    /// How many frames of code have no symbol.
+    /// How many frames of code have no symbol, of those that were looked up: the ones that may be seen.
     pub fn misses(&self) -> u64 {
         self.misses
     }
@@ -100,48 +103,61 @@ impl Symbolizer {
     fn name_frames(&mut self, profile: &mut Profile) {
         let known = self.frames.len();
         let frames = profile.frames()[known..].to_vec();
-        let found = find_symbols(&frames, profile.modules());
+        let internal = self.options.internal_frames;
+        let found = find_symbols(&frames, profile.modules(), |origin| internal || origin == Origin::Code);
         self.frames.extend(found.into_iter().map(|found| {
-            self.misses += u64::from(matches!(&found, Found::Code { symbols, .. } if symbols.is_empty()));
+            self.misses += u64::from(found.is_miss());
             name_frame(profile, found)
         }));
+    }
+
+    /// Names those frames of the C and C++ runtimes that somebody sees. Nearly all of them are start code, and
+    /// libc's debug information, where it is installed, takes 40 ms to read.
+    fn name_seen(&mut self, profile: &mut Profile) {
+        let mut seen = BTreeSet::new();
+        for context in profile.contexts() {
+            if profile.shown(context).is_none() {
+                let shown = self.shown(profile, context).into_iter().map(|(frame, _)| frame);
+                seen.extend(shown.filter(|frame| self.frames[*frame].is_hidden));
+            }
+        }
+        let seen: Vec<usize> = seen.into_iter().collect();
+        let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
+        for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile.modules(), |_| true)) {
+            self.misses += u64::from(found.is_miss());
+            self.frames[at] = name_frame(profile, found);
+        }
     }
 
     fn name_stacks(&mut self, profile: &mut Profile) {
         for context in profile.contexts() {
             if profile.shown(context).is_none() {
-                let stack = profile.context(context).expect("it was listed").stack;
-                let frames: Vec<FrameId> = profile.stack(stack).collect();
-                let shown = self.shown(profile, frames.into_iter().rev());
+                let shown: Vec<_> = self.shown(profile, context).into_iter().map(|(_, text)| text).collect();
                 profile.set_shown(context, shown);
             }
         }
     }
 
-    /// The names to show for a stack, root first.
-    fn shown(&self, profile: &Profile, root_first: impl Iterator<Item = FrameId>) -> Vec<StringId> {
+    /// The frames to show for a stack, root first, by their position and name.
+    fn shown(&self, profile: &Profile, context: ContextId) -> Vec<(usize, StringId)> {
+        let stack = profile.context(context).expect("it was listed").stack;
+        let frames: Vec<FrameId> = profile.stack(stack).collect();
         let mut names = Vec::new();
-        for frame in root_first {
-            let named = &self.frames[frame.index()];
-            names.extend(named.names.iter().map(|&called| (called, named.origin, named.is_label)));
+        for frame in frames.into_iter().rev().map(FrameId::index) {
+            names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
         }
         if self.options.internal_frames {
-            return names.into_iter().map(|(called, ..)| called.text).collect();
+            return names.into_iter().map(|(frame, called)| (frame, called.text)).collect();
         }
         let strings = profile.strings();
-        let to_fold = |&(called, origin, is_label): &(Called, Origin, bool)| Name {
-            text: strings.get(called.text),
-            origin,
-            is_label,
-            is_kernel: !is_label && self.kernels.contains(&called.symbol),
+        let to_fold = |&(frame, called): &(usize, Called)| {
+            let &Named { origin, is_label, .. } = &self.frames[frame];
+            let is_kernel = !is_label && self.kernels.contains(&called.symbol);
+            Name { text: strings.get(called.text), origin, is_label, is_kernel }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
-        names
-            .into_iter()
-            .zip(shown)
-            .filter(|(_, shown)| *shown)
-            .map(|((called, ..), _)| called.text)
-            .collect()
+        let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
+        shown.map(|((frame, called), _)| (frame, called.text)).collect()
     }
 }
 
@@ -149,7 +165,8 @@ impl Symbolizer {
 enum Found {
     Label(LabelId),
     Code {
-        symbols: Symbols,
+        /// `None`: the file was not asked.
+        symbols: Option<Symbols>,
         /// The position of the module and the address in its file.
         module: Option<(usize, u64)>,
         address: u64,
@@ -157,8 +174,15 @@ enum Found {
     Unknown(u8),
 }
 
-/// Asks each file once, for all of its addresses.
-fn find_symbols(frames: &[Frame], modules: &[Module]) -> Vec<Found> {
+impl Found {
+    /// Whether it is code that has no symbol.
+    fn is_miss(&self) -> bool {
+        matches!(self, Self::Code { symbols: Some(symbols), .. } if symbols.is_empty())
+    }
+}
+
+/// Asks each file once, for all of its addresses; but none of an origin that is not asked for.
+fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
     let map = ModuleMap::new(modules);
     let mut by_module: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
     let mut found: Vec<Found> = Vec::with_capacity(frames.len());
@@ -168,10 +192,11 @@ fn find_symbols(frames: &[Frame], modules: &[Module]) -> Vec<Found> {
             FrameKind::Unknown(tag) => Found::Unknown(tag),
             FrameKind::Native { address, epoch } => {
                 let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
-                if let Some((module, in_file)) = module {
+                let is_asked = module.is_none_or(|(module, _)| is_asked(Origin::of(&modules[module].path)));
+                if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                Found::Code { symbols: Symbols::new(), module, address }
+                Found::Code { symbols: is_asked.then(Symbols::new), module, address }
             }
         });
     }
@@ -180,7 +205,7 @@ fn find_symbols(frames: &[Frame], modules: &[Module]) -> Vec<Found> {
         let addresses: Vec<u64> = asked.iter().map(|&(_, address)| address).collect();
         for ((at, _), answer) in asked.iter().zip(files.symbols(&modules[module], &addresses)) {
             if let Found::Code { symbols, .. } = &mut found[*at] {
-                *symbols = answer;
+                *symbols = Some(answer);
             }
         }
     }
@@ -203,21 +228,23 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
         Found::Code { module: Some((at, in_file)), symbols, .. } => {
             let path = &profile.modules()[at].path;
             let origin = Origin::of(path);
+            let is_hidden = symbols.is_none();
+            let symbols = symbols.unwrap_or_default();
             if symbols.is_empty() {
                 let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
                 let file = file.strip_suffix(" (deleted)").unwrap_or(file);
-                return one_name(profile, &format!("{file}+0x{in_file:x}"), origin);
+                return Named { is_hidden, ..one_name(profile, &format!("{file}+0x{in_file:x}"), origin) };
             }
             let mut call = |symbol: &String| Called {
                 text: profile.intern(&demangle::function_name(symbol)),
                 symbol: hash_one(symbol.as_str()),
             };
-            Named { names: symbols.iter().map(&mut call).collect(), origin, is_label: false }
+            Named { names: symbols.iter().map(&mut call).collect(), origin, is_label: false, is_hidden }
         }
     }
 }
 
 fn one_name(profile: &mut Profile, text: &str, origin: Origin) -> Named {
     let called = Called { text: profile.intern(text), symbol: hash_one(text) };
-    Named { names: vec![called], origin, is_label: false }
+    Named { names: vec![called], origin, is_label: false, is_hidden: false }
 }

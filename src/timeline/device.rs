@@ -18,6 +18,11 @@ pub(super) enum Charge {
     Closing,
 }
 
+/// Stretches that may wait at first: 2 MiB.
+const ROOM: usize = 1 << 16;
+/// At most: 16 MiB, for fifty threads whose buffers of 10,000 records come one after another.
+pub(super) const MOST_ROOM: usize = 1 << 19;
+
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) id: DeviceId,
@@ -26,6 +31,12 @@ pub(super) struct Device {
     /// Work that was launched outside: it keeps the device busy, but only the part of it that runs inside
     /// a window is anybody's business.
     outside: Stretches,
+    /// How many stretches of each may wait.
+    room: usize,
+    /// The latest end so far.
+    newest: u64,
+    /// By how much an activity came too late to be in order, at most: since stretches last left, and before.
+    disorder: [u64; 2],
     pub(super) streams: Streams,
     /// Everything before is accounted for; `None`: nothing is.
     cursor: Option<u64>,
@@ -35,6 +46,8 @@ pub(super) struct Device {
     beyond: u64,
     late: u64,
     late_count: u64,
+    early: u64,
+    early_count: u64,
     first: u64,
     last: u64,
 }
@@ -45,6 +58,9 @@ impl Device {
             id,
             recorded: Stretches::default(),
             outside: Stretches::default(),
+            room: ROOM,
+            newest: 0,
+            disorder: [0; 2],
             streams: Streams::default(),
             cursor: None,
             busy: 0,
@@ -52,6 +68,8 @@ impl Device {
             beyond: 0,
             late: 0,
             late_count: 0,
+            early: 0,
+            early_count: 0,
             first: u64::MAX,
             last: 0,
         }
@@ -69,35 +87,56 @@ impl Device {
         let stretch = Stretch { start: from, call, end };
         let is_outside = call.caller == Caller::OUTSIDE;
         let waiting = if is_outside { &mut self.outside } else { &mut self.recorded };
-        if from < end && !waiting.add(stretch) {
+        if from < end && !waiting.add(stretch, self.room) {
             return false;
         }
+        self.newest = self.newest.max(end);
+        self.disorder[0] = self.disorder[0].max(self.newest - start);
         if !is_outside {
             self.first = self.first.min(start);
             self.last = self.last.max(end);
             self.late = self.late.saturating_add(from - start);
             self.late_count += u64::from(from > start);
+            let early = call.time.saturating_sub(start);
+            self.early = self.early.max(early);
+            self.early_count += u64::from(early > 0);
         }
         true
     }
 
-    /// Accounts for the older half of what waits.
+    /// Makes room: accounts for what is so old that nothing before it can be expected any more, up to half
+    /// of what waits. Where that is less than a quarter the room grows, as long as it may.
     pub(super) fn make_room(&mut self, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
-        if let Some(time) = self.recorded.horizon().max(self.outside.horizon()) {
-            self.account(time, windows, charge);
+        let is_recorded = self.recorded.len() >= self.outside.len();
+        let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
+        fullest.merge();
+        let waiting = fullest.len();
+        if waiting <= self.room / 2 {
+            return;
         }
+        let [now, before] = self.disorder;
+        let settled = self.newest.saturating_sub(now.max(before).saturating_mul(2));
+        let leaving = fullest.count_before(settled).min(waiting / 2);
+        if leaving < waiting / 4 && self.room < MOST_ROOM {
+            self.room *= 2;
+            return;
+        }
+        let time = fullest.start_of(leaving.max(waiting / 4));
+        self.disorder = [0, now];
+        self.account(time, windows, charge);
     }
 
     /// Accounts for everything that began before `time`.
     pub(super) fn account(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
         let mut stretches = self.recorded.take_before(time);
-        for outside in self.outside.take_before(time) {
-            if windows.any() {
+        let outside = self.outside.take_before(time);
+        if windows.any() && !outside.is_empty() {
+            for outside in outside {
                 let inside = windows.parts(outside.start, outside.end);
                 stretches.extend(inside.map(|(start, end)| Stretch { start, end, ..outside }));
             }
+            merge(&mut stretches);
         }
-        merge(&mut stretches);
         for stretch in &stretches {
             let first = if windows.any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
@@ -171,6 +210,8 @@ impl Device {
             idle: self.idle,
             late: self.late,
             late_count: self.late_count,
+            early: self.early,
+            early_count: self.early_count,
             first: Nanos(self.first),
             last: Nanos(self.last),
         })

@@ -1,16 +1,11 @@
 //! When a device was busy: the union of the times of its activities, in one pass and bounded space.
 //!
 //! Activities arrive roughly in order, but the tracer's buffers are unordered among each other, so the
-//! newest stretches of busy time wait here until there are [`ROOM`] of them; then the older half leaves.
+//! newest stretches of busy time wait here until there is no more room; then the older ones leave.
 //! Unordered stretches wait in one vector that is sorted when it is full, which costs less for each
 //! activity than any ordered map: the sort finds the ordered runs that the tracer's buffers are.
 
 use crate::record::ContextId;
-
-/// Stretches that wait: 2 MiB for each device that did anything, twice that while they are sorted.
-pub(super) const ROOM: usize = 1 << 16;
-/// How many of them stay when there is no more room: the reorder horizon.
-const HORIZON: usize = ROOM / 2;
 
 /// Time in which a device was busy without a pause.
 ///
@@ -24,7 +19,8 @@ pub(super) struct Stretch {
     pub(super) end: u64,
 }
 
-const _: () = assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 of them wait for each device");
+const _: () =
+    assert!(size_of::<Stretch>() == 32, "a stretch grew: 65,536 of them or more wait for each device");
 
 /// The call that launched a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,8 +53,8 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    /// Adds one that is not empty. False: there is no room, and some must leave first.
-    pub(super) fn add(&mut self, new: Stretch) -> bool {
+    /// Adds one that is not empty. False: there are `room` already, and some must leave first.
+    pub(super) fn add(&mut self, new: Stretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
             && new.start <= newest.end
@@ -66,26 +62,37 @@ impl Stretches {
             newest.end = newest.end.max(new.end);
             return true;
         }
-        let has_room = self.waiting.len() < ROOM;
+        let has_room = self.waiting.len() < room;
         if has_room {
             self.waiting.push(new);
         }
         has_room
     }
 
-    /// Sorts, and says when the younger half begins; `None`: half of the room is free.
-    pub(super) fn horizon(&mut self) -> Option<u64> {
+    /// Sorts, and makes one of those that touch.
+    pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
-        let leaving = self.waiting.len().checked_sub(HORIZON)?;
-        self.waiting.get(leaving).map(|first| first.start)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How many of those that are merged begin before `time`.
+    pub(super) fn count_before(&self, time: u64) -> usize {
+        self.waiting.partition_point(|stretch| stretch.start < time)
+    }
+
+    /// When the one at `position` begins.
+    pub(super) fn start_of(&self, position: usize) -> u64 {
+        self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
     /// Takes out what lies before `time`, in order. What begins before and ends after is cut in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<Stretch> {
         merge(&mut self.waiting);
-        let leaving = self.waiting.partition_point(|stretch| stretch.start < time);
-        let mut left = self.waiting.split_off(leaving);
-        std::mem::swap(&mut left, &mut self.waiting);
+        let leaving = self.count_before(time);
+        let mut left: Vec<_> = self.waiting.drain(..leaving).collect();
         if let Some(last) = left.last_mut()
             && last.end > time
         {

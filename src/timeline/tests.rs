@@ -390,6 +390,28 @@ fn what_is_nearly_in_order_is_exact_however_much_it_is() {
 }
 
 #[test]
+fn forty_threads_may_hand_in_ten_thousand_each_one_after_another() {
+    // Forty threads take turns; the tracer hands over a thread's buffer when it is full.
+    let (threads, records) = (40, 10_000);
+    let mut rows = vec![Row::Launch(launch(1, 11))];
+    for round in 0..4 {
+        for thread in 0..threads {
+            rows.extend((0..records).map(|at| {
+                let start = 1_000 + 10 * (thread + threads * (at + records * round));
+                Row::Activity(kernel(1, start, start + 7))
+            }));
+        }
+    }
+    let (mut join, mut timeline) = (Join::default(), Timeline::default());
+    rows.iter().for_each(|row| join.push(row, &mut timeline));
+    assert!(timeline.heap_bytes() <= 32 * device::MOST_ROOM + (1 << 20), "{}", timeline.heap_bytes());
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let time = only(&profile);
+    assert_eq!((time.busy, time.late_count), (7 * 4 * threads * records, 0));
+}
+
+#[test]
 fn what_comes_too_late_is_counted_and_bounds_the_error() {
     let mut rows = vec![Row::Launch(launch(1, 11))];
     rows.append(&mut steady(200_000));
@@ -434,6 +456,20 @@ fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
     timeline.fill(&mut profile);
     let times: Vec<_> = profile.times().iter().map(|t| (t.window, t.busy, t.idle)).collect();
     assert_eq!(times, [(9_000_100, 3_000_000, 6_000_100), (9_000_100, 10, 9_000_090)]);
+}
+
+#[test]
+fn a_clock_that_is_behind_shows() {
+    let rows = [
+        Row::Launch(Launch { time: Nanos(5_000), ..launch(1, 11) }),
+        Row::Launch(Launch { time: Nanos(9_000), ..launch(2, 11) }),
+        Row::Launch(Launch { time: Nanos(9_500), ..launch(3, 11) }),
+        Row::Activity(kernel(1, 5_000, 5_100)),
+        Row::Activity(kernel(2, 8_400, 8_500)),
+        Row::Activity(kernel(3, 9_499, 9_600)),
+    ];
+    let time = only(&account(&rows, Limits::default()));
+    assert_eq!((time.early, time.early_count), (600, 2));
 }
 
 #[test]

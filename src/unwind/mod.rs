@@ -29,6 +29,8 @@ mod memory;
 mod modules;
 mod notes;
 pub mod tls;
+mod verify;
+mod watch;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -42,6 +44,7 @@ use portable as engine;
 
 pub use memory::bytes_held;
 pub use modules::ModuleMap;
+pub use verify::{Verdict, Verifier};
 
 /// The most frames of one stack that are kept. The root of a deeper stack is cut off.
 pub const MAX_FRAMES: usize = 1024;
@@ -114,8 +117,8 @@ impl Unwinder {
         Some(Self { engine: engine::Owned::new()? })
     }
 
-    /// Whether every capture asks the loader if objects were unloaded: about 12 ns each, and a short
-    /// loader lock. Default: no; see [`poll`].
+    /// Whether every capture looks if objects were unloaded: two loads of the loader's own counters where
+    /// they are known (glibc), else about 12 ns and a short loader lock. Default: no; see [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }

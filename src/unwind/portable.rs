@@ -101,7 +101,7 @@ impl Owned {
 
     fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {
         self.is_busy = true;
-        let counts = if self.checks_every_capture { loader::poll() } else { loader::latest() };
+        let counts = if self.checks_every_capture { loader::current() } else { loader::latest() };
         if self.known != Some(counts) {
             self.learn(counts);
         }

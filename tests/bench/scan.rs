@@ -18,6 +18,9 @@ use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
 
 const ROUNDS: usize = 5;
 
+/// A name, and what reads the trace and gives a number that depends on all of it.
+type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
+
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -30,7 +33,7 @@ fn main() {
     println!("{}: {} bytes", plain.display(), plain.metadata().unwrap().len());
     let one = Options { threads: 1, ..Options::default() };
     let two = Options::default();
-    let mut readers: Vec<(&str, Box<dyn Fn() -> u64>)> = vec![
+    let mut readers: Vec<Reader<'_>> = vec![
         ("read(2) only", Box::new(|| read_only(&plain))),
         ("scan, 1 thread", Box::new(|| scan(&plain, &one))),
         ("scan, 2 threads", Box::new(|| scan(&plain, &two))),

@@ -49,6 +49,20 @@ pub fn recording(folder: &Path) -> PathBuf {
     path
 }
 
+/// The same with its activities in the opposite order, as another buffer order would have it.
+pub fn backwards() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut activities = Vec::new();
+    rows(&mut |row| match row {
+        Row::Activity(activity) => activities.push(*activity),
+        Row::Window { edge: WindowEdge::Close, .. } => {}
+        _ => writer.row(row).unwrap(),
+    });
+    activities.iter().rev().for_each(|activity| writer.row(&Row::Activity(*activity)).unwrap());
+    writer.row(&Row::Window { edge: WindowEdge::Close, time: at(100) }).unwrap();
+    writer.finish().unwrap()
+}
+
 /// The recording.
 pub fn bytes() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -93,6 +107,7 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
         peers: None,
         bytes: 4096,
         is_async: true,
+        copies: 1,
     };
     let set = SetDetail { memory: MemoryKind(3), value: 0, bytes: 256, is_async: true };
     for (id, place, from, nanos, detail) in [

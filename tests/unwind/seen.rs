@@ -30,6 +30,15 @@ pub(crate) extern "C-unwind" fn look() {
     });
 }
 
+/// Only captures.
+#[allow(dead_code)]
+pub(crate) fn capture() {
+    UNWINDER.with_borrow_mut(|unwinder| {
+        let frames = unwinder.as_mut().expect("each test makes one").capture(Skip::None).frames;
+        assert!(!frames.is_empty());
+    });
+}
+
 pub(crate) fn use_new_unwinder(check_every_capture: bool) {
     unwind::prepare();
     let mut unwinder = Unwinder::new().expect("memory for an unwinder");

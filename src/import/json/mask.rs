@@ -110,6 +110,9 @@ impl Level for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use x86::Sse2;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
@@ -140,7 +143,7 @@ mod x86 {
 
     /// What every x86-64 processor has.
     #[derive(Clone, Copy)]
-    pub(super) struct Sse2;
+    pub(in super::super) struct Sse2;
 
     impl Level for Sse2 {
         #[inline(always)]

@@ -11,6 +11,7 @@
 
 mod cursor;
 mod dialect;
+pub(crate) mod document;
 mod fields;
 mod mask;
 pub(crate) mod number;

@@ -110,7 +110,7 @@ impl Engine {
     }
 
     fn capture_idle(&mut self, entry: &Entry) {
-        let mut counts = if self.checks_every_capture { loader::poll() } else { loader::latest() };
+        let mut counts = if self.checks_every_capture { loader::current() } else { loader::latest() };
         for _ in 0..ATTEMPTS {
             self.capture_once(entry, counts);
             // Rules of an older loader state may have been overwritten while we read them.

@@ -215,7 +215,7 @@ impl Walk<'_> {
     #[inline(never)]
     fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
-        let counts = loader::poll();
+        let counts = loader::current();
         loader::use_epoch();
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {

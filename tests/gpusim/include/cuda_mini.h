@@ -58,6 +58,35 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
                               size_t height, int kind, cudaStream_t stream);
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
                                 cudaStream_t stream);
+cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes);
+typedef struct cudaPitchedPtr {
+    void *ptr;
+    size_t pitch, xsize, ysize;
+} cudaPitchedPtr;
+typedef struct cudaExtent {
+    size_t width, height, depth;
+} cudaExtent;
+typedef struct cudaPos {
+    size_t x, y, z;
+} cudaPos;
+typedef struct cudaMemcpy3DParms {
+    void *srcArray;
+    cudaPos srcPos;
+    cudaPitchedPtr srcPtr;
+    void *dstArray;
+    cudaPos dstPos;
+    cudaPitchedPtr dstPtr;
+    cudaExtent extent;
+    int kind;
+} cudaMemcpy3DParms;
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *what);
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *what, cudaStream_t stream);
+/* As of CUDA 13; the attributes say nothing here. */
+cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
+                                 void *attributes, size_t *attribute_indices, size_t attribute_count,
+                                 cudaStream_t stream);
+cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height);
+cudaError_t cudaMemset3DAsync(cudaPitchedPtr to, int value, cudaExtent extent, cudaStream_t stream);
 cudaError_t cudaMemset(void *to, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 

@@ -64,7 +64,8 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
         WorkKind::Memcpy => {
             write_copy_head(work, &mut r);
             r.u32(44, work.record_correlation());
-            r.u64(88, 1); // copyCount
+            write_channel(work, 76, COPY_CHANNEL, &mut r);
+            r.u64(88, work.copies);
             write_node(work, 64, 72, 96, &mut r);
         }
         WorkKind::MemcpyP2p => {
@@ -75,6 +76,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
                 r.u32(offset + 4, peer.context);
             }
             r.u32(60, work.record_correlation());
+            write_channel(work, 84, COPY_CHANNEL, &mut r);
             r.u64(72, work.graph.node);
             r.u32(80, work.graph.graph);
         }
@@ -86,6 +88,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.put(48, u16::from(work.asynchronous).to_ne_bytes());
             r.put(50, (work.target as u16).to_ne_bytes());
             write_node(work, 64, 72, 88, &mut r);
+            write_channel(work, 76, COMPUTE_CHANNEL, &mut r);
         }
         WorkKind::Graph => {
             r.u32(4, work.record_correlation());
@@ -110,6 +113,7 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u32(92, work.record_correlation());
     r.u64(96, u64::from(work.correlation)); // gridId
     r.u64(104, name);
+    write_channel(work, 168, COMPUTE_CHANNEL, r);
     write_node(work, 144, 156, 232, r);
 }
 
@@ -129,6 +133,16 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
     r.u32(graph, work.graph.graph);
     r.u32(source, work.graph.source_graph);
     r.u64(source + 8, work.graph.source_node);
+}
+
+/// CUpti_ChannelType
+const COMPUTE_CHANNEL: u32 = 1;
+const COPY_CHANNEL: u32 = 2;
+
+/// The channel has the stream's number.
+fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
+    r.u32(offset, work.stream);
+    r.u32(offset + 4, kind);
 }
 
 /// Where the times stand: `start`, and 8 bytes later `end`.
@@ -246,6 +260,7 @@ mod tests {
             place: Place { device: 1, context: 2 },
             stream: 7,
             bytes: 4096,
+            copies: 1,
             start: 100,
             end: 250,
             enter: 5_000_000,

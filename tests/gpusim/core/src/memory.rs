@@ -180,6 +180,50 @@ impl End {
     }
 }
 
+/// CUDA_MEMCPY3D: 200 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Cuboid {
+    pub source: Corner,
+    pub target: Corner,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+/// One end of a [`Cuboid`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Corner {
+    pub position: [usize; 3],
+    pub level: usize,
+    /// As in [`End`].
+    pub kind: u32,
+    pub host: u64,
+    pub device: u64,
+    pub array: u64,
+    pub reserved: u64,
+    pub pitch: usize,
+    pub height: usize,
+}
+
+const _: () = assert!(size_of::<Cuboid>() == 200, "the driver API's size");
+
+impl Corner {
+    /// Where it lies, whichever field holds that.
+    pub fn address(&self) -> u64 {
+        if self.kind == 1 { self.host } else { self.device }
+    }
+
+    /// An end at an address of any kind.
+    pub fn unified(address: u64, pitch: usize, height: usize) -> Corner {
+        let (position, host, array, reserved) = ([0; 3], 0, 0, 0);
+        Corner { position, level: 0, kind: 4, host, device: address, array, reserved, pitch, height }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -134,6 +134,7 @@ pub struct Work {
     pub place: Place,
     pub stream: u32,
     pub bytes: u64,
+    pub copies: u64,
     pub start: u64,
     pub end: u64,
     /// CLOCK_REALTIME at the outermost API call's ENTER.

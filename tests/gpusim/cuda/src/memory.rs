@@ -4,7 +4,7 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::context::Context;
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
-use gpusim_core::memory::{self, Rectangle};
+use gpusim_core::memory::{self, Cuboid, Rectangle};
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::thread;
 use gpusim_core::work::{Copy, Memory, Place};
@@ -84,6 +84,36 @@ fn copy_2d(own: Default, stream: Handle, what: In<Rectangle>, asynchronous: bool
     let Rectangle { source, target, width, height } = what.get()?;
     let bytes = (width * height) as u64;
     copy(own, stream, target.address(), source.address(), bytes, asynchronous)
+}
+
+fn copy_3d(own: Default, stream: Handle, what: In<Cuboid>, asynchronous: bool) -> Result<(), CuError> {
+    let Cuboid { source, target, width, height, depth } = what.get()?;
+    let bytes = (width * height * depth) as u64;
+    copy(own, stream, target.address(), source.address(), bytes, asynchronous)
+}
+
+/// Several copies as one, as the real driver makes of those that it finds alike. Here all must go the same
+/// way, as the first does.
+fn copy_batch(
+    own: Default,
+    stream: Handle,
+    (targets, sources, sizes): (In<u64>, In<u64>, In<usize>),
+    count: usize,
+) -> Result<(), CuError> {
+    let stream = Stream::resolve(stream, own)?;
+    let (target, source) = (targets.get()?, sources.get()?);
+    let mut bytes = 0;
+    for at in 0..count {
+        bytes += In(sizes.0.wrapping_add(at)).get()? as u64;
+        let ends = (In(targets.0.wrapping_add(at)).get()?, In(sources.0.wrapping_add(at)).get()?);
+        if memory::direction(ends.0, ends.1) != memory::direction(target, source) {
+            return Err(INVALID_VALUE);
+        }
+    }
+    let direction = memory::direction(target, source);
+    let host = if direction == Copy::HtoD { source } else { target };
+    let order = Order::memcpy(direction, memory::kind_of(host), bytes, true);
+    gpu::submit(stream, Order { copies: count as u64, ..order })
 }
 
 fn current_device() -> Result<u32, CuError> {
@@ -169,6 +199,19 @@ driver_api! {
     cuMemcpy2DAsync_v2 @ 289 / cuMemcpy2DAsync_v2_ptsz @ 424 |own| (what: In<Rectangle>, stream: Handle) {
         copy_2d(own, stream, what, true)
     }
+
+    cuMemcpy3D_v2 @ 290 / cuMemcpy3D_v2_ptds @ 407 |own| (what: In<Cuboid>) {
+        copy_3d(own, null_mut(), what, false)
+    }
+
+    cuMemcpy3DAsync_v2 @ 291 / cuMemcpy3DAsync_v2_ptsz @ 425 |own| (what: In<Cuboid>, stream: Handle) {
+        copy_3d(own, stream, what, true)
+    }
+
+    cuMemcpyBatchAsync_v2 @ 796 / cuMemcpyBatchAsync_v2_ptsz @ 797 |own| (
+        targets: In<u64>, sources: In<u64>, sizes: In<usize>, count: usize, _attributes: Handle,
+        _attribute_indices: Handle, _attribute_count: usize, stream: Handle,
+    ) { copy_batch(own, stream, (targets, sources, sizes), count) }
 
     cuMemsetD8_v2 @ 249 / cuMemsetD8_v2_ptds @ 411 |own| (target: u64, value: u8, count: usize) {
         set(own, null_mut(), target, value.into(), count as u64, false)

@@ -4,7 +4,7 @@ use crate::link::Driver;
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE};
-use gpusim_core::memory::{End, Rectangle};
+use gpusim_core::memory::{Corner, Cuboid, End, Rectangle};
 use gpusim_core::stream::Default;
 
 /// cudaMemcpyKind
@@ -56,6 +56,49 @@ fn copy_async(
 fn primary(driver: &Driver, device: u32) -> Result<Handle, CuError> {
     let mut context = std::ptr::null_mut();
     check((driver.core.primary)(device, &mut context)).map(|()| context)
+}
+
+/// cudaPitchedPtr
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pitched {
+    address: u64,
+    pitch: usize,
+    _width: usize,
+    height: usize,
+}
+
+/// cudaExtent
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extent {
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// cudaMemcpy3DParms: 160 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy3d {
+    _source_array: u64,
+    _source_position: [usize; 3],
+    source: Pitched,
+    _target_array: u64,
+    _target_position: [usize; 3],
+    target: Pitched,
+    extent: Extent,
+    _kind: u32,
+}
+
+const _: () = assert!(size_of::<Copy3d>() == 160, "the runtime API's size");
+
+impl Copy3d {
+    fn cuboid(self) -> Cuboid {
+        let end = |it: Pitched| Corner::unified(it.address, it.pitch, it.height);
+        let Extent { width, height, depth } = self.extent;
+        Cuboid { source: end(self.source), target: end(self.target), width, height, depth }
+    }
 }
 
 runtime_api! {
@@ -149,6 +192,45 @@ runtime_api! {
         driver.context()?;
         let (source, target) = (End::unified(source, source_pitch), End::unified(target, target_pitch));
         check((driver.cuMemcpy2DAsync_v2)(In(&Rectangle { source, target, width, height }), stream(handle, own)))
+    }
+
+    cudaMemcpy3D @ 144 / cudaMemcpy3D_ptds @ 245 |driver, own| (what: In<Copy3d>) {
+        driver.context()?;
+        let what = what.get()?.cuboid();
+        let ptds = own == Default::PerThread;
+        check(if ptds { driver.cuMemcpy3D_v2_ptds } else { driver.cuMemcpy3D_v2 }(In(&what)))
+    }
+
+    cudaMemcpy3DAsync @ 145 / cudaMemcpy3DAsync_ptsz @ 246 |driver, own| (what: In<Copy3d>, handle: Handle) {
+        driver.context()?;
+        check((driver.cuMemcpy3DAsync_v2)(In(&what.get()?.cuboid()), stream(handle, own)))
+    }
+
+    cudaMemcpyBatchAsync @ 509 / cudaMemcpyBatchAsync_ptsz @ 510 |driver, own| (
+        targets: In<u64>, sources: In<u64>, sizes: In<usize>, count: usize, attributes: Handle,
+        attribute_indices: Handle, attribute_count: usize, handle: Handle,
+    ) {
+        driver.context()?;
+        let attributes = (attributes, attribute_indices, attribute_count);
+        check((driver.cuMemcpyBatchAsync_v2)(
+            targets, sources, sizes, count, attributes.0, attributes.1, attributes.2, stream(handle, own),
+        ))
+    }
+
+    cudaMemset3D @ 142 / cudaMemset3D_ptds @ 243 |driver, own| (target: Pitched, value: i32, extent: Extent) {
+        driver.context()?;
+        let ptds = own == Default::PerThread;
+        let set = if ptds { driver.cuMemsetD2D8_v2_ptds } else { driver.cuMemsetD2D8_v2 };
+        check(set(target.address, target.pitch, value as u8, extent.width, extent.height * extent.depth))
+    }
+
+    cudaMemset3DAsync @ 143 / cudaMemset3DAsync_ptsz @ 244 |driver, own| (
+        target: Pitched, value: i32, extent: Extent, handle: Handle,
+    ) {
+        driver.context()?;
+        let rows = extent.height * extent.depth;
+        let stream = stream(handle, own);
+        check((driver.cuMemsetD2D8Async)(target.address, target.pitch, value as u8, extent.width, rows, stream))
     }
 
     cudaMemcpyPeer @ 160 |driver, _own| (

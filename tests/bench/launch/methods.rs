@@ -6,7 +6,13 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use gpuflame::capture::{self, Capture};
+use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame::record::{CorrelationId, Frame};
 use gpuflame::unwind::{Skip, Unwinder};
+
+use crate::framehop_here::Framehop;
+use crate::log;
 
 /// One way to capture a stack.
 #[derive(Clone, Copy)]
@@ -16,77 +22,121 @@ pub(crate) struct Method {
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and gives the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
+    /// The same stack, leaf first, by return addresses; what was captured last where it is `None`.
+    pub(crate) stack: Option<fn(&mut Tools) -> Vec<u64>>,
     pub(crate) is_here: fn() -> bool,
     /// It sees nothing in code without frame pointers.
     pub(crate) needs_frame_pointers: bool,
+    /// It is known to give wrong stacks: these are counted, those of others are not tolerated.
+    pub(crate) errs: bool,
 }
+
+impl Method {
+    const fn new(name: &'static str, short: &'static str, capture: fn(&mut Tools) -> usize) -> Self {
+        Self { name, short, capture, stack: None, is_here: || true, needs_frame_pointers: false, errs: false }
+    }
+}
+
+/// The first of [`METHODS`]: what the others are compared with.
+pub(crate) const CAPTURE: usize = 0;
+/// The whole of what a launch adds: stack, id, record.
+pub(crate) const FULL: usize = 1;
 
 pub(crate) const METHODS: &[Method] = &[
     Method {
-        name: "gpuflame",
-        short: "gpuflame",
-        capture: ours,
-        is_here: always,
-        needs_frame_pointers: false,
+        stack: Some(|tools| addresses(tools.unwinder.capture(Skip::None).frames)),
+        ..Method::new("gpuflame, capture alone", "gpuflame", ours)
     },
+    Method { stack: Some(recorded), ..Method::new("gpuflame, capture, intern and push", "full", full) },
+    Method { stack: Some(recorded), ..Method::new("gpuflame, enter to exit", "callback", callback) },
     Method {
-        name: "gpuflame, no memo",
-        short: "no_memo",
-        capture: plain,
-        is_here: always,
-        needs_frame_pointers: false,
+        stack: Some(|tools| addresses(tools.plain.capture(Skip::None).frames)),
+        ..Method::new("gpuflame, capture without memory", "no_memo", plain)
     },
+    Method { needs_frame_pointers: true, errs: true, ..Method::new("frame pointers", "fp", frame_pointers) },
     Method {
-        name: "frame pointers",
-        short: "fp",
-        capture: frame_pointers,
-        is_here: always,
-        needs_frame_pointers: true,
+        is_here: || find_libunwind().is_some(),
+        ..Method::new("libunwind `unw_backtrace`", "libunwind", libunwind)
     },
-    Method {
-        name: "libunwind",
-        short: "libunwind",
-        capture: libunwind,
-        is_here: has_libunwind,
-        needs_frame_pointers: false,
-    },
-    Method {
-        name: "glibc backtrace()",
-        short: "glibc",
-        capture: glibc,
-        is_here: always,
-        needs_frame_pointers: false,
-    },
-    Method {
-        name: "backtrace crate",
-        short: "backtrace",
-        capture: backtrace_crate,
-        is_here: always,
-        needs_frame_pointers: false,
-    },
+    // Frames that realign the stack and have arguments on it (framehop's issue 48).
+    Method { errs: true, ..Method::new("framehop", "framehop", framehop) },
+    Method::new("glibc `backtrace`", "glibc", glibc),
+    Method::new("backtrace crate", "backtrace", backtrace_crate),
 ];
 
 /// What the methods need: one per thread.
 pub(crate) struct Tools {
     unwinder: Unwinder,
     plain: Unwinder,
-    room: Vec<*mut c_void>,
+    framehop: Framehop,
+    pub(crate) room: Vec<*mut c_void>,
     /// The top of the thread's stack, for the walk by frame pointers.
     top: usize,
+    launches: u32,
 }
 
 impl Tools {
+    /// For the calling thread, whose stack goes on for at least a page: it began in another function.
     pub(crate) fn new() -> Self {
-        let unwinder = Unwinder::new().expect("memory for an unwinder");
-        let mut plain = Unwinder::new().expect("memory for an unwinder");
-        plain.remember_stacks(false);
         let local = 0u8;
-        Self { unwinder, plain, room: vec![std::ptr::null_mut(); 1024], top: (&raw const local) as usize }
+        Self::with_top((&raw const local) as usize + 4096)
+    }
+
+    /// For the calling thread, whose stack ends at `top`.
+    pub(crate) fn with_top(top: usize) -> Self {
+        let mut unwinder = Unwinder::new().expect("memory for an unwinder");
+        // As the callback has it.
+        unwinder.check_every_capture(true);
+        let mut plain = Unwinder::new().expect("memory for an unwinder");
+        plain.check_every_capture(true);
+        plain.remember_stacks(false);
+        let room = vec![std::ptr::null_mut(); 1024];
+        Self { unwinder, plain, framehop: Framehop::new(top as u64), room, top, launches: 0 }
     }
 }
 
-fn always() -> bool {
-    true
+fn addresses(frames: &[Frame]) -> Vec<u64> {
+    frames.iter().map(|frame| frame.0 & ((1 << 48) - 1)).collect()
+}
+
+/// The stack of the last launch that was recorded.
+fn recorded(_: &mut Tools) -> Vec<u64> {
+    log::last_stack().map(|frames| addresses(&frames[1..])).unwrap_or_default()
+}
+
+/// An API call as the tracer describes it.
+fn call<'a>(tools: &mut Tools, slot: &'a Cell<u64>) -> Call<'a> {
+    tools.launches = tools.launches.wrapping_add(1);
+    Call {
+        kind: CallKind::Launch,
+        api: ApiCall(3),
+        layer: Layer::Runtime,
+        correlation: CorrelationId(tools.launches),
+        slot,
+        return_value: 0,
+        symbol_name: std::ptr::null(),
+    }
+}
+
+#[inline(never)]
+fn full(tools: &mut Tools) -> usize {
+    let slot = Cell::new(0);
+    capture::record_stack(&call(tools, &slot));
+    0
+}
+
+#[inline(never)]
+fn callback(tools: &mut Tools) -> usize {
+    let slot = Cell::new(0);
+    let call = call(tools, &slot);
+    Capture::enter(&call);
+    Capture::exit(&call);
+    0
+}
+
+#[inline(never)]
+fn framehop(tools: &mut Tools) -> usize {
+    tools.framehop.capture(&mut tools.room)
 }
 
 #[inline(never)]
@@ -159,10 +209,6 @@ fn find_libunwind() -> Option<UnwBacktrace> {
     })
 }
 
-fn has_libunwind() -> bool {
-    find_libunwind().is_some()
-}
-
 #[inline(never)]
 fn libunwind(tools: &mut Tools) -> usize {
     let Some(unw_backtrace) = find_libunwind() else { return 0 };
@@ -192,6 +238,11 @@ impl Clock {
         })
     }
 
+    /// Nanoseconds in so many ticks that were taken in `spans` spans.
+    pub(crate) fn nanoseconds(&self, ticks: u64, spans: u32) -> f64 {
+        (ticks as f64 - self.overhead * f64::from(spans)).max(0.0) / self.ticks_per_nanosecond
+    }
+
     /// Nanoseconds that one of `times` runs of `work` takes.
     #[inline(always)]
     pub(crate) fn time(&self, times: u32, mut work: impl FnMut()) -> f64 {
@@ -209,7 +260,7 @@ fn span(work: impl FnOnce()) -> u64 {
 
 /// The counter, once all that stands before is done.
 #[inline(always)]
-fn ticks() -> u64 {
+pub(crate) fn ticks() -> u64 {
     // SAFETY: every x86-64 machine has both instructions.
     unsafe {
         _mm_lfence();

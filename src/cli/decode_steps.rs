@@ -1,0 +1,56 @@
+//! `gpuflame decode-steps`: how long the decoding steps of an inference server take.
+
+use clap::Args;
+
+use super::input::Source;
+use super::output::Target;
+use super::stats::millis;
+use super::trace::{self, How};
+use super::{Console, Ended, Outcome, usage};
+use crate::bubbles::{DecodeSteps as Steps, Framework};
+
+/// Say how long the decoding steps of sglang, vllm or fastdeploy take.
+///
+/// For sglang and vllm a step is the time between two entries of the scheduler's function, within the first
+/// half of the trace; for fastdeploy it is the profiler's step.
+#[derive(Debug, Args)]
+pub(super) struct DecodeSteps {
+    /// sglang, vllm or fastdeploy (fd).
+    framework: Framework,
+    /// The trace (`-`: standard input).
+    input: Source,
+    /// Write each step's milliseconds to this file.
+    #[arg(long, value_name = "FILE")]
+    output_csv: Option<Target>,
+    /// The shortest step that counts, in milliseconds.
+    #[arg(long, value_name = "MS", default_value = "10", value_parser = millis)]
+    min_ms: i64,
+    /// The longest step that counts, in milliseconds.
+    #[arg(long, value_name = "MS", default_value = "30", value_parser = millis)]
+    max_ms: i64,
+    #[command(flatten)]
+    how: How,
+}
+
+impl DecodeSteps {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        if self.min_ms > self.max_ms {
+            return Err(usage("--min-ms is above --max-ms; swap them"));
+        }
+        let mut steps = Steps::new(self.framework);
+        trace::read(&self.input, &self.how, console, &mut steps)?;
+        let latencies =
+            steps.latencies(self.min_ms, self.max_ms).map_err(|error| error.within(&self.input))?;
+        Target::Stdout.write(console, |out| {
+            writeln!(out, "{:8} {}", "Count", latencies.all().len())?;
+            for (name, millis) in latencies.rows() {
+                writeln!(out, "{name:8} {millis:.3} ms")?;
+            }
+            Ok(())
+        })?;
+        if let Some(target) = &self.output_csv {
+            target.write(console, |mut out| latencies.write(&mut out))?;
+        }
+        Ok(Ended::Well)
+    }
+}

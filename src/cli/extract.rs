@@ -1,0 +1,63 @@
+//! `gpuflame extract`: the GPU operations of a stretch of time, as a table.
+
+use clap::Args;
+
+use super::input::Source;
+use super::output::Target;
+use super::trace::{self, How};
+use super::{Console, Ended, Outcome};
+use crate::bubbles::{Extract as Table, Ops, Window};
+
+/// So many operations are shown where the table goes to a file.
+const PREVIEW: usize = 5;
+
+/// Write the GPU operations that lie wholly in a stretch of time, by start.
+///
+/// Reads what torch.profiler, Paddle and others write, plain or gzipped. The columns are kernel_name,
+/// start_time_us, end_time_us and duration_us; times are exact.
+#[derive(Debug, Args)]
+pub(super) struct Extract {
+    /// The trace (`-`: standard input).
+    input: Source,
+    /// The CSV file to write (`-`: standard output).
+    output: Target,
+    /// The stretch of time in microseconds on the trace's clock, ends included.
+    #[arg(value_name = "START,END", allow_hyphen_values = true)]
+    window: Window,
+    /// Write durations as the difference of two floating-point numbers, noise included, as kernel_extractor
+    /// does.
+    #[arg(long)]
+    compat: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+impl Extract {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let mut ops = Ops::within(self.window.first, self.window.last);
+        trace::read(&self.input, &self.how, console, &mut ops)?;
+        let all = ops.all;
+        let table = Table::new(ops);
+        self.output.write(console, |mut out| table.write(self.compat, &mut out))?;
+        console.remark(format!("{} of {all} GPU operations lie in that time", table.ops().len()));
+        if all == 0 {
+            console.remark("the trace has no GPU operations of a kind that gpuflame knows");
+        }
+        if let (Target::File(_), false) = (&self.output, console.quiet) {
+            Target::Stdout.write(console, |out| preview(&table, out))?;
+        }
+        Ok(Ended::Well)
+    }
+}
+
+/// The first few, with names cut to fit a line.
+fn preview(table: &Table, out: &mut dyn std::io::Write) -> crate::error::Result<()> {
+    for op in table.ops().iter().take(PREVIEW) {
+        let name = table.name(op);
+        let short: String = name.chars().take(50).collect();
+        let dots = if short.len() < name.len() { "..." } else { "" };
+        let (start, end) = (crate::bubbles::micros(op.start), crate::bubbles::micros(op.end));
+        writeln!(out, "{start:>20} {end:>20}  {short}{dots}")?;
+    }
+    Ok(())
+}

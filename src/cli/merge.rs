@@ -1,0 +1,398 @@
+//! `gpuflame merge`: CPU stacks of an eBPF probe and a GPU trace of somebody else, as one folded file. The
+//! flags are those of the tutorial's `merge_gpu_cpu_trace.py`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+
+use clap::Args;
+
+use super::input::Source;
+use super::output::Target;
+use super::report::{grouped, human};
+use super::{Console, Ended, Outcome};
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::{Unit, clean_frame};
+use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
+use crate::merge::{self, Launch, Report, Stack, Way};
+
+/// Put CPU stacks taken at launches onto the kernels of a GPU trace.
+///
+/// CPU lines are `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. A last frame `[correlation N]` ties
+/// a stack to its launch exactly; without, stacks are matched in order where a thread has as many launches
+/// as stacks, else one to one by time, as near as possible in all.
+#[derive(Debug, Args)]
+pub(super) struct Merge {
+    /// CPU stacks (extended folded).
+    #[arg(short, long, default_value = "cpu_results.txt")]
+    cpu: Source,
+    /// GPU trace: the tutorial's JSON or text, or any other that `info` reads.
+    #[arg(short, long, default_value = "gpu_results.json")]
+    gpu: Source,
+    /// Where to write the folded stacks.
+    #[arg(short, long, default_value = "merged_trace.folded")]
+    output: Target,
+    /// How far a stack and its launch may be apart, in milliseconds.
+    #[arg(short, long, default_value_t = 10.0, overrides_with = "tolerance")]
+    tolerance: f64,
+    /// Print a summary.
+    #[arg(short, long)]
+    summary: bool,
+    /// What a stack weighs: ns, us, or count (of kernels).
+    #[arg(short, long, default_value = "ns")]
+    unit: Unit,
+    /// Added to the times of the stacks, in microseconds.
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "US")]
+    offset: f64,
+    /// Do what the tutorial's first script did, right or wrong: each stack takes the nearest launch, which
+    /// several may take, and only one kernel of it; stacks count 1; launch stubs lose their names.
+    #[arg(long)]
+    seed1_compat: bool,
+}
+
+impl Merge {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
+            return Err(super::usage("the tolerance is a number of milliseconds, 0 or more"));
+        }
+        let cpu = Cpu::read(&self.cpu, self.seed1_compat)?;
+        let gpu = Gpu::read(&self.gpu)?;
+        let tolerance = (self.tolerance * 1e6) as u64;
+        let (lines, report) = if self.seed1_compat {
+            (as_the_script_did(&cpu, &gpu, tolerance), None)
+        } else {
+            let options = merge::Options { tolerance, offset: (self.offset * 1e3) as i64 };
+            let (pairs, report) = merge::merge(&cpu.stacks, &gpu.launches, &options);
+            (lines(&cpu, &gpu, &pairs), Some(report))
+        };
+        self.output.write(console, |out| {
+            for (stack, weight) in &lines {
+                writeln!(
+                    out,
+                    "{stack} {}",
+                    weight.in_unit(if self.seed1_compat { Unit::Count } else { self.unit })
+                )?;
+            }
+            Ok(())
+        })?;
+        if let Some(report) = &report {
+            doubts(report, console);
+        }
+        if self.summary {
+            Target::Stdout.write(console, |out| summary(&cpu, &gpu, report.as_ref(), &lines, out))?;
+        }
+        Ok(Ended::Well)
+    }
+}
+
+/// What a line of the output weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weight {
+    nanos: u64,
+    count: u64,
+}
+
+impl Weight {
+    fn in_unit(self, unit: Unit) -> u64 {
+        match unit {
+            Unit::Nanos => self.nanos,
+            Unit::Micros => self.nanos / 1000 + u64::from(self.nanos % 1000 >= 500),
+            Unit::Count => self.count,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Cpu {
+    stacks: Vec<Stack>,
+    /// The distinct stacks, `;` between their frames.
+    texts: Vec<String>,
+    ids: HashMap<String, u32>,
+    compat: bool,
+}
+
+impl Cpu {
+    fn read(source: &Source, compat: bool) -> Result<Self> {
+        let opened = source.open()?;
+        if opened.kind() != Kind::ExtendedFolded {
+            let what = format!(
+                "{source}: is {}, not CPU stacks; give lines of `TIME COMM PID TID CPU main;cudaLaunchKernel`",
+                opened.kind()
+            );
+            return Err(Error::new(ErrorKind::Format, what));
+        }
+        let mut cpu = Self { compat, ..Self::default() };
+        opened.read(&Options::default(), &mut cpu)?;
+        Ok(cpu)
+    }
+}
+
+impl Sink for Cpu {
+    fn wants(&self) -> Wants {
+        Wants::STACKS
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        let Event::Stack(line) = event else { return };
+        let frames = line.frames.decode();
+        let (text, correlation) = self.frames(&frames);
+        if text.is_empty() {
+            return;
+        }
+        let next = self.texts.len() as u32;
+        let id = *self.ids.entry(text).or_insert_with_key(|text| {
+            self.texts.push(text.clone());
+            next
+        });
+        self.stacks.push(Stack {
+            time: line.time,
+            process: line.process.into(),
+            thread: line.thread.into(),
+            correlation,
+            frames: id,
+        });
+    }
+}
+
+impl Cpu {
+    /// The frames to show, and the id that the last one may hold.
+    fn frames(&self, frames: &str) -> (String, Option<u64>) {
+        let mut shown: Vec<String> = Vec::new();
+        let (mut correlation, mut seen_launch) = (None, false);
+        for frame in frames.split(';').map(str::trim) {
+            let id = frame.strip_prefix("[correlation ").and_then(|rest| rest.strip_suffix(']'));
+            if let Some(id) = id.and_then(|id| id.parse().ok()) {
+                correlation = Some(id);
+            } else if matches!(frame, "" | "_start" | "__libc_start_main") {
+            } else if self.compat && (frame.contains("cudaLaunchKernel") || frame.contains("__device_stub__"))
+            {
+                if !seen_launch {
+                    shown.push("cudaLaunchKernel".to_owned());
+                }
+                seen_launch = true;
+            } else if self.compat {
+                shown.push(frame.to_owned());
+            } else {
+                shown.push(clean_frame(frame));
+            }
+        }
+        (shown.join(";"), correlation)
+    }
+}
+
+/// What a GPU did, with the frame it is shown as.
+#[derive(Debug)]
+struct Work {
+    frame: u32,
+    nanos: u64,
+}
+
+#[derive(Default)]
+struct Gpu {
+    launches: Vec<Launch>,
+    /// Of kernels, by correlation id, in the order of the file; copies and fills.
+    kernels: HashMap<u64, Vec<Work>>,
+    others: Vec<Work>,
+    frames: Vec<String>,
+    ids: HashMap<String, u32>,
+    count: u64,
+    nanos: u64,
+    begin: i64,
+    end: i64,
+}
+
+impl Gpu {
+    fn read(source: &Source) -> Result<Self> {
+        let opened = source.open()?;
+        if matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded | Kind::Recording) {
+            let what = format!(
+                "{source}: is {}, not a GPU trace; give the tutorial's JSON or text, or a Kineto trace",
+                opened.kind()
+            );
+            return Err(Error::new(ErrorKind::Format, what));
+        }
+        let mut gpu = Self { begin: i64::MAX, end: i64::MIN, ..Self::default() };
+        opened.read(&Options::default(), &mut gpu)?;
+        if gpu.launches.is_empty() && gpu.count == 0 {
+            let what = format!("{source}: holds no launches and no kernels; is it the trace of a GPU?");
+            return Err(Error::new(ErrorKind::Format, what));
+        }
+        Ok(gpu)
+    }
+
+    fn work(&mut self, op: &Op<'_>) -> Work {
+        let name = op.name.decode();
+        let frame = match op.kind {
+            OpKind::Kernel => format!("[GPU_Kernel]{}", clean_frame(&name)),
+            OpKind::Copy => format!("[GPU_Memcpy]{}", clean_frame(&name)),
+            OpKind::Set => "[GPU_Memset]".to_owned(),
+        };
+        let next = self.frames.len() as u32;
+        let frame = *self.ids.entry(frame).or_insert_with_key(|frame| {
+            self.frames.push(frame.clone());
+            next
+        });
+        Work { frame, nanos: u64::try_from(op.end.saturating_sub(op.start)).unwrap_or(0) }
+    }
+}
+
+impl Sink for Gpu {
+    fn wants(&self) -> Wants {
+        Wants::OPS.and(Wants::CALLS)
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Call(call) if call.name.decode().contains("LaunchKernel") => self.launches.push(Launch {
+                time: call.start,
+                process: number(call.process),
+                thread: number(call.thread),
+                correlation: call.correlation.unwrap_or(0),
+            }),
+            Event::Op(op) => {
+                let work = self.work(op);
+                self.begin = self.begin.min(op.start);
+                self.end = self.end.max(op.end);
+                if op.kind == OpKind::Kernel {
+                    self.count += 1;
+                    self.nanos += work.nanos;
+                    self.kernels.entry(op.correlation.unwrap_or(0)).or_default().push(work);
+                } else {
+                    self.others.push(work);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn number(id: Id<'_>) -> Option<i64> {
+    match id {
+        Id::Number(number) => Some(number),
+        Id::None | Id::Text(_) => None,
+    }
+}
+
+type Lines = BTreeMap<String, Weight>;
+
+/// Every stack with the work of its launch, and the work that has no stack: all GPU time is there.
+fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Way)>]) -> Lines {
+    let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
+    let mut add = |stack, work: Option<&Work>| {
+        let sum = sums.entry((stack, work.map(|work| work.frame))).or_default();
+        sum.nanos += work.map_or(0, |work| work.nanos);
+        sum.count += 1;
+    };
+    let mut shown: std::collections::HashSet<u64> = std::collections::HashSet::new();
+    for (stack, pair) in cpu.stacks.iter().zip(pairs) {
+        let id = pair.map(|(at, _)| gpu.launches[at].correlation);
+        let kernels = id.filter(|id| shown.insert(*id)).and_then(|id| gpu.kernels.get(&id));
+        match kernels {
+            Some(kernels) => kernels.iter().for_each(|kernel| add(Some(stack.frames), Some(kernel))),
+            None => add(Some(stack.frames), None),
+        }
+    }
+    let alone = gpu.kernels.iter().filter(|(id, _)| !shown.contains(id)).flat_map(|(_, kernels)| kernels);
+    alone.chain(&gpu.others).for_each(|work| add(None, Some(work)));
+    let mut lines = Lines::new();
+    for ((stack, frame), weight) in sums {
+        let stack = stack.map_or("[no launch stack]", |stack| &cpu.texts[stack as usize]);
+        let leaf = frame.map_or("[GPU_Launch_Pending]", |frame| &gpu.frames[frame as usize]);
+        let sum = lines.entry(format!("{stack};{leaf}")).or_default();
+        sum.nanos += weight.nanos;
+        sum.count += weight.count;
+    }
+    lines
+}
+
+/// The tutorial's first script: the nearest launch within the tolerance, and the first kernel of its id.
+fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
+    // A later launch with the same id replaces an earlier one, in its place.
+    let mut places: HashMap<u64, usize> = HashMap::new();
+    let mut launches: Vec<(i64, usize, u64)> = Vec::new();
+    for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
+        let next = launches.len();
+        match *places.entry(launch.correlation).or_insert(next) {
+            at if at == next => launches.push((launch.time, next, launch.correlation)),
+            at => launches[at].0 = launch.time,
+        }
+    }
+    launches.sort_unstable();
+    let nearest = |time: i64| {
+        let at = launches.partition_point(|(start, ..)| *start < time);
+        // Of those before, the first of the same time.
+        let before =
+            at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
+        let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
+        let near = near.min_by_key(|(start, place, _)| (start.abs_diff(time), *place));
+        near.filter(|(start, ..)| start.abs_diff(time) < tolerance)
+    };
+    let mut lines = Lines::new();
+    for stack in &cpu.stacks {
+        let text = &cpu.texts[stack.frames as usize];
+        let kernel =
+            nearest(stack.time).and_then(|(.., id)| gpu.kernels.get(id)?.iter().find(|work| work.nanos > 0));
+        let leaf = kernel.map_or("[GPU_Launch_Pending]", |kernel| &gpu.frames[kernel.frame as usize]);
+        lines.entry(format!("{text};{leaf}")).or_default().count += 1;
+    }
+    lines
+}
+
+/// Says so where matching by time is hardly better than chance.
+fn doubts(report: &Report, console: Console) {
+    let guessed = report.by[Way::Order as usize] + report.by[Way::Time as usize];
+    if report.by[Way::Time as usize] > 0 && report.doubtful * 100 > guessed {
+        console.remark(format!(
+            "{} of {} stacks matched without an id are in doubt: clocks seem {} apart, launches only {}; \
+             let the probe add a frame `[correlation N]`, or correct the clock with --offset",
+            grouped(report.doubtful),
+            grouped(guessed),
+            human(report.distance.unsigned_abs()),
+            human(report.gap),
+        ));
+    }
+}
+
+fn summary(
+    cpu: &Cpu,
+    gpu: &Gpu,
+    report: Option<&Report>,
+    lines: &Lines,
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
+    writeln!(out, "=== Summary Statistics ===")?;
+    let times = || cpu.stacks.iter().map(|stack| stack.time);
+    if let (Some(first), Some(last)) = (times().min(), times().max()) {
+        writeln!(out, "CPU trace duration: {:.2} ms", (last - first) as f64 / 1e6)?;
+        writeln!(out, "CPU stacks captured: {}", cpu.stacks.len())?;
+    }
+    if gpu.count > 0 {
+        writeln!(out, "\nGPU kernels executed: {}", gpu.count)?;
+        writeln!(out, "CUDA launch events: {}", gpu.launches.len())?;
+        writeln!(out, "Total kernel execution time: {:.2} ms", gpu.nanos as f64 / 1e6)?;
+        let mut counts: HashMap<&str, u64> = HashMap::new();
+        for work in gpu.kernels.values().flatten() {
+            let name = &gpu.frames[work.frame as usize];
+            *counts.entry(name.strip_prefix("[GPU_Kernel]").unwrap_or(name)).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        writeln!(out, "\nKernel execution counts:")?;
+        for (name, count) in counts {
+            writeln!(out, "  {name}: {count}")?;
+        }
+    }
+    writeln!(out, "\nUnique stacks: {}", lines.len())?;
+    if let Some(report) = report {
+        let [by_id, by_order, by_time] = report.by;
+        writeln!(out, "Stacks matched: {by_id} by id, {by_order} by order, {by_time} by time")?;
+        writeln!(out, "Stacks without a launch: {}", report.unmatched)?;
+        writeln!(out, "Launches without a stack: {}", report.left)?;
+        writeln!(out, "Ambiguous (another launch within the tolerance): {}", report.ambiguous)?;
+        writeln!(
+            out,
+            "In doubt (clocks {} ns apart, gaps {} ns): {}",
+            report.distance, report.gap, report.doubtful
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `gpuflame stats`: what an average step of an inference server looks like, and where the GPU waits in it.
+
+use clap::{Args, ValueEnum};
+
+use super::input::Source;
+use super::output::Target;
+use super::trace::{self, How};
+use super::{Console, Ended, Outcome, usage};
+use crate::bubbles::{Bubbles, Ops, Stats as Table, StatsOptions};
+use crate::error::Result;
+
+/// Average the GPU operations of all like steps, with the bubble before each.
+///
+/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`). Only steps with the same operations in the
+/// same order are averaged: those like the first step that has as many operations as most have.
+#[derive(Debug, Args)]
+pub(super) struct Stats {
+    /// The trace (`-`: standard input).
+    input: Source,
+    /// The CSV file to write (`-`: standard output).
+    output: Target,
+    /// Leave out what runs in a step before the first operation with this in its name, and count times from
+    /// there (`none`: leave out nothing).
+    #[arg(value_name = "TRIM", default_value = "recover_decode_task")]
+    trim: String,
+    /// The longest step that counts, in milliseconds: what takes longer is prefilling, not decoding.
+    #[arg(value_name = "MAX_MS", default_value = "30", value_parser = millis)]
+    longest: i64,
+    /// The same by name, which goes before.
+    #[arg(long, value_name = "MS", value_parser = millis)]
+    max_ms: Option<i64>,
+    /// The shortest step that counts, in milliseconds.
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = millis)]
+    min_ms: i64,
+    /// What a bubble is.
+    #[arg(long, value_enum, default_value = "union")]
+    bubbles: Word,
+    /// Compute as kernel_extractor does: bubbles between averages in the order of starts, floating-point
+    /// sums, and steps without the TRIM operation as they are.
+    #[arg(long)]
+    compat: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Word {
+    /// From the end of all that ran before, on any stream: the GPU did nothing.
+    Union,
+    /// From the end of what ran before on the same stream.
+    Stream,
+    /// From the end of what started before, as if nothing overlapped.
+    Order,
+}
+
+impl Stats {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let max = self.max_ms.unwrap_or(self.longest);
+        if self.min_ms > max {
+            return Err(usage("--min-ms is above the longest step that counts; swap them"));
+        }
+        let options = StatsOptions {
+            trim: Some(self.trim.clone()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
+            min: self.min_ms,
+            max,
+            bubbles: match self.bubbles {
+                Word::Union => Bubbles::Union,
+                Word::Stream => Bubbles::Stream,
+                Word::Order => Bubbles::Order,
+            },
+            compat: self.compat,
+        };
+        let mut ops = Ops::with_steps();
+        trace::read(&self.input, &self.how, console, &mut ops)?;
+        let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
+        self.output.write(console, |mut out| table.write(&mut out))?;
+        self.report(&table, console);
+        Ok(Ended::Well)
+    }
+
+    fn report(&self, table: &Table, console: Console) {
+        let report = &table.report;
+        console.remark(format!(
+            "averaged {} of {} steps ({} of the right length, {} with operations), {} operations each",
+            report.averaged, report.steps, report.in_bounds, report.with_ops, report.ops
+        ));
+        if report.untrimmed > 0 {
+            let (count, trim) = (report.untrimmed, &self.trim);
+            console.remark(format!("left out {count} steps that have no `{trim}`, as others have"));
+        }
+        if report.crossing > 0 {
+            let count = report.crossing;
+            console.remark(format!("{count} operations begin in a step and end behind it: they are in none"));
+        }
+    }
+}
+
+/// Milliseconds as nanoseconds.
+pub(super) fn millis(text: &str) -> Result<i64> {
+    let number: f64 = text.parse().unwrap_or(f64::NAN);
+    if !(0.0..=9e12).contains(&number) {
+        return Err(usage(format!("`{text}` is no number of milliseconds")));
+    }
+    Ok((number * 1e6).round() as i64)
+}

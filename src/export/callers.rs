@@ -1,0 +1,84 @@
+//! Who made a call: its name, thread and stack, looked up once for each context.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::clean;
+use super::stack::stack_names;
+use crate::profile::{Place, Profile};
+use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
+
+/// See the module's documentation.
+pub(super) struct Callers<'a> {
+    profile: &'a Profile,
+    known: RefCell<IdMap<ContextId, Rc<Caller>>>,
+}
+
+pub(super) struct Caller {
+    /// The API call.
+    pub(super) call: String,
+    pub(super) thread: ThreadId,
+    /// What the system calls the thread; empty where nobody knows.
+    pub(super) thread_name: String,
+    /// The frames, root first, fit for a folded stack.
+    pub(super) frames: Vec<String>,
+}
+
+impl Caller {
+    pub(super) fn stack(&self) -> String {
+        self.frames.join(";")
+    }
+}
+
+impl<'a> Callers<'a> {
+    pub(super) fn of(profile: &'a Profile) -> Self {
+        Self { profile, known: RefCell::default() }
+    }
+
+    pub(super) fn get(&self, context: ContextId) -> Rc<Caller> {
+        let mut known = self.known.borrow_mut();
+        Rc::clone(known.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
+    }
+
+    /// The process, as far as a recording tells: its main thread has its number, and was there first.
+    pub(super) fn process(&self) -> u32 {
+        let contexts = self.profile.contexts();
+        let threads = contexts.iter().filter_map(|context| self.profile.context(*context));
+        threads.map(|context| context.thread.0).min().unwrap_or(0)
+    }
+
+    /// All threads that launched, in order.
+    pub(super) fn threads(&self) -> Vec<(ThreadId, String)> {
+        let contexts = self.profile.contexts();
+        let mut threads: Vec<_> = contexts
+            .iter()
+            .filter_map(|context| Some(self.profile.context(*context)?.thread))
+            .map(|thread| (thread, clean::text(self.profile.thread(thread).unwrap_or("thread"))))
+            .collect();
+        threads.sort();
+        threads.dedup();
+        threads
+    }
+
+    fn look_up(&self, context: ContextId) -> Caller {
+        let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
+        let thread_name = self.profile.thread(thread).unwrap_or_default();
+        let names = stack_names(self.profile, Place::Context(context));
+        Caller {
+            call: self.label(context).unwrap_or("[call unknown]").to_owned(),
+            thread,
+            thread_name: if thread_name.is_empty() { String::new() } else { clean::text(thread_name) },
+            frames: names.iter().map(|name| clean::frame(name)).collect(),
+        }
+    }
+
+    /// The tip of the stack, which is the name of the call.
+    fn label(&self, context: ContextId) -> Option<&str> {
+        let stack = self.profile.context(context)?.stack;
+        let tip = self.profile.stack(stack).next()?;
+        match self.profile.frames()[tip.index()].kind() {
+            FrameKind::Label(label) => self.profile.label(label),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Extended folded stacks: a line for each call that started GPU work, with its time, program, process,
+//! thread and processor, as eunomia's tutorial profiler writes them.
+//!
+//! ```text
+//! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel
+//! ```
+//!
+//! Blanks in the program's name become `_`, since readers split at them. We do not record the processor.
+
+use std::io::Write;
+
+use super::callers::Callers;
+use crate::error::Result;
+use crate::events::Events;
+use crate::profile::Profile;
+
+/// Writes a line for each call of `events` (sorted) that has a stack.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_extended(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+    let callers = Callers::of(profile);
+    let process = callers.process();
+    for call in events.calls().iter().filter(|call| call.has_stack()) {
+        let caller = callers.get(call.launched.context);
+        let comm = match caller.thread_name.as_str() {
+            "" => "unknown".to_owned(),
+            name => name.replace(char::is_whitespace, "_"),
+        };
+        writeln!(out, "{} {comm} {process} {} -1 {}", call.launched.time, caller.thread.0, caller.stack())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! What CUPTI's `activity_trace` samples, and the tools that grew out of them, print: a record a line, with
+//! more of it on indented lines behind. Times are nanoseconds.
+//!
+//! ```text
+//! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
+//! CONCURRENT_KERNEL [ 30, 90 ] duration 60, "gemm", correlationId 3, cacheConfigRequested 0, ...
+//!     grid [ 8, 1, 1 ], block [ 256, 1, 1 ], cluster [ 0, 0, 0 ], sharedMemory (static 0, dynamic 16)
+//!     deviceId 0, contextId 1, streamId 7, graphId 0, graphNodeId 0, channelId 8, channelType COMPUTE
+//! ```
+
+use std::io::BufRead;
+
+use super::json::number::{integer, unsigned};
+use super::lines::{self, Line};
+use super::model::*;
+use super::{Id, Seen, Text};
+use crate::error::Result;
+
+pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<Seen> {
+    let mut record: Vec<u8> = Vec::new();
+    let mut seen = lines::each(input, |line: Line<'_>, seen| {
+        if line.bytes.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) && !record.is_empty() {
+            record.push(b' ');
+            record.extend_from_slice(line.bytes.trim_ascii());
+        } else {
+            emit(&record, seen, sink);
+            record.clear();
+            record.extend_from_slice(line.bytes);
+        }
+        Ok(())
+    })?;
+    emit(&record, &mut seen, sink);
+    Ok(seen)
+}
+
+/// Hands on a record, if it is one of those we know.
+fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
+    let text = String::from_utf8_lossy(record);
+    let kind = text.split_ascii_whitespace().next().unwrap_or_default();
+    let known = matches!(
+        kind,
+        "RUNTIME"
+            | "DRIVER"
+            | "CONCURRENT_KERNEL"
+            | "KERNEL"
+            | "MEMCPY"
+            | "MEMCPY2"
+            | "MEMSET"
+            | "SYNCHRONIZATION"
+    );
+    if !known {
+        return;
+    }
+    seen.events += 1;
+    // A name may hold anything, also what looks like a field.
+    let (name, fields) = quoted(&text);
+    let fields = Fields(&fields);
+    let Some((start, end)) = fields.times() else {
+        seen.untimed += 1;
+        return;
+    };
+    match kind {
+        "RUNTIME" | "DRIVER" => sink.event(&Event::Call(Call {
+            name: Text::from(name),
+            start,
+            end,
+            process: fields.id("processId"),
+            thread: fields.id("threadId"),
+            correlation: fields.correlation(),
+            external: None,
+            driver: kind == "DRIVER",
+        })),
+        "SYNCHRONIZATION" => sink.event(&Event::Sync(Sync {
+            name: Text::from(fields.word("type").unwrap_or("Sync")),
+            start,
+            end,
+            device: None,
+            stream: fields.small("streamId"),
+            correlation: fields.correlation(),
+        })),
+        _ => sink.event(&Event::Op(op(kind, name, &fields, start, end))),
+    }
+}
+
+fn op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) -> Op<'a> {
+    let kind = match kind {
+        "MEMSET" => OpKind::Set,
+        "MEMCPY" | "MEMCPY2" => OpKind::Copy,
+        _ => OpKind::Kernel,
+    };
+    Op {
+        kind,
+        name: Text::from(if kind == OpKind::Set { "memset" } else { name }),
+        start,
+        end,
+        process: Id::None,
+        device: fields.small("deviceId"),
+        context: fields.small("contextId"),
+        stream: fields.small("streamId"),
+        correlation: fields.correlation(),
+        external: None,
+        graph: fields.small("graphId").filter(|&id| id != 0),
+        graph_node: fields.number("graphNodeId").filter(|&id| id != 0),
+        bytes: fields.number("size").unwrap_or(0),
+        grid: fields.three("grid"),
+        block: fields.three("block"),
+        registers: 0,
+        shared: fields.small("static").unwrap_or(0) + fields.small("dynamic").unwrap_or(0),
+    }
+}
+
+/// The text between the first and the last quote, and the record without it.
+fn quoted(text: &str) -> (&str, String) {
+    match (text.find('"'), text.rfind('"')) {
+        (Some(first), Some(last)) if first < last => {
+            (&text[first + 1..last], format!("{}{}", &text[..first], &text[last + 1..]))
+        }
+        _ => ("", text.to_owned()),
+    }
+}
+
+/// `key value` pairs with commas and brackets between them.
+struct Fields<'a>(&'a str);
+
+impl<'a> Fields<'a> {
+    fn words(&self) -> impl Iterator<Item = &'a str> {
+        let text: &'a str = self.0;
+        text.split(|letter: char| letter.is_ascii_whitespace() || ",()[]".contains(letter))
+            .filter(|word| !word.is_empty())
+    }
+
+    fn after(&self, key: &str) -> impl Iterator<Item = &'a str> {
+        self.words().skip_while(move |word| *word != key).skip(1)
+    }
+
+    fn word(&self, key: &str) -> Option<&'a str> {
+        self.after(key).next()
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        unsigned(self.word(key)?.as_bytes())
+    }
+
+    fn small(&self, key: &str) -> Option<u32> {
+        u32::try_from(self.number(key)?).ok()
+    }
+
+    fn correlation(&self) -> Option<u64> {
+        self.number("correlationId").filter(|&id| id != 0)
+    }
+
+    fn id(&self, key: &str) -> Id<'static> {
+        self.word(key).and_then(|word| integer(word.as_bytes())).map_or(Id::None, Id::Number)
+    }
+
+    fn three(&self, key: &str) -> [u32; 3] {
+        let mut words = self.after(key);
+        [(); 3].map(|()| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
+    }
+
+    /// `[ start, end ]`, the first bracket.
+    fn times(&self) -> Option<(i64, i64)> {
+        let (start, end) = self.0.split_once('[')?.1.split_once(']')?.0.split_once(',')?;
+        Some((integer(start.trim().as_bytes())?, integer(end.trim().as_bytes())?))
+    }
+}

@@ -1,0 +1,377 @@
+//! Events to rows: the same rows that our own capture makes, so that everything behind the join works on
+//! other tools' traces.
+//!
+//! A launch's stack is what its thread was in at the time: Python frames, ranges and operators, told by the
+//! times that enclose the call (`stack`). An operation's launch is told by its correlation id (`link`).
+//! Ids are numbered anew, since those of a trace may be larger than ours, repeat between processes, or
+//! belong to calls that the trace does not have: each launch comes right before its operations, operations
+//! launched before the trace began have ids below all launches, and others without a launch ids beyond.
+
+use super::link::{self, CallRecord, OpRecord};
+use super::model::*;
+use super::stack::{Interval, Stacks};
+use super::{Kind, Opened, Options, Seen, Text};
+use crate::error::{Error, ErrorKind, Result};
+use crate::record::{
+    Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
+    GpuContextId, GraphId, GraphNodeId, IdMap, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos,
+    Reader, Row, SetDetail, StreamId, ThreadId,
+};
+
+/// What could be linked, and what could not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Linked {
+    /// What was seen while reading.
+    pub seen: Seen,
+    /// GPU operations.
+    pub ops: u64,
+    /// Of those, with a launch.
+    pub linked: u64,
+    /// Of those without one, launched before the trace began.
+    pub before: u64,
+    /// Nanoseconds of all operations.
+    pub nanos: u64,
+    /// Nanoseconds of those with a launch.
+    pub linked_nanos: u64,
+    /// Launches with more than one operation (graphs).
+    pub shared: u64,
+    /// The most operations of one launch.
+    pub most: u64,
+    /// Operations that begin before their launch does.
+    pub early: u64,
+    /// Launches without an operation.
+    pub pending: u64,
+    /// What was added to all times, so that none is below 1.
+    pub offset: i64,
+    /// The first id of a call, and the start of the first operation with a launch.
+    pub(super) first: (u64, i64),
+}
+
+/// Reads any trace that has GPU operations, or one of our recordings, and calls `each` with its rows.
+///
+/// # Errors
+/// As [`Opened::read`]; `Format` for folded stacks, which have no operations.
+pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
+    let path = opened.path().display().to_string();
+    match opened.kind() {
+        Kind::Recording => recording(opened, options, each).map_err(|error| error.within(path)),
+        kind @ (Kind::Folded | Kind::ExtendedFolded) => {
+            let what = format!(
+                "{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are"
+            );
+            Err(Error::new(ErrorKind::Format, what))
+        }
+        _ => {
+            let mut collect = Collect::default();
+            let seen = opened.read(options, &mut collect)?;
+            Ok(Linked { seen, ..collect.finish(each) })
+        }
+    }
+}
+
+fn recording(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
+    opened.bytes(options, |input| {
+        let mut reader = Reader::new(input)?;
+        while let Some(row) = reader.next_row()? {
+            each(&row);
+        }
+        Ok(Linked { seen: Seen { bytes: reader.position(), ..Seen::default() }, ..Linked::default() })
+    })
+}
+
+/// Numbers for texts.
+#[derive(Debug, Default)]
+struct Table {
+    texts: Vec<Box<str>>,
+    numbers: IdMap<Box<[u8]>, u32>,
+}
+
+impl Table {
+    fn number(&mut self, text: Text<'_>) -> u32 {
+        if let Some(&number) = self.numbers.get(text.raw()) {
+            return number;
+        }
+        let number = self.texts.len() as u32;
+        self.texts.push(text.decode().into());
+        self.numbers.insert(text.raw().into(), number);
+        number
+    }
+}
+
+/// A [`Sink`] that keeps what rows are made of.
+#[derive(Debug, Default)]
+pub struct Collect {
+    kernels: Table,
+    labels: Table,
+    ids: Table,
+    processes: IdMap<(u8, i64), u32>,
+    threads: IdMap<(u32, (u8, i64)), u32>,
+    /// Process, number where it has one, and name of each thread.
+    thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
+    ops: Vec<OpRecord>,
+    calls: Vec<CallRecord>,
+    intervals: Vec<Vec<Interval>>,
+}
+
+impl Sink for Collect {
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Op(op) => self.op(op),
+            Event::Call(call) => self.call(call),
+            Event::Cpu(op) if op.kind == CpuKind::Operator => {
+                self.interval(op.name, op.start, op.end, op.process, op.thread, 2);
+            }
+            Event::Cpu(range) => {
+                self.interval(range.name, range.start, range.end, range.process, range.thread, 1)
+            }
+            Event::Python(frame) => {
+                self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, 0);
+            }
+            Event::Thread(named) if named.thread != Id::None => {
+                let thread = self.thread(named.process, named.thread);
+                self.thread_facts[thread as usize].2 = named.name.decode().into();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Collect {
+    fn op(&mut self, op: &Op<'_>) {
+        let detail = match op.kind {
+            OpKind::Kernel => Detail::Kernel(KernelDetail {
+                name: NameId(self.kernels.number(op.name)),
+                grid: op.grid,
+                block: op.block,
+                registers: op.registers.try_into().unwrap_or(u16::MAX),
+                static_shared: 0,
+                dynamic_shared: op.shared,
+            }),
+            OpKind::Copy => Detail::Copy(CopyDetail {
+                kind: copy_kind(&op.name.decode()),
+                from: MemoryKind(0),
+                to: MemoryKind(0),
+                peers: None,
+                copies: 1,
+                bytes: op.bytes,
+                is_async: false,
+            }),
+            OpKind::Set => {
+                Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: op.bytes, is_async: false })
+            }
+        };
+        let process = self.process(op.process);
+        self.ops.push(OpRecord {
+            start: op.start,
+            end: op.end,
+            correlation: op.correlation.unwrap_or(0),
+            process,
+            call: None,
+            device: op.device.unwrap_or(0),
+            context: op.context.unwrap_or(0),
+            stream: op.stream.unwrap_or(0),
+            graph: op.graph.unwrap_or(0),
+            graph_node: op.graph_node.unwrap_or(0),
+            detail,
+        });
+    }
+
+    fn call(&mut self, call: &Call<'_>) {
+        let (process, thread) = (self.process(call.process), self.thread(call.process, call.thread));
+        let number = self.calls.len() as u32;
+        let label = self.labels.number(call.name);
+        self.calls.push(CallRecord {
+            start: call.start,
+            end: call.end,
+            correlation: call.correlation.unwrap_or(0),
+            process,
+            thread,
+            stack: u32::MAX,
+            ops: 0,
+            launches: is_launch(&call.name.decode()),
+        });
+        let (start, end) = (call.start, call.end);
+        self.intervals[thread as usize].push(Interval { start, end, label, rank: 3, call: Some(number) });
+    }
+
+    fn interval(&mut self, name: Text<'_>, start: i64, end: i64, process: Id<'_>, thread: Id<'_>, rank: u8) {
+        let thread = self.thread(process, thread);
+        let label = self.labels.number(name);
+        self.intervals[thread as usize].push(Interval { start, end, label, rank, call: None });
+    }
+
+    /// 0 where the trace does not say.
+    fn process(&mut self, id: Id<'_>) -> u32 {
+        let Some(key) = self.key(id) else { return 0 };
+        let next = self.processes.len() as u32 + 1;
+        *self.processes.entry(key).or_insert(next)
+    }
+
+    fn thread(&mut self, process: Id<'_>, id: Id<'_>) -> u32 {
+        let process = self.process(process);
+        let key = (process, self.key(id).unwrap_or((0, 0)));
+        let next = self.thread_facts.len() as u32;
+        let thread = *self.threads.entry(key).or_insert(next);
+        if thread == next {
+            let number = match id {
+                Id::Number(number) => u32::try_from(number).ok(),
+                _ => None,
+            };
+            self.thread_facts.push((process, number, Box::default()));
+            self.intervals.push(Vec::new());
+        }
+        thread
+    }
+
+    fn key(&mut self, id: Id<'_>) -> Option<(u8, i64)> {
+        match id {
+            Id::None => None,
+            Id::Number(number) => Some((1, number)),
+            Id::Text(text) => Some((2, i64::from(self.ids.number(text)))),
+        }
+    }
+
+    /// Links, and calls `each` with all rows.
+    pub fn finish(mut self, each: &mut dyn FnMut(&Row<'_>)) -> Linked {
+        let mut linked = link::all(&mut self.ops, &mut self.calls);
+        let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        let mut stacks = Stacks::default();
+        for intervals in std::mem::take(&mut self.intervals) {
+            stacks.thread(intervals, &mut self.calls);
+        }
+        self.name_rows(each);
+        let contexts = self.context_rows(&stacks, each);
+        self.work_rows(&contexts, &mut linked, each);
+        linked
+    }
+
+    fn name_rows(&self, each: &mut dyn FnMut(&Row<'_>)) {
+        for (id, text) in (0..).zip(&self.kernels.texts) {
+            each(&Row::Name { id: NameId(id), text });
+        }
+        for (id, text) in (0..).zip(&self.labels.texts) {
+            each(&Row::Label { id: LabelId(id), text });
+        }
+    }
+
+    /// A context for each (stack, thread) that launched. Gives them by call.
+    fn context_rows(&self, stacks: &Stacks, each: &mut dyn FnMut(&Row<'_>)) -> Vec<ContextId> {
+        let threads = self.thread_numbers();
+        for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
+            if !name.is_empty() {
+                each(&Row::Thread { id, name });
+            }
+        }
+        let mut known: IdMap<(u32, u32), ContextId> = IdMap::default();
+        let mut frames = Vec::new();
+        let context = |call: &CallRecord| {
+            let next = ContextId(known.len() as u32 + ContextId::FIRST.0);
+            let id = *known.entry((call.stack, call.thread)).or_insert(next);
+            if id == next && call.is_shown() {
+                frames.clear();
+                frames.extend(stacks.leaf_first(call.stack).map(|label| Frame::label(LabelId(label))));
+                let thread = threads[call.thread as usize];
+                each(&Row::Context { id, thread, flags: ContextFlags::default(), frames: &frames });
+            }
+            id
+        };
+        self.calls.iter().filter(|call| call.is_shown()).map(context).collect()
+    }
+
+    /// The threads' own numbers, and others for those that have none, or one that another process uses.
+    fn thread_numbers(&self) -> Vec<ThreadId> {
+        let mut used: IdMap<ThreadId, ()> = IdMap::default();
+        let mut spare = 1 << 31;
+        let number = |(_, number, _): &(u32, Option<u32>, Box<str>)| {
+            let mut id = ThreadId(number.unwrap_or(spare));
+            while used.insert(id, ()).is_some() {
+                spare += 1;
+                id = ThreadId(spare);
+            }
+            id
+        };
+        self.thread_facts.iter().map(number).collect()
+    }
+
+    fn work_rows(&self, contexts: &[ContextId], linked: &mut Linked, each: &mut dyn FnMut(&Row<'_>)) {
+        let offset = linked.offset;
+        let nanos = |time: i64| Nanos(time.saturating_add(offset).max(0) as u64);
+        // By call, and by time within each.
+        let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
+        order.sort_by_key(|&at| {
+            let op = &self.ops[at as usize];
+            (op.call, op.start)
+        });
+        let mut correlation = linked.before as u32;
+        let mut before = 0;
+        let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
+        let (orphans, mut rest) = order.split_at(first_linked);
+        let mut calls: Vec<(u32, ContextId)> = (0..)
+            .zip(&self.calls)
+            .filter(|(_, call)| call.is_shown())
+            .map(|(at, _)| at)
+            .zip(contexts.iter().copied())
+            .collect();
+        calls.sort_by_key(|&(at, _)| at);
+        for (at, context) in calls {
+            let call = &self.calls[at as usize];
+            correlation += 1;
+            let id = CorrelationId(correlation);
+            let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
+            each(&Row::Launch(Launch {
+                time: nanos(call.start),
+                duration,
+                correlation: id,
+                within: id,
+                context,
+            }));
+            linked.pending += u64::from(call.ops == 0);
+            let count = call.ops as usize;
+            let (own, others) = rest.split_at(count);
+            own.iter().for_each(|&at| each(&Row::Activity(activity(&self.ops[at as usize], id, &nanos))));
+            rest = others;
+        }
+        for &at in orphans {
+            let op = &self.ops[at as usize];
+            let id = if op.before(linked) {
+                before += 1;
+                before
+            } else {
+                correlation += 1;
+                correlation
+            };
+            each(&Row::Activity(activity(op, CorrelationId(id), &nanos)));
+        }
+    }
+}
+
+fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {
+    Activity {
+        correlation,
+        device: DeviceId(op.device),
+        context: GpuContextId(op.context),
+        stream: StreamId(op.stream),
+        channel: None,
+        start: nanos(op.start),
+        end: nanos(op.end),
+        graph: GraphId(op.graph),
+        graph_node: GraphNodeId(op.graph_node),
+        source_node: GraphNodeId(0),
+        device_launched: false,
+        created: None,
+        detail: op.detail,
+    }
+}
+
+/// Whether a call of this name starts work on a GPU whenever it is made.
+fn is_launch(name: &str) -> bool {
+    name.contains("LaunchKernel") || name.contains("GraphLaunch")
+}
+
+fn copy_kind(name: &str) -> CopyKind {
+    const KINDS: [CopyKind; 5] =
+        [CopyKind::HTOD, CopyKind::DTOH, CopyKind::DTOD, CopyKind::HTOH, CopyKind::PTOP];
+    let upper = name.to_ascii_uppercase();
+    KINDS.into_iter().find(|kind| upper.contains(&kind.label().to_ascii_uppercase())).unwrap_or(CopyKind(0))
+}

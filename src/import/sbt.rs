@@ -1,0 +1,277 @@
+//! TraceSmith's binary format, version 0.1: a 72-byte header, a table of strings, and events of varints.
+//!
+//! ```text
+//! "SBT\0" | u16 major | u16 minor | u32 flags | u32 header size | u64 x 6: metadata, strings, devices,
+//! events, call stacks (offsets), number of events | u8 compression | 7 unused
+//! strings (type 2): count, then length and bytes of each      events (type 4): base time, then of each:
+//! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
+//! ```
+//!
+//! The file has no checksum and lengths in it may be anything: every one is held against what is there.
+
+use std::io::Read;
+
+use super::model::*;
+use super::{Id, Seen, Text};
+use crate::error::{Error, ErrorKind, Result};
+
+const HEADER: usize = 72;
+/// No larger file is taken into memory.
+const LARGEST: u64 = 4 << 30;
+
+pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<Seen> {
+    let mut bytes = Vec::new();
+    input.take(LARGEST).read_to_end(&mut bytes)?;
+    let header = bytes.get(..HEADER).ok_or_else(|| odd(0, "the file is shorter than its 72-byte header"))?;
+    let u16_at = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+    let u64_at = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
+    if (u16_at(4), header[64]) != (0, 0) {
+        let what = format!(
+            "version {}.{}, compression {}: only 0.x without compression is known",
+            u16_at(4),
+            u16_at(6),
+            header[64]
+        );
+        return Err(odd(4, &what));
+    }
+    let strings = match u64_at(24) {
+        0 => Vec::new(),
+        at => strings(Cursor::at(&bytes, at)?)?,
+    };
+    let mut seen = Seen { bytes: bytes.len() as u64, ..Seen::default() };
+    let (at, count) = (u64_at(40), u64_at(56));
+    if (at, u64_at(24)) == (0, 0) {
+        return Err(odd(16, "no section is said to be anywhere: the program that wrote it was stopped"));
+    }
+    if count > 0 {
+        events(Cursor::at(&bytes, at)?, count, &strings, &mut seen, sink)?;
+    }
+    Ok(seen)
+}
+
+fn odd(at: usize, what: &str) -> Error {
+    Error::new(ErrorKind::Format, format!("SBT, byte {at}: {what}"))
+}
+
+fn strings<'a>(mut at: Cursor<'a>) -> Result<Vec<&'a [u8]>> {
+    at.section(2)?;
+    let count = at.varint()?;
+    let mut strings = Vec::new();
+    for _ in 0..count {
+        let length = at.varint()?;
+        strings.push(at.bytes(length)?);
+    }
+    Ok(strings)
+}
+
+fn events(
+    mut at: Cursor<'_>,
+    count: u64,
+    strings: &[&[u8]],
+    seen: &mut Seen,
+    sink: &mut impl Sink,
+) -> Result<()> {
+    at.section(4)?;
+    let mut time = at.varint()?;
+    for _ in 0..count {
+        let (kind, flags) = (at.byte()?, at.byte()?);
+        // Unsorted times wrap around.
+        time = time.wrapping_add(at.varint()?);
+        let duration = if flags & 1 != 0 { at.varint()? } else { 0 };
+        let [device, stream, correlation, name] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
+        let mut kernel = [0; 8];
+        if flags & 2 != 0 {
+            for value in &mut kernel {
+                *value = small(at.varint()?);
+            }
+        }
+        let mut bytes = 0;
+        if flags & 4 != 0 {
+            at.varint()?;
+            at.varint()?;
+            bytes = at.varint()?;
+        }
+        if flags & 8 != 0 {
+            skip_stack(&mut at)?;
+        }
+        seen.events += 1;
+        let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
+        let (start, end) = (time as i64, (time as i64).saturating_add(duration as i64));
+        let op = |kind| {
+            let [a, b, c, d, e, f, shared, registers] = kernel;
+            Event::Op(Op {
+                kind,
+                name,
+                start,
+                end,
+                device: Some(small(device)),
+                stream: Some(small(stream)),
+                correlation: Some(correlation).filter(|&id| id != 0),
+                bytes,
+                grid: [a, b, c],
+                block: [d, e, f],
+                registers,
+                shared,
+                ..Op::default()
+            })
+        };
+        sink.event(&match kind {
+            1 => Event::Call(Call {
+                name,
+                start,
+                end,
+                thread: Id::None,
+                correlation: Some(correlation).filter(|&id| id != 0),
+                ..Call::default()
+            }),
+            2 => op(OpKind::Kernel),
+            3 => named(op(OpKind::Copy), "HtoD"),
+            4 => named(op(OpKind::Copy), "DtoH"),
+            5 => named(op(OpKind::Copy), "DtoD"),
+            6 => op(OpKind::Set),
+            7 | 8 | 10 => Event::Sync(Sync {
+                name,
+                start,
+                end,
+                device: Some(small(device)),
+                stream: Some(small(stream)),
+                correlation: Some(correlation).filter(|&id| id != 0),
+            }),
+            _ => Event::Other,
+        });
+    }
+    Ok(())
+}
+
+/// The format has the direction in the type, and any name.
+fn named<'a>(event: Event<'a>, name: &'a str) -> Event<'a> {
+    match event {
+        Event::Op(op) => Event::Op(Op { name: Text::from(name), ..op }),
+        other => other,
+    }
+}
+
+fn skip_stack(at: &mut Cursor<'_>) -> Result<()> {
+    at.varint()?;
+    for _ in 0..at.varint()? {
+        for _ in 0..4 {
+            at.varint()?;
+        }
+    }
+    Ok(())
+}
+
+fn small(value: u64) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}
+
+struct Cursor<'a> {
+    all: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn at(all: &'a [u8], at: u64) -> Result<Self> {
+        match usize::try_from(at) {
+            Ok(at) if at >= HEADER && at < all.len() => Ok(Self { all, at }),
+            _ => Err(odd(0, &format!("a section is said to begin at byte {at} of {}", all.len()))),
+        }
+    }
+
+    fn section(&mut self, expected: u8) -> Result<()> {
+        let at = self.at;
+        match self.byte()? {
+            found if found == expected => Ok(()),
+            found => Err(odd(at, &format!("section {found} where section {expected} should begin"))),
+        }
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let byte = *self.all.get(self.at).ok_or_else(|| odd(self.at, "the file ends here, in mid-record"))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    fn bytes(&mut self, length: u64) -> Result<&'a [u8]> {
+        let end = usize::try_from(length).ok().and_then(|length| self.at.checked_add(length));
+        let bytes = end.and_then(|end| self.all.get(self.at..end));
+        let bytes = bytes
+            .ok_or_else(|| odd(self.at, &format!("a string of {length} bytes goes beyond the file's end")))?;
+        self.at += bytes.len();
+        Ok(bytes)
+    }
+
+    fn varint(&mut self) -> Result<u64> {
+        let start = self.at;
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(odd(start, "a number of more than ten bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Lines(Vec<String>);
+
+    impl super::Sink for Lines {
+        fn event(&mut self, event: &Event<'_>) {
+            self.0.push(match event {
+                Event::Op(op) => format!(
+                    "{:?} {:?} {}..{} s{:?} c{:?} {}",
+                    op.kind, op.name, op.start, op.end, op.stream, op.correlation, op.bytes
+                ),
+                Event::Call(call) => format!("call {:?} {} c{:?}", call.name, call.start, call.correlation),
+                other => format!("{other:?}"),
+            });
+        }
+    }
+
+    /// A file of three events: a launch, its kernel, and a copy.
+    fn file() -> Vec<u8> {
+        let mut file = vec![0; HEADER];
+        file[..4].copy_from_slice(b"SBT\0");
+        file[6] = 1;
+        let strings = file.len() as u64;
+        file.extend_from_slice(b"\x02\x02\x04gemm\x06launch");
+        let events = file.len() as u64;
+        file.extend_from_slice(&[4, 0xe8, 0x07]);
+        file.extend_from_slice(&[1, 0, 0, 0, 7, 5, 1]);
+        file.extend_from_slice(&[2, 3, 10, 20, 0, 7, 5, 0, 8, 1, 1, 32, 1, 1, 0, 16]);
+        file.extend_from_slice(&[3, 5, 30, 4, 0, 7, 6, 0, 0, 0, 64]);
+        file[24..32].copy_from_slice(&strings.to_le_bytes());
+        file[40..48].copy_from_slice(&events.to_le_bytes());
+        file[56] = 3;
+        file
+    }
+
+    #[test]
+    fn launches_kernels_and_copies_are_read() {
+        let mut lines = Lines::default();
+        let seen = read(&*file(), &mut lines).unwrap();
+        assert_eq!(seen.events, 3);
+        let expected = [
+            "call \"launch\" 1000 cSome(5)",
+            "Kernel \"gemm\" 1010..1030 sSome(7) cSome(5) 0",
+            "Copy \"HtoD\" 1040..1044 sSome(7) cSome(6) 64",
+        ];
+        assert_eq!(lines.0, expected);
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_is_an_error_and_no_more() {
+        let file = file();
+        for length in 0..file.len() {
+            let error = read(&file[..length], &mut Lines::default()).unwrap_err();
+            assert!(error.to_string().starts_with("SBT, byte "), "{length}: {error}");
+        }
+    }
+}

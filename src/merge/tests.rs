@@ -1,0 +1,109 @@
+use super::*;
+use crate::record::testing::Chance;
+
+/// The least cost by trying all orderly assignments.
+fn least_cost(ours: &[i64], theirs: &[i64], limit: u64) -> u64 {
+    let mut row = vec![0_u64; theirs.len() + 1];
+    for (count, &our) in (1..).zip(ours) {
+        let mut next = vec![count * limit; theirs.len() + 1];
+        for (at, &their) in theirs.iter().enumerate() {
+            let pair = row[at] + our.abs_diff(their);
+            next[at + 1] = pair.min(next[at]).min(row[at + 1] + limit);
+        }
+        row = next;
+    }
+    row[theirs.len()]
+}
+
+fn cost(ours: &[i64], theirs: &[i64], limit: u64, pairs: &[(usize, usize)]) -> u64 {
+    let paired: u64 = pairs.iter().map(|&(our, their)| ours[our].abs_diff(theirs[their])).sum();
+    paired + (ours.len() - pairs.len()) as u64 * limit
+}
+
+#[test]
+fn the_assignment_costs_as_little_as_any_of_the_oracle() {
+    for seed in 0..3000 {
+        let mut chance = Chance::new(seed);
+        let mut points = |most: u64, range: u64| {
+            let mut points: Vec<i64> = (0..chance.below(most)).map(|_| chance.below(range) as i64).collect();
+            points.sort_unstable();
+            points
+        };
+        let (ours, theirs) = (points(14, 60), points(14, 60));
+        let limit = 1 + seed % 40;
+        let pairs = assign(&ours, &theirs, limit);
+        assert!(
+            pairs.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 < two[1].1),
+            "one to one, in order"
+        );
+        assert!(pairs.iter().all(|&(our, their)| ours[our].abs_diff(theirs[their]) < limit));
+        let expected = least_cost(&ours, &theirs, limit);
+        assert_eq!(cost(&ours, &theirs, limit, &pairs), expected, "{ours:?} {theirs:?} within {limit}");
+    }
+}
+
+#[test]
+fn the_nearest_is_not_always_the_best() {
+    // Both are nearest to 11, which only one can have.
+    assert_eq!(assign(&[10, 12], &[0, 11, 13], 100), [(0, 1), (1, 2)]);
+    // Nobody within reach.
+    assert_eq!(assign(&[0], &[10], 10), []);
+    assert_eq!(assign(&[0, 10, 20], &[], 10), []);
+}
+
+fn stack(time: i64, thread: i64, correlation: Option<u64>) -> Stack {
+    Stack { time, process: 1, thread, correlation, frames: 0 }
+}
+
+fn launch(time: i64, thread: i64, correlation: u64) -> Launch {
+    Launch { time, process: Some(1), thread: Some(thread), correlation }
+}
+
+fn found(pairs: &[Option<(usize, Way)>]) -> Vec<Option<usize>> {
+    pairs.iter().map(|pair| pair.map(|(at, _)| at)).collect()
+}
+
+#[test]
+fn threads_are_kept_apart_though_their_times_mix() {
+    let stacks = [stack(0, 7, None), stack(10, 8, None), stack(20, 7, None)];
+    let launches = [launch(1, 8, 1), launch(2, 7, 2), launch(21, 7, 3)];
+    let (pairs, report) = merge(&stacks, &launches, &Options::default());
+    assert_eq!(found(&pairs), [Some(1), Some(0), Some(2)]);
+    assert_eq!(report.by, [0, 3, 0]);
+}
+
+#[test]
+fn threads_that_the_other_tool_numbers_differently_are_matched_within_their_process() {
+    let stacks = [stack(0, 1, None), stack(10, 1, None), stack(20, 1, None)];
+    let launches = [launch(1, 0x7f00, 1), launch(11, 0x7f01, 2)];
+    let (pairs, report) = merge(&stacks, &launches, &Options { tolerance: 5, offset: 0 });
+    assert_eq!(found(&pairs), [Some(0), Some(1), None]);
+    assert_eq!((report.by, report.unmatched, report.left), ([0, 0, 2], 1, 0));
+}
+
+#[test]
+fn ids_are_exact_whatever_the_clocks_say_and_time_admits_its_doubts() {
+    let count = 1000;
+    let launches: Vec<_> = (0..count).map(|at| launch(at * 15_000, 7, at as u64 + 1)).collect();
+    let off_by = |at: i64, id| stack(at * 15_000 - 20_000, 7, id);
+    let with_ids: Vec<_> = (0..count).map(|at| off_by(at, Some(at as u64 + 1))).collect();
+    let (pairs, report) = merge(&with_ids, &launches, &Options::default());
+    assert_eq!(found(&pairs), (0..count as usize).map(Some).collect::<Vec<_>>());
+    assert_eq!((report.by, report.ambiguous, report.doubtful), ([1000, 0, 0], 0, 0));
+    // One stack was lost, so that the order says nothing any more.
+    let without: Vec<_> = (1..count).map(|at| off_by(at, None)).collect();
+    let (_, report) = merge(&without, &launches, &Options::default());
+    assert_eq!(report.by, [0, 0, 999]);
+    assert_eq!(report.ambiguous, 999);
+    assert!(report.doubtful > 900, "{report:?}");
+    assert_eq!(report.gap, 15_000);
+}
+
+#[test]
+fn a_known_offset_makes_times_right_again() {
+    let launches: Vec<_> = (0..100).map(|at| launch(at * 15_000, 7, at as u64 + 1)).collect();
+    let stacks: Vec<_> = (1..100).map(|at| stack(at * 15_000 - 20_000, 7, None)).collect();
+    let (pairs, report) = merge(&stacks, &launches, &Options { offset: 20_000, ..Options::default() });
+    assert_eq!(found(&pairs), (1..100).map(Some).collect::<Vec<_>>());
+    assert_eq!((report.distance, report.doubtful), (0, 0));
+}

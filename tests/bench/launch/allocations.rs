@@ -1,0 +1,64 @@
+//! Counts what this process asks its C library's allocator for, whoever asks: the functions defined here come
+//! before the library's own.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Allocations so far.
+pub(crate) fn so_far() -> u64 {
+    ALLOCATIONS.load(Ordering::Relaxed)
+}
+
+fn count() {
+    ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+unsafe extern "C" {
+    fn __libc_malloc(size: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, size: usize) -> *mut c_void;
+    fn __libc_realloc(old: *mut c_void, size: usize) -> *mut c_void;
+    fn __libc_memalign(align: usize, size: usize) -> *mut c_void;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
+    count();
+    // SAFETY: the caller's duty is the same.
+    unsafe { __libc_malloc(size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn calloc(number: usize, size: usize) -> *mut c_void {
+    count();
+    // SAFETY: the caller's duty is the same.
+    unsafe { __libc_calloc(number, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(old: *mut c_void, size: usize) -> *mut c_void {
+    count();
+    // SAFETY: the caller's duty is the same.
+    unsafe { __libc_realloc(old, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    count();
+    // SAFETY: the caller's duty is the same.
+    unsafe { __libc_memalign(align, size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    count();
+    // SAFETY: the caller's duty is the same.
+    let memory = unsafe { __libc_memalign(align, size) };
+    if memory.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller passed a place to write to.
+    unsafe { place.write(memory) };
+    0
+}

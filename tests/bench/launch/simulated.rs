@@ -1,0 +1,218 @@
+//! The whole callback where it belongs: called by the (simulated) CUPTI around real calls of the CUDA runtime.
+
+use std::cell::Cell;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use gpuflame::capture::Capture;
+use gpuflame::control::window;
+use gpuflame::cupti::{self, Buffer, Call, Filled, Tracer};
+
+use crate::generate::Function;
+use crate::log;
+use crate::methods::{Clock, ticks};
+use crate::paths::{self, Situation};
+use crate::{Figure, in_threads};
+
+/// A folder with the simulated libraries under their real names.
+pub(crate) fn stage() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-cuda-{}", process::id()));
+    fs::create_dir_all(&folder).expect("the target folder is writable");
+    for (library, name) in [
+        ("libgpusim_cuda.so", "libcuda.so.1"),
+        ("libgpusim_cuda.so", "libcuda.so"),
+        ("libgpusim_cudart.so", "libcudart.so.13"),
+        ("libgpusim_cudart.so", "libcudart.so"),
+        ("libgpusim_cupti.so", "libcupti.so.13"),
+    ] {
+        // Cargo puts them beside this program.
+        symlink(built(library), folder.join(name)).expect("the folder is new");
+    }
+    folder
+}
+
+/// A shared library that cargo built beside this program.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let program = std::env::current_exe().expect("a program has a file");
+    program.with_file_name(name)
+}
+
+thread_local! {
+    /// Ticks that were spent in callbacks, and in how many.
+    static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// [`Capture`], timed.
+struct Timed;
+
+#[inline(always)]
+fn timed(call: &Call<'_>, end: fn(&Call<'_>)) {
+    let before = ticks();
+    end(call);
+    let (spent, spans) = SPENT.get();
+    SPENT.set((spent + ticks() - before, spans + 1));
+}
+
+impl Tracer for Timed {
+    fn enter(call: &Call<'_>) {
+        timed(call, Capture::enter);
+    }
+    fn exit(call: &Call<'_>) {
+        timed(call, Capture::exit);
+    }
+    fn request_buffer() -> Option<Buffer> {
+        Capture::request_buffer()
+    }
+    fn buffer_completed(filled: Filled) {
+        Capture::buffer_completed(filled);
+    }
+    fn records_discarded(count: u64) {
+        Capture::records_discarded(count);
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dim3(u32, u32, u32);
+
+type LaunchKernel =
+    unsafe extern "C" fn(*const c_void, Dim3, Dim3, *mut *mut c_void, usize, *mut c_void) -> c_int;
+
+/// The simulated runtime, with a kernel registered.
+#[derive(Clone, Copy)]
+pub(crate) struct Runtime {
+    launch: LaunchKernel,
+}
+
+extern "C" fn kernel() {}
+
+impl Runtime {
+    /// Loads the libraries in `folder`, and subscribes as gpuflame does.
+    pub(crate) fn subscribed(folder: &Path) -> Self {
+        open(&folder.join("libcuda.so.1"));
+        let runtime = open(&folder.join("libcudart.so.13"));
+        let library = Some(folder.join("libcupti.so.13"));
+        cupti::subscribe::<Timed>(&cupti::Options { library, load_driver: true, whole_graphs: false })
+            .expect("a CUPTI to subscribe to");
+        type Register = unsafe extern "C" fn(
+            *mut *mut c_void,
+            *const c_void,
+            *mut c_char,
+            *const c_char,
+            c_int,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            *mut c_void,
+            *mut c_int,
+        );
+        // SAFETY: these are the CUDA runtime's functions, which have these types; all pointers outlive it.
+        unsafe {
+            let register_binary: unsafe extern "C" fn(*mut c_void) -> *mut *mut c_void =
+                std::mem::transmute(symbol(runtime, "__cudaRegisterFatBinary"));
+            let register: Register = std::mem::transmute(symbol(runtime, "__cudaRegisterFunction"));
+            let launch: LaunchKernel = std::mem::transmute(symbol(runtime, "cudaLaunchKernel"));
+            let binary = register_binary(Box::leak(Box::new(0u64)) as *mut u64 as *mut c_void);
+            let null = std::ptr::null_mut();
+            let name = c"step_d1000".as_ptr();
+            register(
+                binary,
+                kernel as *const c_void,
+                name.cast_mut(),
+                name,
+                -1,
+                null,
+                null,
+                null,
+                null,
+                null.cast(),
+            );
+            Self { launch }
+        }
+    }
+
+    #[inline(never)]
+    fn launch(self) {
+        // SAFETY: a registered kernel without parameters, on the default stream.
+        let error = unsafe {
+            (self.launch)(
+                kernel as *const c_void,
+                Dim3(1, 1, 1),
+                Dim3(128, 1, 1),
+                [].as_mut_ptr(),
+                0,
+                std::ptr::null_mut(),
+            )
+        };
+        assert_eq!(error, 0, "the simulated launch fails");
+    }
+
+    /// What the callbacks of a launch take in all.
+    pub(crate) fn measure(
+        self,
+        situation: Situation,
+        depth: usize,
+        functions: &[Function],
+        threads: usize,
+    ) -> Figure {
+        let stacks = paths::stacks(situation, depth, functions);
+        in_threads(threads, || {
+            let clock = Clock::calibrated();
+            let mut random = crate::generate::Random::new(7);
+            let mut times = Vec::new();
+            let one = |times: &mut Vec<f64>| {
+                SPENT.set((0, 0));
+                self.launch();
+                let (spent, spans) = SPENT.get();
+                times.push(clock.nanoseconds(spent, spans));
+            };
+            const LAUNCHES: usize = 6000;
+            if situation == Situation::Hot {
+                paths::build(&stacks[0], &mut || {
+                    for turn in 0..LAUNCHES {
+                        one(&mut times);
+                        if turn % 256 == 0 {
+                            log::drain();
+                        }
+                    }
+                });
+            } else {
+                for turn in 0..LAUNCHES {
+                    paths::build(&stacks[random.below(stacks.len())], &mut || one(&mut times));
+                    if turn % 256 == 0 {
+                        log::drain();
+                    }
+                }
+            }
+            let times = &mut times[LAUNCHES / 4..];
+            times.sort_by(f64::total_cmp);
+            Figure { nanoseconds: times[times.len() / 2], frames: depth as f64 }
+        })
+    }
+
+    /// The same with the window closed: all but the capture.
+    pub(crate) fn measure_beyond_capture(self, depth: usize, functions: &[Function]) -> Figure {
+        window::close();
+        let figure = self.measure(Situation::Hot, depth, functions, 1);
+        window::open();
+        figure
+    }
+}
+
+fn open(path: &Path) -> *mut c_void {
+    let name = CString::new(path.to_str().expect("a path in UTF-8")).expect("no NUL");
+    // SAFETY: the name is a C string; the simulated libraries may be loaded anywhere.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    assert!(!library.is_null(), "cannot load {}", path.display());
+    library
+}
+
+fn symbol(library: *mut c_void, name: &str) -> *mut c_void {
+    let text = CString::new(name).expect("no NUL");
+    // SAFETY: the handle came from dlopen, the name is a C string.
+    let symbol = unsafe { libc::dlsym(library, text.as_ptr()) };
+    assert!(!symbol.is_null(), "no {name}");
+    symbol
+}

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Every unwinder on the stacks of a real program: PyTorch on the CPU. By hand; downloads some 3 GB once.
+#
+#     tests/bench/pytorch/run.sh [PYTHON]     # a Python that has torch; without, one is made in the target folder
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+target=${CARGO_TARGET_DIR:-target}
+python=${1:-$target/pytorch/bin/python}
+if ! [ -x "$python" ]; then
+    python3 -m venv "$target/pytorch"
+    "$python" -m pip install -q torch
+fi
+cargo build --release --example pytorch_hook
+hook=$(realpath "$target/release/examples/libpytorch_hook.so")
+for run in "decode 40" "train 20"; do
+    echo
+    echo "PyTorch $("$python" -W ignore -c 'import torch; print(torch.__version__)' 2>/dev/null), $run:"
+    # shellcheck disable=SC2086
+    LD_PRELOAD=$hook "$python" -W ignore tests/bench/pytorch/workload.py $run
+done

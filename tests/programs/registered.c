@@ -1,0 +1,46 @@
+/* Launches from code that was made at run time, without a frame pointer, and whose unwind information only libgcc
+ * has been told of (`__register_frame`): there our stack ends, and libgcc's does not.
+ *
+ *     registered KNOWN     1: through that code; 0: not */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+KERNEL(step_d1000, "step_d1000", (float *x), &x)
+
+void __register_frame(void *);
+
+static void launch(void)
+{
+    for (int i = 0; i < 10; i++)
+        LAUNCH(step_d1000, 1, 128, 0)(NULL);
+}
+
+/* push rbp; mov ebp, 7; call rdi; pop rbp; ret */
+static const unsigned char code[] = {0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3};
+
+/* A CIE (CFA = rsp + 8, return address at CFA - 8), and an FDE (after the push CFA = rsp + 16). */
+static const unsigned char frames[] = {
+    20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1, 0, 0,
+    28, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, sizeof code, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0x0e, 16, 0x86, 2, 0, 0,
+    0, 0, 0, 0};
+
+int main(int argc, char **argv)
+{
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return 1;
+    memcpy(page, code, sizeof code);
+    memcpy(page + 64, frames, sizeof frames);
+    memcpy(page + 64 + 32, &page, sizeof page);
+    __register_frame(page + 64);
+    if (argc > 1 && atoi(argv[1]))
+        ((void (*)(void (*)(void)))(uintptr_t)page)(launch);
+    else
+        launch();
+    return cudaDeviceSynchronize();
+}

@@ -1,0 +1,187 @@
+//! Real traces of other tools: each opens, links as an independent count says, and loses no nanosecond.
+//!
+//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
+//! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuflame::aggregate::Aggregate;
+use gpuflame::export::{FoldedOptions, write_folded};
+use gpuflame::import::{self, Kind, Linked, Options};
+use gpuflame::join::Join;
+use gpuflame::profile::Profile;
+use gpuflame::record::Row;
+
+/// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
+type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
+
+const CHROME: [Counted; 17] = [
+    ("b200/eager_trace.json.gz", 24656, 929, 929, 0, 0, 1, 11_665_760),
+    ("et-pairs/linear_kineto.json.gz", 86859, 10356, 10356, 0, 0, 1, 370_983_000),
+    ("graphs/graph_execution.json.gz", 19289, 423, 423, 0, 25, 15, 156_085_905),
+    ("h100/Falconsai_nsfw_image_detection__1016002.json.gz", 5138, 156, 156, 0, 0, 1, 1_225_310),
+    ("h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz", 50125, 534, 534, 0, 0, 1, 158_433_174),
+    ("kineto-2021/gpu_metrics_input.json", 340, 32, 32, 0, 0, 1, 50_000),
+    ("kineto-2021/worker0.1623143566756.pt.trace.json.gz", 75718, 9096, 9096, 0, 0, 1, 602_145_000),
+    ("kineto-2023/control.json.gz", 109_123, 9450, 9450, 0, 0, 1, 501_567_000),
+    ("kineto-2023/event_sync_trace.json.gz", 149, 6, 6, 0, 0, 1, 372_000),
+    ("kineto-2023/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 30, 0, 0, 0, 0, 0, 0),
+    ("kineto-2023/rank_not_found.json.gz", 2467, 0, 0, 0, 0, 0, 0),
+    ("kineto-2023/test.json.gz", 105_167, 15632, 15018, 614, 12, 502, 963_762_000),
+    ("kineto-2024/after_fix_trace.json", 75, 1, 1, 0, 0, 1, 20),
+    ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 68692, 6095, 6095, 0, 0, 1, 472_454_441),
+    ("kineto-mtia/mtia_inference_rank_0.json.gz", 16158, 0, 0, 0, 0, 0, 0),
+    ("kineto-rocm/mi250_minitoy_train_ROCm6_2_kineto.json.gz", 220, 16, 16, 0, 0, 1, 149_042),
+    ("kineto-rocm/resnet_act_checkpoint.json.gz", 56451, 3653, 2685, 968, 0, 1, 100_230_072),
+];
+
+/// The eight ranks of `dlrm-8-ranks/dlrm_kineto.tar.gz`, by rank.
+const DLRM: [Counted; 8] = [
+    ("worker0", 3290, 261, 261, 0, 0, 1, 6_851_000),
+    ("worker1", 3424, 326, 262, 64, 0, 1, 12_601_000),
+    ("worker2", 3268, 262, 262, 0, 0, 1, 4_579_000),
+    ("worker3", 3474, 337, 273, 64, 0, 1, 11_042_000),
+    ("worker4", 3310, 273, 273, 0, 0, 1, 7_739_000),
+    ("worker5", 3250, 261, 261, 0, 0, 1, 7_311_000),
+    ("worker6", 3272, 262, 262, 0, 0, 1, 4_628_000),
+    ("worker7", 3250, 262, 262, 0, 0, 1, 2_825_000),
+];
+
+/// The folder of traces; says why a test is skipped where there is none.
+fn traces() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
+    if !folder.is_dir() {
+        eprintln!("skipped: there is no folder of real traces (GPUFLAME_TRACES names one)");
+        return None;
+    }
+    Some(folder)
+}
+
+/// A trace from file to folded stacks.
+fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
+    let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
+    let opened = import::open(path).unwrap();
+    let linked = import::rows(opened, &Options::default(), &mut |row: &Row<'_>| {
+        join.push(row, &mut aggregate);
+        profile.push(row);
+    })
+    .unwrap();
+    join.finish(&mut aggregate);
+    aggregate.fill(&mut profile);
+    let activities = join.tally().activities;
+    assert_eq!(activities.matched, linked.linked, "{}: the join finds what was linked", path.display());
+    assert_eq!(activities.launched_before, linked.before, "{}", path.display());
+    assert_eq!(activities.no_stack, linked.ops - linked.linked - linked.before, "{}", path.display());
+    let mut folded = Vec::new();
+    write_folded(&profile, &FoldedOptions::default(), &mut folded).unwrap();
+    let lines = String::from_utf8(folded).unwrap().lines().map(str::to_owned).collect();
+    (linked, profile, lines)
+}
+
+fn weights(folded: &[String]) -> u64 {
+    folded.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+fn check(path: &Path, counted: &Counted) -> Vec<String> {
+    let (name, events, ops, with_launch, before, shared, most, nanos) = *counted;
+    let (linked, _, folded) = explained(path);
+    assert_eq!(linked.seen.events, events, "{name}: events");
+    assert_eq!((linked.ops, linked.linked, linked.before), (ops, with_launch, before), "{name}: linked");
+    assert_eq!((linked.shared, linked.most), (shared, most), "{name}: shared ids");
+    assert_eq!(linked.nanos, nanos, "{name}: GPU time");
+    assert_eq!(weights(&folded), nanos, "{name}: the folded weights");
+    folded
+}
+
+#[test]
+fn chrome_traces_link_as_counted_and_lose_no_nanosecond() {
+    let Some(folder) = traces() else { return };
+    for counted in &CHROME {
+        let path = folder.join(counted.0);
+        assert_eq!(import::open(&path).unwrap().kind(), Kind::Chrome, "{}", counted.0);
+        check(&path, counted);
+    }
+}
+
+#[test]
+fn what_was_launched_before_the_trace_is_shown_as_such() {
+    let Some(folder) = traces() else { return };
+    let counted = CHROME.iter().find(|counted| counted.0.contains("resnet")).unwrap();
+    let folded = check(&folder.join(counted.0), counted);
+    assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
+}
+
+#[test]
+fn the_ranks_of_a_job_link_as_counted() {
+    let Some(folder) = traces() else { return };
+    let unpacked = std::env::temp_dir().join(format!("gpuflame-dlrm-{}", std::process::id()));
+    std::fs::create_dir_all(&unpacked).unwrap();
+    let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&unpacked).status();
+    assert!(tar.unwrap().success());
+    for entry in std::fs::read_dir(unpacked.join("dlrm_kineto")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let counted = DLRM.iter().find(|counted| name.starts_with(counted.0)).unwrap();
+        check(&path, counted);
+    }
+    std::fs::remove_dir_all(unpacked).unwrap();
+}
+
+#[test]
+fn a_launch_hangs_under_the_python_code_that_made_it() {
+    let Some(folder) = traces() else { return };
+    let (_, _, folded) = explained(&folder.join("b200/eager_trace.json.gz"));
+    let through_torch = folded.iter().filter(|line| line.contains("torch/nn/modules/module.py")).count();
+    assert!(through_torch > 100, "only {through_torch} stacks come through torch's modules");
+    let line = folded.iter().find(|line| {
+        line.contains("aten::linear;aten::addmm;cudaLaunchKernel")
+            || line.contains("aten::linear;aten::mm;cudaLaunchKernel")
+            || line.contains(";aten::mm;cu")
+    });
+    assert!(line.is_some(), "no operator between Python and the call");
+}
+
+#[test]
+fn every_other_file_says_what_it_is() {
+    let Some(folder) = traces() else { return };
+    for (name, word) in [
+        ("et-pairs/linear_et.json.gz", "execution trace"),
+        ("perfetto/gpu_compute_launch.textproto", "Perfetto"),
+        ("dlrm-8-ranks/dlrm_kineto.tar.gz", "tar archive"),
+        ("chakra-et/chakra.0.et", "no trace"),
+        ("golden-hta/ns_resolution/temporal.csv", "no trace"),
+    ] {
+        let message = import::open(&folder.join(name)).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains(word), "{message}");
+        assert!(!message.contains('\n'));
+    }
+}
+
+#[test]
+fn exports_of_nsys_link_within_each_process() {
+    let Some(folder) = traces() else { return };
+    for (name, ops, linked, nanos) in [
+        ("nsys/h100_2gpu_1s.sqlite", 3442 + 904 + 22, 1632 + 438 + 22, 44_829_522 + 1_880_842_214 + 29_216),
+        ("nsys/mock.sqlite", 3, 3, 4129 + 1632),
+    ] {
+        assert_eq!(import::open(&folder.join(name)).unwrap().kind(), Kind::Nsys);
+        let (found, _, folded) = explained(&folder.join(name));
+        assert_eq!((found.ops, found.linked, found.nanos), (ops, linked, nanos), "{name}");
+        assert_eq!(weights(&folded), nanos, "{name}");
+    }
+}
+
+#[test]
+fn rocprofs_kernels_have_their_names_and_times() {
+    let Some(folder) = traces() else { return };
+    let path = folder.join("rocprofv3/908_results.json.gz");
+    assert_eq!(import::open(&path).unwrap().kind(), Kind::Rocprof);
+    let (found, profile, folded) = explained(&path);
+    assert_eq!((found.ops, found.linked, found.nanos), (43_915, 0, 4_441_741_378));
+    assert_eq!(weights(&folded), 4_441_741_378);
+    assert!(profile.kernels().len() > 10);
+    assert!(!folded.iter().any(|line| line.contains("without a name")));
+}

@@ -1,0 +1,33 @@
+// Uses a flame graph: node svg.mjs NODE_MODULES FILE FRAME WORD clicks on the frame whose title begins with FRAME, then
+// searches WORD. Prints as JSON how wide the frame was and is, how many frames are shown, and what matched.
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+const [modules, file, frame, word] = process.argv.slice(2);
+const { chromium } = createRequire(join(modules, 'x.js'))('playwright-core');
+const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-gpu'] });
+const page = await browser.newPage({ viewport: { width: 1300, height: 900 } });
+const errors = [];
+page.on('pageerror', (error) => errors.push(String(error)));
+await page.goto(`file://${file}`);
+const look = () => page.evaluate((frame) => {
+  const groups = [...document.querySelectorAll('#frames g')];
+  const shown = groups.filter((group) => getComputedStyle(group).display !== 'none');
+  const found = groups.find((group) => group.querySelector('title').textContent.startsWith(frame));
+  return { width: found.querySelector('rect').getBoundingClientRect().width, shown: shown.length, all: groups.length };
+}, frame);
+const before = await look();
+await page.evaluate((frame) => {
+  const groups = [...document.querySelectorAll('#frames g')];
+  const found = groups.find((group) => group.querySelector('title').textContent.startsWith(frame));
+  found.querySelector('rect').dispatchEvent(new MouseEvent('click', { bubbles: true }));
+}, frame);
+const zoomed = await look();
+page.on('dialog', (dialog) => dialog.accept(word));
+await page.evaluate(() => document.getElementById('unzoom').dispatchEvent(new MouseEvent('click', { bubbles: true })));
+const unzoomed = await look();
+await page.evaluate(() => document.getElementById('search').dispatchEvent(new MouseEvent('click', { bubbles: true })));
+await page.waitForTimeout(200);
+const matched = await page.evaluate(() => document.getElementById('matched').textContent);
+console.log(JSON.stringify({ before, zoomed, unzoomed, matched, errors }));
+await browser.close();
