@@ -16,13 +16,48 @@ use recordings::Recording;
 use serde_json::Value;
 use support::{Run, Way, compile, root, scratch};
 
-/// The tiny programs: name, source, argument.
-const PROGRAMS: [(&str, &str, &str); 5] = [
-    ("runtime", "tiny.cu", "runtime"),
-    ("copies", "tiny.cu", "copies"),
-    ("streams", "tiny.cu", "streams"),
-    ("exit", "tiny.cu", "exit"),
-    ("driver", "driver.c", "2"),
+/// A tiny program: its source, its argument, and what stands in the source about launches, kernels, and copies
+/// and fills.
+struct Program {
+    name: &'static str,
+    source: &'static str,
+    argument: &'static str,
+    launches: u64,
+    kernels: u64,
+    others: u64,
+}
+
+const PROGRAMS: [Program; 8] = [
+    Program { name: "runtime", source: "tiny.cu", argument: "runtime", launches: 2, kernels: 2, others: 0 },
+    Program { name: "copies", source: "tiny.cu", argument: "copies", launches: 6, kernels: 0, others: 6 },
+    Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
+    Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
+    Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
+    // Three launches of a graph of two kernels, and two of one that is updated between them.
+    Program {
+        name: "capture",
+        source: "tiny_graph.cu",
+        argument: "capture",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "explicit",
+        source: "tiny_graph.cu",
+        argument: "explicit",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "update",
+        source: "tiny_graph.cu",
+        argument: "update",
+        launches: 2,
+        kernels: 4,
+        others: 0,
+    },
 ];
 
 fn probe() -> &'static Path {
@@ -68,7 +103,7 @@ fn rows(path: &Path) -> Vec<Value> {
 
 #[test]
 fn a_recording_replayed_is_the_recording() {
-    for (name, source, argument) in PROGRAMS {
+    for Program { name, source, argument, .. } in PROGRAMS {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
@@ -93,27 +128,26 @@ fn without(line: &str, field: &str) -> String {
 
 #[test]
 fn gpuflame_reads_a_replayed_recording_as_it_reads_the_program() {
-    // Kernels, copies and fills of each program, counted in its source.
-    for ((name, source, argument), kernels, others) in PROGRAMS
-        .into_iter()
-        .zip([2, 0, 4, 4, 4])
-        .zip([0, 6, 0, 0, 10])
-        .map(|((program, k), o)| (program, k, o))
-    {
+    for Program { name, source, argument, launches, kernels, others } in PROGRAMS {
         let recording = simulated(source, argument, "13.0");
         let done = replay(&recording).env("CUDA_INJECTION64_PATH", support::gpuflame()).ok();
-        for side in ["launches", "activities"] {
+        for (side, expected) in [("launches", launches), ("activities", kernels + others)] {
             let (total, parts) = done.sum(side);
-            assert_eq!(
-                (total, parts["matched"]),
-                (kernels + others, kernels + others),
-                "{name}\n{}",
-                done.stderr
-            );
+            assert_eq!((total, parts["matched"]), (expected, expected), "{name}\n{}", done.stderr);
         }
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
+        // Each node of a graph also under the call that made it, which is known by the ids of the recording.
+        let made_by = match name {
+            "capture" | "update" => "cudaLaunchKernel",
+            "explicit" => "cudaGraphAddKernelNode",
+            _ => continue,
+        };
+        for (frames, _) in done.folded() {
+            assert!(frames.contains(&"[graph]".to_owned()), "{name}: {frames:?}");
+            assert_eq!(frames[frames.len() - 2], made_by, "{name}: {frames:?}");
+        }
     }
 }
 
@@ -124,7 +158,7 @@ fn count(line: &str) -> u64 {
 
 #[test]
 fn two_runs_of_a_program_differ_in_nothing() {
-    for (name, source, argument) in PROGRAMS {
+    for Program { name, source, argument, .. } in PROGRAMS {
         let [one, two] = [0, 1].map(|_| Recording::read(&simulated(source, argument, "13.0")));
         assert!(!one.callbacks.is_empty() && !one.records.is_empty(), "{name}");
         assert_eq!(one.differences(&two), Vec::<String>::new(), "{name}");
@@ -232,7 +266,7 @@ fn the_simulated_stack_does_what_was_recorded_on_hardware() {
         let metadata: Value =
             serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
         assert_eq!(metadata["simulated"], false, "{}: only hardware's recordings lie here", folder.display());
-        for (name, source, argument) in PROGRAMS {
+        for Program { name, source, argument, .. } in PROGRAMS {
             let path = folder.join(format!("{name}.jsonl"));
             if path.exists() {
                 let cupti = played(metadata["cupti"].as_u64().unwrap());

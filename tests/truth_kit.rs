@@ -72,7 +72,9 @@ fn every_step_ends_and_what_it_checks_holds() {
     assert_eq!(kit.report["simulated"], true);
     assert_eq!(kit.report["measured_on_hardware"], false);
     assert!(kit.markdown().contains("Nothing here was measured on hardware"), "{}", kit.markdown());
-    for step in ["machine", "build", "right", "command", "recordings", "questions", "matrix", "decode"] {
+    for step in
+        ["machine", "build", "right", "graph", "command", "recordings", "questions", "matrix", "decode"]
+    {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
     // They need a real CUDA stack, and say so.
@@ -114,6 +116,18 @@ fn assert_counts(kit: &Kit) {
             assert_eq!(kit.held("right", &format!("{program}: all {side} are matched")), activities);
         }
     }
+    for (kernel, count, function) in [
+        ("attend_d20000", 42, "capture_attend"),
+        ("mlp_d30000", 21, "capture_mlp"),
+        ("node_d10000", 12, "add_nodes"),
+    ] {
+        assert_eq!(
+            kit.held("graph", &format!("graph: kernel {kernel} ran as often as its source says")),
+            count
+        );
+        kit.held("graph", &format!("graph: every {kernel} shows {function} as where it was captured"));
+    }
+    kit.held("graph", "graph: counts and times are those of the truth file");
     // 300 x 20 us + 200 x 40 us + 150 x 10 us
     let bound = "plain: the kernels of one stream took no longer than the CUDA events around them";
     assert_eq!(kit.held("right", bound), 15_500_000);
@@ -151,6 +165,11 @@ fn assert_answers(kit: &Kit) {
         .map(|row| (&row["driver"], &row["kernels"]))
         .collect();
     assert_eq!(exits, [(&0.into(), &4.into()), (&0.into(), &4.into()), (&4.into(), &4.into())]);
+    let capture = &observed(6)["capture"];
+    let (records, instances) = (capture["records"].as_array().unwrap(), [2, 3, 2]);
+    let graphs: Vec<_> = records.iter().step_by(2).map(|record| record["graph"].as_u64().unwrap()).collect();
+    assert_eq!((records.len(), graphs), (6, instances.to_vec()), "the ids of the clones: {capture:#}");
+    assert_eq!(observed(15).as_object().unwrap().len(), 8, "{:#}", observed(15));
     assert_eq!(observed(9)["delivered and dropped"], 1100, "a thousand launches and a hundred to warm up");
     assert_eq!(observed(10)["delivered and dropped"], 2100);
     assert_eq!(observed(10)["probe"][0]["kernels"], 2 * (16384 / 216), "what two buffers hold");
