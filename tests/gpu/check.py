@@ -105,7 +105,7 @@ def check_ledger(name, folder, everything_matched=True):
         if everything_matched:
             holds(f"{name}: all {word} are matched", total, parts.get("matched"))
     for line in lines:
-        if line.startswith(("lost:", "own cost:", "stops:", "stacks ")):
+        if line.startswith(("lost:", "own cost:", "graph launches:", "stops:", "stacks ")):
             fact(f"{name}: ledger", line)
     return sums
 
