@@ -10,7 +10,8 @@ use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::export::{
-    FoldedOptions, GraphStacks, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+    FoldedOptions, GraphStacks, SvgOptions, Unit, lines, write_diff_folded, write_diff_svg, write_folded,
+    write_idle_folded, write_idle_svg, write_svg,
 };
 use crate::symbolize::SymbolizeOptions;
 
@@ -18,7 +19,11 @@ use crate::symbolize::SymbolizeOptions;
 #[derive(Debug, Args)]
 pub(super) struct Flamegraph {
     /// The recording or trace (`-`: standard input).
-    input: Source,
+    #[arg(required_unless_present = "diff")]
+    input: Option<Source>,
+    /// Draw the second of two instead; what grew since the first is red, what shrank is blue.
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "input")]
+    diff: Vec<Source>,
     /// Where to write [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     output: Option<Target>,
@@ -61,7 +66,20 @@ impl Flamegraph {
             return Err(usage("a picture is no use on a terminal; add `-o flame.svg`, or `--format folded`"));
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
+        if let [before, after] = &self.diff[..] {
+            let [before, after] = [before, after].map(|source| {
+                explain(source, options, console, None::<Aggregate>)
+                    .map(|read| lines(&read.profile, self.unit, self.graph))
+            });
+            let (before, after) = (before?, after?);
+            target.write(console, |mut out| match format {
+                Format::Folded => write_diff_folded(&before, &after, &mut out),
+                Format::Svg => write_diff_svg(&before, &after, &self.svg_options(), &mut out),
+            })?;
+            return Ok(Ended::Well);
+        }
+        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or a trace"))?;
+        let profile = explain(input, options, console, None::<Aggregate>)?.profile;
         let folded = FoldedOptions { unit: self.unit, graph: self.graph };
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),

@@ -27,6 +27,8 @@ pub(super) enum Cell {
     Count(u64),
     /// A span of time.
     Nanos(u64),
+    /// A signed span of time.
+    Change(i64),
     /// Percent.
     Share(f64),
     Nothing,
@@ -68,6 +70,9 @@ impl Cell {
             Self::Text(text) => text.clone(),
             Self::Count(count) => grouped(*count),
             Self::Nanos(nanos) => human(*nanos),
+            Self::Change(nanos) => {
+                format!("{}{}", if *nanos < 0 { "-" } else { "+" }, human(nanos.unsigned_abs()))
+            }
             Self::Share(percent) => format!("{percent:.1} %"),
             Self::Nothing => "-".to_owned(),
         }
@@ -77,6 +82,7 @@ impl Cell {
         match self {
             Self::Text(text) => text.clone(),
             Self::Count(number) | Self::Nanos(number) => number.to_string(),
+            Self::Change(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
             Self::Nothing => String::new(),
         }
@@ -86,6 +92,7 @@ impl Cell {
         match self {
             Self::Text(text) => Value::from(text.as_str()),
             Self::Count(number) | Self::Nanos(number) => Value::from(*number),
+            Self::Change(nanos) => Value::from(*nanos),
             Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
             Self::Nothing => Value::Null,
         }

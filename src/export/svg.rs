@@ -120,7 +120,7 @@ fn draw(
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, and a quiet green for
 /// the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
 /// where work waited. Names shade it a little, so that neighbours can be told apart.
-fn color(name: &str, kind: Kind) -> Color {
+pub(super) fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
