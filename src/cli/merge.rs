@@ -346,11 +346,12 @@ fn doubts(report: &Report, console: Console) {
     if report.by[Way::Time as usize] > 0 && report.doubtful * 100 > guessed {
         console.remark(format!(
             "{} of {} stacks matched without an id are in doubt: clocks seem {} apart, launches only {}; \
-             let the probe add a frame `[correlation N]`, or correct the clock with --offset",
+             let the probe add a frame `[correlation N]`, or correct the clock with --offset {:.1}",
             grouped(report.doubtful),
             grouped(guessed),
             human(report.distance.unsigned_abs()),
             human(report.gap),
+            report.distance as f64 / 1e3,
         ));
     }
 }

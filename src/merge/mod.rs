@@ -79,10 +79,11 @@ pub struct Report {
     pub left: u64,
     /// Of those matched by order or time: another launch of the same threads was within the tolerance.
     pub ambiguous: u64,
-    /// Of those matched by order or time: would have another nearest launch if the clocks were off by as
-    /// much as the median distance of the pairs.
+    /// Of those matched by time: would have another nearest launch if the clocks were off by as much as they seem
+    /// to be.
     pub doubtful: u64,
-    /// The median of launch time less stack time, of those matched by order or time.
+    /// How far the launches' clock seems to be ahead, of those matched by order or time: the distance of a stack
+    /// to a launch that most stacks have to one. Not that of the pairs, which are as near as can be, right or wrong.
     pub distance: i64,
     /// The median gap between launches.
     pub gap: u64,
@@ -98,7 +99,7 @@ pub fn merge(
     let mut taken = vec![false; launches.len()];
     by_id(stacks, launches, &mut pairs, &mut taken);
     let mut report = Report::default();
-    let (mut distances, mut gaps, mut close) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut votes, mut gaps, mut close) = (Vec::new(), Vec::new(), Vec::new());
     for (mut ours, mut theirs) in groups(stacks, launches, &pairs, &taken) {
         ours.sort_by_key(|&at| stacks[at].time);
         theirs.sort_by_key(|&at| launches[at].time);
@@ -113,14 +114,16 @@ pub fn merge(
         for (our, their) in found {
             pairs[ours[our]] = Some((theirs[their], way));
             taken[theirs[their]] = true;
-            distances.push(theirs_at[their].saturating_sub(ours_at[our]));
             let near = nearest_two(&theirs_at, ours_at[our]);
             report.ambiguous += u64::from(near[1].is_some_and(|second| second < options.tolerance));
-            close.push(near);
+            if way == Way::Time {
+                close.push(near);
+            }
         }
+        vote(&ours_at, &theirs_at, options.tolerance, &mut votes);
     }
-    report.distance = median(&mut distances);
     report.gap = median(&mut gaps);
+    report.distance = most_voted(&mut votes, (report.gap / 8).max(1_000));
     let far = report.distance.unsigned_abs().max(1);
     // Twice the shift is what makes the second nearest the nearest.
     report.doubtful = close
@@ -210,6 +213,35 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     let mut distances: Vec<u64> = near.iter().map(|other| other.abs_diff(time)).collect();
     distances.sort_unstable();
     [distances.first().copied(), distances.get(1).copied()]
+}
+
+/// So many stacks of a group vote for the distance of the two clocks.
+const VOTERS: usize = 1_000;
+/// Each for its distances to so many launches before and behind it: among them is the true one, if the clocks are
+/// not farther apart than so many launches take.
+const CHOICES: usize = 64;
+
+fn vote(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
+    for &time in ours.iter().step_by(ours.len().div_ceil(VOTERS).max(1)) {
+        let at = theirs.partition_point(|&other| other < time);
+        let near = &theirs[at.saturating_sub(CHOICES)..theirs.len().min(at + CHOICES)];
+        let distances = near.iter().map(|other| other.saturating_sub(time));
+        votes.extend(distances.filter(|distance| distance.unsigned_abs() <= tolerance));
+    }
+}
+
+/// The middle of the `width` that has most votes; of several the one nearest to 0, as where all gaps are alike.
+fn most_voted(votes: &mut [i64], width: u64) -> i64 {
+    votes.sort_unstable();
+    let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));
+    for last in 0..votes.len() {
+        while votes[last].abs_diff(votes[first]) > width {
+            first += 1;
+        }
+        let middle = votes[first + (last - first) / 2];
+        best = best.max((last - first + 1, std::cmp::Reverse(middle.unsigned_abs()), middle));
+    }
+    best.2
 }
 
 fn median<T: Ord + Copy + Default>(values: &mut [T]) -> T {
