@@ -20,4 +20,4 @@ pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
-pub use thread::{Verified, cost, drain, losses, verified};
+pub use thread::{Verified, cost, drain, graph_cost, losses, verified};

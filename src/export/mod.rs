@@ -46,7 +46,7 @@ pub use chrome::write_chrome;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]
-pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_svg};
+pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]

@@ -184,7 +184,7 @@ fn idle_subtitle(profile: &Profile) -> String {
     text
 }
 
-fn human(nanos: u64) -> String {
+pub(super) fn human(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
         1_000..1_000_000 => format!("{:.3} us", nanos as f64 / 1e3),

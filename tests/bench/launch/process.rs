@@ -91,5 +91,8 @@ fn time_of_children() -> f64 {
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut used);
         used
     };
-    [used.ru_utime, used.ru_stime].iter().map(|time| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3).sum()
+    [used.ru_utime, used.ru_stime]
+        .iter()
+        .map(|time| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3)
+        .sum()
 }
