@@ -12,7 +12,6 @@ pub mod events;
 mod graphs;
 mod intern;
 mod log;
-mod memory;
 pub mod process;
 mod thread;
 
@@ -21,5 +20,4 @@ pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
-pub use memory::held;
 pub use thread::{Verified, cost, drain, graph_cost, losses, verified};

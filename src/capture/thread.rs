@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, c
 use crate::record::{
     ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
 };
-use crate::unwind::{Unwinder, tls};
+use crate::unwind::{Unwinder, memory, tls};
 
+use super::buffers;
 use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
 use super::graphs::GraphCall;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
-use super::{buffers, memory};
 
 /// One application thread's state. The fields say who may touch them.
 pub(super) struct Thread {
