@@ -14,6 +14,7 @@ mod input;
 mod merge;
 mod output;
 mod ranks;
+mod recorded;
 mod report;
 mod stats;
 mod top;
