@@ -22,4 +22,4 @@ pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
 pub use memory::held;
-pub use thread::{Verified, cost, drain, losses, verified};
+pub use thread::{Verified, cost, drain, graph_cost, losses, verified};

@@ -72,6 +72,9 @@ struct Readers {
 pub(super) struct Tally {
     pub(super) losses: [AtomicU64; Loss::ALL.len()],
     pub(super) calls: AtomicU64,
+    /// Of launches of graphs.
+    pub(super) graph_times: Times,
+    /// Of all other calls.
     pub(super) times: Times,
     pub(super) verified: VerifiedTally,
 }
@@ -103,7 +106,13 @@ pub struct Verified {
 impl Tally {
     const fn new() -> Self {
         let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-        Self { losses, calls: AtomicU64::new(0), times: Times::new(), verified: VerifiedTally::new() }
+        Self {
+            losses,
+            calls: AtomicU64::new(0),
+            graph_times: Times::new(),
+            times: Times::new(),
+            verified: VerifiedTally::new(),
+        }
     }
 
     pub(super) fn lose(&self, loss: Loss) {
@@ -376,7 +385,13 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
 
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
-    cost::of_all(all().map(|thread| (&thread.tally.calls, &thread.tally.times)))
+    let calls = all().map(|thread| thread.tally.calls.load(Ordering::Relaxed)).sum();
+    cost::of_all(calls, all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
+}
+
+/// The same for `launches` of graphs.
+pub fn graph_cost(launches: u64) -> Cost {
+    cost::of_all(launches, all().map(|thread| &thread.tally.graph_times))
 }
 
 /// What was found by taking stacks again, so far.

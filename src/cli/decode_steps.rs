@@ -14,6 +14,7 @@ use crate::bubbles::{DecodeSteps as Steps, Framework};
 /// For sglang and vllm a step is the time between two entries of the scheduler's function, within the first
 /// half of the trace; for fastdeploy it is the profiler's step.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz --output-csv steps.csv")]
 pub(super) struct DecodeSteps {
     /// sglang, vllm or fastdeploy (fd).
     framework: Framework,

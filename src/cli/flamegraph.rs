@@ -1,28 +1,40 @@
-//! `gpuflame flamegraph`: a recording as a flame graph, or as the folded stacks that it is made of.
+//! `gpuflame flamegraph`: a recording, a trace or folded stacks as a flame graph, or as folded stacks; one
+//! of them, or two against each other.
 
 use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::explain::explain;
+use super::explain::explain_opened;
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
+use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    FoldedOptions, GraphStacks, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+    FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
+    write_diff_svg, write_folded, write_idle_folded, write_idle_svg, write_lines_folded, write_lines_svg,
+    write_svg,
 };
+use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::symbolize::SymbolizeOptions;
 
 /// Draw GPU time by launching stack.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame flamegraph run.gfr -o run.svg\n  \
+    gpuflame flamegraph trace.json.gz | grep matmul\n  \
+    gpuflame flamegraph --diff before.gfr after.gfr -o diff.svg")]
 pub(super) struct Flamegraph {
-    /// The recording or trace (`-`: standard input).
-    input: Source,
+    /// The recording, trace or folded stacks (`-`: standard input).
+    #[arg(required_unless_present = "diff")]
+    input: Option<Source>,
+    /// Draw the second of two instead; what grew since the first is red, what shrank is blue.
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "input")]
+    diff: Vec<Source>,
     /// Where to write [default: standard output].
     #[arg(short, long, value_name = "FILE")]
     output: Option<Target>,
-    /// What to write [default: by the ending of FILE, else svg].
+    /// What to write [default: by the ending of FILE; folded on standard output].
     #[arg(short, long)]
     format: Option<Format>,
     /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
@@ -54,14 +66,24 @@ impl Flamegraph {
     pub(super) fn run(&self, console: Console) -> Outcome {
         let target = self.output.clone().unwrap_or(Target::Stdout);
         let format = self.format.unwrap_or_else(|| match target.ending() {
-            Some("folded" | "txt" | "collapsed") => Format::Folded,
-            _ => Format::Svg,
+            None | Some("folded" | "txt" | "collapsed") => Format::Folded,
+            Some(_) => Format::Svg,
         });
         if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
-            return Err(usage("a picture is no use on a terminal; add `-o flame.svg`, or `--format folded`"));
+            return Err(usage("a picture is no use on a terminal; add `-o flame.svg`"));
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
+        if let [before, after] = &self.diff[..] {
+            self.diff(before, after, format, &target, console)?;
+            return Ok(Ended::Well);
+        }
+        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or a trace"))?;
+        let opened = input.open()?;
+        if is_folded(&opened) {
+            self.folded(input, opened, format, &target, console)?;
+            return Ok(Ended::Well);
+        }
+        let profile = explain_opened(input, opened, options, console, None::<Aggregate>)?.profile;
         let folded = FoldedOptions { unit: self.unit, graph: self.graph };
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
@@ -72,10 +94,98 @@ impl Flamegraph {
         Ok(Ended::Well)
     }
 
+    fn diff(
+        &self,
+        before: &Source,
+        after: &Source,
+        format: Format,
+        target: &Target,
+        console: Console,
+    ) -> Result<()> {
+        if self.idle {
+            return Err(usage("--diff compares what ran; leave --idle away"));
+        }
+        let (before, after) = (self.lines(before, console)?, self.lines(after, console)?);
+        let mut options = self.svg_options();
+        if self.title.is_none() {
+            options.title = "GPU time by launching stack, after against before".to_owned();
+        }
+        target.write(console, |mut out| match format {
+            Format::Folded => write_diff_folded(&before, &after, &mut out),
+            Format::Svg => write_diff_svg(&before, &after, &options, &mut out),
+        })
+    }
+
+    fn lines(&self, source: &Source, console: Console) -> Result<Lines> {
+        let opened = source.open()?;
+        if is_folded(&opened) {
+            return stacks(source, opened, self.unit);
+        }
+        let options = SymbolizeOptions { internal_frames: self.internal_frames };
+        let profile = explain_opened(source, opened, options, console, None::<Aggregate>)?.profile;
+        Ok(lines(&profile, self.unit, self.graph))
+    }
+
+    /// Stacks that somebody folded are drawn as they are.
+    fn folded(
+        &self,
+        input: &Source,
+        opened: Opened,
+        format: Format,
+        target: &Target,
+        console: Console,
+    ) -> Result<()> {
+        if self.idle {
+            return Err(usage(format!("{input}: folded stacks do not say when the GPU was idle")));
+        }
+        let lines = stacks(input, opened, self.unit)?;
+        target.write(console, |mut out| match format {
+            Format::Folded => write_lines_folded(&lines, self.unit, &mut out),
+            Format::Svg => write_lines_svg(&lines, &self.svg_options(), &mut out),
+        })
+    }
+
     fn svg_options(&self) -> SvgOptions {
         let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
         (options.unit, options.graph) = (self.unit, self.graph);
         options.title = self.title.clone().unwrap_or(options.title);
         options
+    }
+}
+
+fn is_folded(opened: &Opened) -> bool {
+    matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded)
+}
+
+/// Folded stacks, those that are there twice added up. Extended ones count one a line.
+fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
+    let mut stacks = Stacks { lines: Lines::new(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
+    opened.read(&import::Options::default(), &mut stacks)?;
+    if stacks.lines.is_empty() {
+        return Err(Error::new(ErrorKind::Format, format!("{source}: has no stacks in it")));
+    }
+    Ok(stacks.lines)
+}
+
+struct Stacks {
+    lines: Lines,
+    /// Weights are kept in nanoseconds.
+    scale: u64,
+}
+
+impl import::Sink for Stacks {
+    fn wants(&self) -> Wants {
+        Wants::STACKS
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        let (frames, weight) = match event {
+            Event::Folded(line) => (line.frames.decode(), line.weight.saturating_mul(self.scale)),
+            Event::Stack(line) => (line.frames.decode(), self.scale),
+            _ => return,
+        };
+        let frames: Vec<_> = frames.split(';').map(clean_frame).collect();
+        let sum = self.lines.entry(frames.join(";")).or_default();
+        *sum = sum.saturating_add(weight);
     }
 }

@@ -13,6 +13,7 @@ use crate::symbolize::SymbolizeOptions;
 
 /// Say what a recording holds.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame info trace.json.gz")]
 pub(super) struct Info {
     /// The recording or trace (`-`: standard input).
     input: Source,

@@ -58,13 +58,17 @@ pub(super) struct Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row. A damaged row of a recording is remarked upon and passed over; what
+    /// Calls `each` with every row of it, `opened`. A damaged row of a recording is remarked upon and passed over; what
     /// follows one that is cut short is lost, what came before it is not.
     ///
     /// # Errors
     /// `Io` or `Format`, with what, where and what next, if there is nothing to be had.
-    pub(super) fn rows(&self, console: Console, each: &mut dyn FnMut(&Row<'_>)) -> Result<Facts> {
-        let opened = self.open()?;
+    pub(super) fn rows(
+        &self,
+        opened: Opened,
+        console: Console,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) -> Result<Facts> {
         let (kind, options) = (opened.kind(), Options::default());
         let (options, _bar) = watched(options, &opened, console);
         if kind == Kind::Recording {

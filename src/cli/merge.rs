@@ -21,6 +21,7 @@ use crate::merge::{self, Launch, Report, Stack, Way};
 /// a stack to its launch exactly; without, stacks are matched in order where a thread has as many launches
 /// as stacks, else one to one by time, as near as possible in all.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
     /// CPU stacks (extended folded).
     #[arg(short, long, default_value = "cpu_results.txt")]

@@ -15,6 +15,7 @@ use crate::error::Result;
 /// with the same operations in the same order are averaged: those like the first step that has as many
 /// operations as most have.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame stats trace.json.gz steps.csv none 1000")]
 pub(super) struct Stats {
     /// The trace (`-`: standard input).
     input: Source,

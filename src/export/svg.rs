@@ -120,7 +120,7 @@ fn draw(
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, and a quiet green for
 /// the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
 /// where work waited. Names shade it a little, so that neighbours can be told apart.
-fn color(name: &str, kind: Kind) -> Color {
+pub(super) fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
@@ -184,7 +184,7 @@ fn idle_subtitle(profile: &Profile) -> String {
     text
 }
 
-fn human(nanos: u64) -> String {
+pub(super) fn human(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
         1_000..1_000_000 => format!("{:.3} us", nanos as f64 / 1e3),

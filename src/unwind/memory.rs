@@ -59,7 +59,9 @@ pub(crate) fn word_if_mapped(address: u64) -> Option<u64> {
     // SAFETY: the kernel writes at most eight bytes to `word`, and checks the other address itself.
     let read = unsafe {
         let this = libc::syscall(libc::SYS_getpid);
-        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, 1, &raw const remote, 1, 0)
+        // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
+        let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
     };
     // SAFETY: as above. The host must find errno as it left it.
     unsafe { errno.write(before) };
