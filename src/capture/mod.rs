@@ -13,7 +13,9 @@ mod graphs;
 mod intern;
 mod log;
 mod memory;
+mod nvtx;
 pub mod process;
+mod ranges;
 mod thread;
 
 pub use buffers::{filled, many_filled, next_filled, recycle};
@@ -22,4 +24,6 @@ pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
 pub use memory::held;
+pub use nvtx::NvtxTable;
+pub use ranges::{RangeDomain, RangeName, end_range, ignore_domains, pop_range, push_range, start_range};
 pub use thread::{Verified, cost, drain, losses, verified};

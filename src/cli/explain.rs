@@ -26,11 +26,21 @@ pub(super) fn explain(
     source: &Source,
     options: SymbolizeOptions,
     console: Console,
+    sink: impl Sink,
+) -> Result<Explained> {
+    explain_with(source, options, console, Aggregate::default(), sink)
+}
+
+/// The same with sums that the caller chose.
+pub(super) fn explain_with(
+    source: &Source,
+    options: SymbolizeOptions,
+    console: Console,
+    mut aggregate: Aggregate,
     mut sink: impl Sink,
 ) -> Result<Explained> {
     let (mut join, mut profile) = (Join::default(), Profile::default());
-    let (mut graphs, mut aggregate, mut timeline) =
-        (Graphs::default(), Aggregate::default(), Timeline::default());
+    let (mut graphs, mut timeline) = (Graphs::default(), Timeline::default());
     let facts = source.rows(console, &mut |row| {
         let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);

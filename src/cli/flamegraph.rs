@@ -4,13 +4,14 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::explain::explain;
+use super::explain::explain_with;
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::export::{
-    FoldedOptions, GraphStacks, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg, write_svg,
+    FoldedOptions, GraphStacks, Root, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg,
+    write_svg,
 };
 use crate::symbolize::SymbolizeOptions;
 
@@ -34,6 +35,9 @@ pub(super) struct Flamegraph {
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
     #[arg(short, long, default_value = "both")]
     graph: GraphStacks,
+    /// Frames at the root of every stack, in this order: process, thread, device, stream.
+    #[arg(long, value_delimiter = ',', value_name = "WORDS")]
+    root: Vec<Root>,
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
@@ -61,8 +65,12 @@ impl Flamegraph {
             return Err(usage("a picture is no use on a terminal; add `-o flame.svg`, or `--format folded`"));
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let profile = explain(&self.input, options, console, None::<Aggregate>)?.profile;
-        let folded = FoldedOptions { unit: self.unit, graph: self.graph };
+        let sums = match self.root.contains(&Root::Stream) {
+            true => Aggregate::by_stream(),
+            false => Aggregate::default(),
+        };
+        let profile = explain_with(&self.input, options, console, sums, None::<Aggregate>)?.profile;
+        let folded = FoldedOptions { unit: self.unit, graph: self.graph, root: self.root.clone() };
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
             (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
@@ -75,6 +83,7 @@ impl Flamegraph {
     fn svg_options(&self) -> SvgOptions {
         let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
         (options.unit, options.graph) = (self.unit, self.graph);
+        options.root.clone_from(&self.root);
         options.title = self.title.clone().unwrap_or(options.title);
         options
     }
