@@ -22,7 +22,7 @@ struct Kit {
 impl Kit {
     fn run(args: &[&str]) -> Self {
         let cli = env!("CARGO_BIN_EXE_gpuflame");
-        let mut command = Self::command(&root());
+        let mut command = Self::command(root());
         command.arg("--gpuflame").arg(gpuflame()).args(["--cli", cli]).args(args);
         Self::of(command)
     }
@@ -269,15 +269,7 @@ fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
             fs::copy(run.join(name), folder.join(name)).unwrap();
         }
         fs::write(folder.join("out.csv"), table(fs::read_to_string(run.join("out.csv")).unwrap())).unwrap();
-        let mut command = Command::new("python3");
-        command.arg("-B").arg(root().join("tests/gpu/check.py")).args(["program", "plain"]).arg(&source);
-        let output = command.arg(&folder).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let lines = String::from_utf8(output.stdout).unwrap();
-        let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let failed =
-            parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned());
-        failed.collect::<Vec<_>>()
+        not_held(&folder, &["program", "plain", "plain.cu", "."])
     };
     let source = fs::read_to_string(root().join("tests/gpu/programs/plain.cu")).unwrap();
     let as_it_is = |table: String| table;
@@ -300,9 +292,55 @@ fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
     assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
 }
 
+/// The sentences of check.py's checks that do not hold.
+fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(root().join("tests/gpu/check.py")).args(args).current_dir(folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_kernel_under_the_wrong_function_is_found() {
+    let folder = scratch("sites");
+    let ledger = "gpuflame: launches 2 = matched 2 + dropped 0\n\
+                  gpuflame: activities 7 = matched 7 + no_launch_stack 0\n\
+                  gpuflame: graph activities 7 = created 6 + graph_node_unknown 1\n\
+                  gpuflame: GPU 0 window_ns 10 = busy 4 + idle 6\n";
+    fs::write(folder.join("stderr"), ledger).unwrap();
+    fs::write(folder.join("out.csv"), "kind,name,device,count,total_ns\n").unwrap();
+    let folded = "main;cudaGraphLaunch;[graph];prepare;softmax_kernel;[GPU_Kernel]softmax_warp 4\n\
+                  main;at::native::SoftMax;cudaGraphLaunch;[graph];grow;gelu;[GPU_Kernel]softmax_warp 2\n";
+    fs::write(folder.join("out.folded"), folded).unwrap();
+    assert_eq!(not_held(&folder, &["captured_by", "x", ".", "prepare=4", "grow=2"]), Vec::<String>::new());
+    assert_eq!(
+        not_held(&folder, &["captured_by", "x", ".", "prepare=5", "grow=2"]),
+        ["x: graph kernels that prepare captured"]
+    );
+    // Who launched the graph is not who captured its nodes.
+    assert_eq!(
+        not_held(&folder, &["sites", "x", ".", "soft_max"]),
+        ["x: those of soft_max stand under functions called so"]
+    );
+    fs::write(folder.join("out.folded"), folded.lines().next().unwrap()).unwrap();
+    assert_eq!(not_held(&folder, &["sites", "x", ".", "soft_max"]), Vec::<String>::new());
+    for (right, wrong, told) in [
+        ("created 6", "created 5", "x: the ledger's graph activities add up"),
+        ("idle 6", "idle 7", "x: the ledger's GPU 0 window_ns add up"),
+        ("matched 7", "matched 6", "x: the ledger's activities add up"),
+    ] {
+        fs::write(folder.join("stderr"), ledger.replace(right, wrong)).unwrap();
+        let found = not_held(&folder, &["ledger", "x", "."]);
+        assert!(found.contains(&told.to_owned()), "{wrong}: {found:?}");
+    }
+}
+
 #[test]
 fn without_the_library_the_kit_says_so_and_does_the_rest() {
-    let mut command = Kit::command(&root());
+    let mut command = Kit::command(root());
     // Where no build lies.
     command.env("CARGO_TARGET_DIR", "/nowhere").args(["--only", "right,recordings"]);
     let kit = Kit::of(command);

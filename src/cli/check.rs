@@ -12,7 +12,7 @@ use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::events::{Event, Events};
 use crate::join::Origin;
-use crate::record::{CorrelationId, DeviceId, GpuContextId, Nanos, StreamId};
+use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Nanos, StreamId};
 use crate::symbolize::SymbolizeOptions;
 
 /// Say what of a recording or trace is to be doubted.
@@ -110,7 +110,19 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
     });
     let empty = of(&|event| event.activity.duration() == Some(0));
     let endless = of(&|event| event.activity.duration().is_some_and(|nanos| nanos > ENDLESS));
-    let dropped: u64 = explained.profile.losses().map(|(_, count)| count).sum();
+    let lost = |kinds: &[Loss]| {
+        let lost = explained.profile.losses().filter(|(loss, _)| kinds.contains(loss));
+        lost.map(|(_, count)| count).sum::<u64>()
+    };
+    use Loss::*;
+    let dropped = [
+        LaunchesDropped,
+        ActivitiesDropped,
+        ActivitiesUnreadable,
+        StacksNested,
+        StacksDropped,
+        GraphNodesDropped,
+    ];
     let (tail, shared) = (tail(events), shared(events));
     use Weight::{Bad, Note};
     vec![
@@ -187,19 +199,27 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
             "work on a stream is in order: times or streams are wrong",
         ),
         finding(
-            "waits without a record of them",
+            "no record of what waited for what",
             Note,
-            unrecorded_waits(explained),
+            u64::from(!has_waits(explained)),
             0,
-            "what waited for what is not in it: no critical path can be told",
+            "synchronisations are not in it: no critical path can be told",
         ),
         finding(
             "lost while recording",
             Bad,
-            dropped,
+            lost(&dropped),
             0,
-            "records were dropped, stacks cut or guessed: see `gpuflame info`",
+            "records were dropped: `gpuflame info` says of what kind",
         ),
+        finding(
+            "stacks cut short or guessed",
+            Note,
+            lost(&[StacksTruncated, StacksGuessed, StacksCut]),
+            launches.seen,
+            "their GPU time may be under the wrong root",
+        ),
+        finding("launches that failed", Note, lost(&[LaunchesFailed]), 0, "the driver refused them"),
         finding("damaged records", Bad, explained.facts.damaged, 0, "the file was cut or changed"),
     ]
 }
@@ -218,13 +238,9 @@ fn unset(explained: &Explained, events: &Events) -> u64 {
     if begin.is_some_and(|begin| begin - zero > LONG_AGO) { zero } else { 0 }
 }
 
-/// Calls that wait in a trace that has no record of any wait. Our own recordings have none.
-fn unrecorded_waits(explained: &Explained) -> u64 {
-    match &explained.facts.linked {
-        Some(linked) if linked.syncs > 0 => 0,
-        Some(linked) => linked.waits,
-        None => 0,
-    }
+/// Whether waits are recorded, if there were calls to wait. Our own recordings have none.
+fn has_waits(explained: &Explained) -> bool {
+    explained.facts.linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
 }
 
 /// How many activities each launch has.

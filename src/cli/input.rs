@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Console;
+use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{self, Kind, Linked, Opened, Options};
 use crate::record::{Reader, Row};
@@ -75,6 +76,9 @@ impl Source {
             return Ok(Facts { kind, damaged, linked: None });
         }
         let linked = import::rows(opened, &options, each)?;
+        if linked.linked < linked.ops {
+            console.remark(format!("{self}: {}", unlinked(&linked)));
+        }
         Ok(Facts { kind, damaged: 0, linked: Some(linked) })
     }
 
@@ -92,8 +96,8 @@ impl Source {
         }
     }
 
-    /// Counts damaged rows.
-    fn recording(
+    /// Calls `each` with every row of a recording that was opened; gives how many were damaged.
+    pub(super) fn recording(
         &self,
         opened: Opened,
         options: &Options,
@@ -141,6 +145,18 @@ fn recording_rows(
     }
 }
 
+/// How much of a trace hangs under no call, and why.
+fn unlinked(linked: &Linked) -> String {
+    let share = 100.0 * (linked.nanos - linked.linked_nanos) as f64 / linked.nanos.max(1) as f64;
+    format!(
+        "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} of them were \
+         launched before it began",
+        grouped(linked.ops - linked.linked),
+        grouped(linked.ops),
+        grouped(linked.before)
+    )
+}
+
 /// What can be said about a path that is no file to read.
 fn check(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
@@ -163,7 +179,7 @@ fn check(path: &Path) -> Result<()> {
 }
 
 /// A bar that is there while it lives.
-struct Bar(ProgressBar);
+pub(super) struct Bar(ProgressBar);
 
 impl Drop for Bar {
     fn drop(&mut self) {
@@ -172,7 +188,7 @@ impl Drop for Bar {
 }
 
 /// `options` with a bar on a terminal, where reading takes long enough to be watched.
-fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
+pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
     if console.quiet || bytes < LONG || !io::stderr().is_terminal() {
         return (options, None);

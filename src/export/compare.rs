@@ -10,7 +10,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use super::flame::Flame;
 use super::leaf::Kind;
 use super::svg::{self, SvgOptions};
-use super::{GraphStacks, Unit, clean};
+use super::{FoldedOptions, Unit, clean};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::Profile;
 
@@ -18,13 +18,13 @@ use crate::profile::Profile;
 pub type Lines = BTreeMap<String, u64>;
 
 /// The folded stacks of `profile`, those of no weight as well.
-pub fn lines(profile: &Profile, unit: Unit, graph: GraphStacks) -> Lines {
+pub fn lines(profile: &Profile, options: &FoldedOptions) -> Lines {
     let mut lines = Lines::new();
     let add = |stack: &str, weight| {
         lines.insert(stack.to_owned(), weight);
         Ok(())
     };
-    Flame::of(profile, unit, graph).lines(0, add).expect("nothing is written");
+    Flame::of(profile, options.unit, options.graph, &options.root).lines(0, add).expect("nothing is written");
     lines
 }
 
@@ -82,19 +82,17 @@ pub fn write_lines_svg(lines: &Lines, options: &SvgOptions, out: &mut impl Write
     for name in lines.keys().flat_map(|stack| stack.split(';')) {
         colors.insert(name, svg::color(name, kind(name)));
     }
+    colors.insert(svg::WHOLE, svg::WHOLE_COLOR);
     let mut inferno = inferno(options);
     inferno.palette_map = Some(&mut colors);
+    inferno.subtitle = Some(format!("{} in {} stacks", shown(sum(lines), options.unit), lines.len()));
     draw(&mut inferno, &texts, sum(lines), out)
 }
 
 /// One line that says how much there was and is, and what cannot be seen.
 fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     let (was, is) = (sum(before), sum(after));
-    let shown = |weight: u64| match unit {
-        Unit::Nanos | Unit::Micros => svg::human(weight),
-        Unit::Count => weight.to_string(),
-    };
-    let mut text = format!("{} before, {} after", shown(was), shown(is));
+    let mut text = format!("{} before, {} after", shown(was, unit), shown(is, unit));
     if was > 0 {
         let percent = 100.0 * (is as f64 - was as f64) / was as f64;
         let _ = write!(text, " ({percent:+.1} %)");
@@ -103,9 +101,16 @@ fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     let gone = before.iter().filter(|(stack, weight)| **weight > 0 && !after.contains_key(*stack));
     let (count, weight) = gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum + weight));
     if count > 0 {
-        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight));
+        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight, unit));
     }
     text
+}
+
+fn shown(weight: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanos | Unit::Micros => svg::human(weight),
+        Unit::Count => weight.to_string(),
+    }
 }
 
 fn sum(lines: &Lines) -> u64 {

@@ -59,6 +59,7 @@ else
     fact "driver" "$(sed -n 's/^NVRM version:.*Module *\(for [^ ]* *\)\{0,1\}\([0-9][0-9.]*\).*/\2/p' /proc/driver/nvidia/version 2>/dev/null)"
 fi
 within=20 python "$KIT_HERE/machine.py" "$KIT_OUT/no-gpu" "$PROBE_CUPTI" >>"$facts"
+case $? in 124 | 137) echo "the driver did not answer within 20 s" >"$KIT_OUT/no-gpu" ;; esac
 nvcc=$(timeout 10 nvcc --version 2>/dev/null | sed -n 's/.*release //p')
 fact "nvcc" "${nvcc:-none} ($(command -v nvcc))"
 [ -n "$nvcc" ] || missing "nvcc: $([ -n "$KIT_PREBUILT" ] && echo "programs are those of $KIT_PREBUILT" || echo 'the .cu programs are left out')"
