@@ -1,5 +1,5 @@
-//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,201 of them GPU operations and
-//! 352,864 calls.
+//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and
+//! 352,659 calls (of the real trace's events).
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` of the folder of traces), or where
 //! there is none of a made-up training step, again and again with times and ids moved on, as far as they get
