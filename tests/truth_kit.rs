@@ -482,6 +482,26 @@ fn the_scripts_pass_shellcheck() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
+/// A compile error on the GPU's machine would cost the whole run.
+#[test]
+fn every_program_of_the_kit_compiles_with_nvcc() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let folder = scratch("prebuilt");
+    let mut command = Command::new(root().join("tests/gpu/prebuild.sh"));
+    let output = command.arg(&folder).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("cannot install nvcc") || said.contains("virtual environment") {
+        assert!(!is_ci(), "{said}");
+        eprintln!("skipped: there is no nvcc here, and none to be had: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    // Eight in programs/, two examples, the probe, and plain once more with the runtime inside.
+    let built = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(built.lines().count(), 12, "{built}");
+    assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");
+}
+
 /// Python 3.9 is what the kit asks for.
 #[test]
 fn the_python_files_are_python_39() {

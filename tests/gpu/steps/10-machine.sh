@@ -13,13 +13,14 @@ fact "libc" "$(first_line ldd --version)"
 fact "gcc" "$(first_line gcc --version)"
 fact "libgpuflame.so" "${KIT_GPUFLAME:-not found}"
 if [ -n "$KIT_GPUFLAME" ]; then
-    fact "libgpuflame.so, bytes and checksum" "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16)"
+    fact "libgpuflame.so, bytes, checksum, date" \
+        "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16) $(date -u -r "$KIT_GPUFLAME" +%FT%TZ)"
     # The driver says nothing where it cannot load an injected library.
     why=$(within=20 python -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$KIT_GPUFLAME" 2>&1 | tail -n 1)
     holds "libgpuflame.so loads on this machine" "" "$why"
 fi
 if [ -n "$KIT_CLI" ]; then
-    fact "gpuflame" "$(timeout 10 "$KIT_CLI" --version 2>&1 | head -n 1)"
+    fact "gpuflame" "$(timeout 10 "$KIT_CLI" --version 2>&1 | head -n 1), built $(date -u -r "$KIT_CLI" +%FT%TZ)"
 else
     missing "the gpuflame command: its own steps are left out"
 fi
