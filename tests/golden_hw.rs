@@ -253,28 +253,77 @@ fn played(version: u64) -> &'static str {
     }
 }
 
+/// Every difference between the recordings in `folder` and the simulated stack's run of the same programs.
+fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
+    let metadata: Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
+    assert_eq!(metadata["simulated"], is_simulated, "{}: whose recording is it?", folder.display());
+    let mut found = Vec::new();
+    for Program { name, source, argument, .. } in PROGRAMS {
+        let path = folder.join(format!("{name}.jsonl"));
+        if !path.exists() {
+            found.push(format!("{name}: there is no recording of it"));
+            continue;
+        }
+        let cupti = played(metadata["cupti"].as_u64().unwrap());
+        let here = Recording::read(&simulated(source, argument, cupti));
+        let lines = Recording::read(&path).differences(&here);
+        found.extend(lines.into_iter().map(|line| format!("{name}: {line}")));
+    }
+    found
+}
+
 #[test]
 fn the_simulated_stack_does_what_was_recorded_on_hardware() {
     let golden = root().join("tests/golden/hw");
-    let folders: Vec<PathBuf> =
-        golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    let entries = golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
     if folders.is_empty() {
         eprintln!("skipped: there is no recording from hardware in tests/golden/hw yet");
     }
     let mut found = Vec::new();
     for folder in folders {
-        let metadata: Value =
-            serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
-        assert_eq!(metadata["simulated"], false, "{}: only hardware's recordings lie here", folder.display());
-        for Program { name, source, argument, .. } in PROGRAMS {
-            let path = folder.join(format!("{name}.jsonl"));
-            if path.exists() {
-                let cupti = played(metadata["cupti"].as_u64().unwrap());
-                let here = Recording::read(&simulated(source, argument, cupti));
-                let lines = Recording::read(&path).differences(&here);
-                found.extend(lines.into_iter().map(|line| format!("{}/{name}: {line}", folder.display())));
-            }
-        }
+        let lines = differences_from(&folder, false);
+        found.extend(lines.into_iter().map(|line| format!("{}: {line}", folder.display())));
     }
     assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
+}
+
+/// As the kit leaves them: a file a program, and the metadata. Its CUPTI is 13.0, by its number of 130000.
+fn golden_folder() -> PathBuf {
+    let folder = scratch("golden");
+    for Program { name, source, argument, .. } in PROGRAMS {
+        fs::copy(simulated(source, argument, "13.0"), folder.join(format!("{name}.jsonl"))).unwrap();
+    }
+    let metadata =
+        r#"{"gpu": "simulated", "driver": "13.0", "cupti": 130000, "date": "2026-11-21", "simulated": true}"#;
+    fs::write(folder.join("metadata.json"), metadata).unwrap();
+    folder
+}
+
+#[test]
+fn a_folder_of_recordings_is_compared_program_by_program() {
+    let folder = golden_folder();
+    assert_eq!(differences_from(&folder, true), Vec::<String>::new());
+
+    // The second kernel of `streams` in the default stream, and no recording of `explicit`.
+    let path = folder.join("streams.jsonl");
+    let mut changed = rows(&path);
+    let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();
+    let first = changed[at]["at"][1].as_u64().unwrap() as usize * 2;
+    let hex = changed[at]["hex"].as_str().unwrap();
+    // streamId, at byte 48.
+    changed[at]["hex"] = format!("{}07000000{}", &hex[..first + 96], &hex[first + 104..]).into();
+    fs::write(&path, changed.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+    fs::remove_file(folder.join("explicit.jsonl")).unwrap();
+
+    let found = differences_from(&folder, true);
+    assert_eq!(found.last().unwrap(), "explicit: there is no recording of it");
+    let records: Vec<_> = found.iter().filter(|line| line.starts_with("streams: ")).collect();
+    assert_eq!((records.len(), found.len()), (2, 3), "{found:#?}");
+    assert!(
+        records[0].starts_with("streams: - record") && records[0].contains(" stream default "),
+        "{found:#?}"
+    );
+    assert!(records[1].starts_with("streams: + record"), "{found:#?}");
 }

@@ -12,6 +12,13 @@ QUERIES = [
 ]
 
 
+def straggler(ranks):
+    """Who comes last to a collective waits for nobody in it. Where not all communicate, whoever has most work."""
+    if all(row["communication_ns"] > 0 for row in ranks):
+        return min(ranks, key=lambda row: (row["communication_ns"], row["rank"]))["rank"]
+    return min(ranks, key=lambda row: (-row["work_ns"], row["rank"]))["rank"]
+
+
 def show(ask):
     """`ask` runs a query and gives its rows as dictionaries."""
     for query in QUERIES:
@@ -19,7 +26,7 @@ def show(ask):
     ranks = ask("SELECT * FROM rank_work JOIN rank_busy USING (rank) ORDER BY rank")
     answers = {
         "ranks": ranks,
-        "straggler": min(ranks, key=lambda row: (-row["work_ns"], row["rank"]))["rank"],
+        "straggler": straggler(ranks),
         "stacks": ask("SELECT * FROM top_stacks ORDER BY total_ns DESC, stack LIMIT 10"),
         "idle": ask("SELECT * FROM idle_causes ORDER BY total_ns DESC, cause"),
     }

@@ -11,14 +11,17 @@ use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::events::{Event, Events};
-use crate::record::{CorrelationId, DeviceId, GpuContextId, Nanos, StreamId};
+use crate::join::Origin;
+use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Nanos, StreamId};
 use crate::symbolize::SymbolizeOptions;
 
 /// Say what of a recording or trace is to be doubted.
 ///
-/// `BAD` is what makes sums, links or orders wrong; `note` is what one should know. With --strict it ends
-/// with 1 if anything is bad.
+/// `BAD` is what makes sums, links or orders wrong, `note` what one should know; `none` was looked for and not
+/// found. With --strict it ends with 1 if anything is bad.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame check trace.json.gz\n  \
+    gpuflame check run.gfr --strict --format json")]
 pub(super) struct Check {
     /// The recording or trace (`-`: standard input).
     input: Source,
@@ -53,11 +56,17 @@ impl Check {
         let mut events = Events::default();
         let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut events)?;
         events.sort();
-        let findings = findings(&explained, &events);
+        let mut findings = findings(&explained, &events);
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
+        // What is worst stands first.
+        findings.sort_by_key(|finding| match (finding.count, finding.weight) {
+            (0, _) => 2,
+            (_, Weight::Bad) => 0,
+            (_, Weight::Note) => 1,
+        });
         for finding in &findings {
             let (result, why) = match (finding.count, finding.weight) {
-                (0, _) => ("ok", ""),
+                (0, _) => ("none", ""),
                 (_, Weight::Bad) => ("BAD", finding.why),
                 (_, Weight::Note) => ("note", finding.why),
             };
@@ -95,10 +104,26 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
         let (start, end) = (event.activity.start.0, event.activity.end.0);
         start != 0 && end != 0 && end < start
     });
-    let uncollected = of(&|event| event.activity.start.0 == 0 || event.activity.end.0 == 0);
+    let unset = unset(explained, events);
+    let uncollected = of(&|event| {
+        event.activity.start.0 <= unset || event.activity.end.0 == 0 || event.activity.end.0 <= unset
+    });
     let empty = of(&|event| event.activity.duration() == Some(0));
-    let dropped: u64 = explained.profile.losses().map(|(_, count)| count).sum();
-    let tail = tail(events);
+    let endless = of(&|event| event.activity.duration().is_some_and(|nanos| nanos > ENDLESS));
+    let lost = |kinds: &[Loss]| {
+        let lost = explained.profile.losses().filter(|(loss, _)| kinds.contains(loss));
+        lost.map(|(_, count)| count).sum::<u64>()
+    };
+    use Loss::*;
+    let dropped = [
+        LaunchesDropped,
+        ActivitiesDropped,
+        ActivitiesUnreadable,
+        StacksNested,
+        StacksDropped,
+        GraphNodesDropped,
+    ];
+    let (tail, shared) = (tail(events), shared(events));
     use Weight::{Bad, Note};
     vec![
         finding(
@@ -125,7 +150,7 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
         finding(
             "launches with several activities",
             Note,
-            shared(events),
+            shared.values().filter(|count| **count > 1).count() as u64,
             launches.seen,
             "graphs: tools that keep one kernel an id lose the others",
         ),
@@ -160,32 +185,82 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
             "times were cut to microseconds: short kernels weigh nothing",
         ),
         finding(
+            "activities of more than a minute",
+            Note,
+            endless,
+            all,
+            "a clock may have jumped: a few such durations can be most of the GPU time",
+        ),
+        finding(
             "overlaps on a stream",
             Bad,
-            overlaps(events),
+            overlaps(events, &shared),
             all,
             "work on a stream is in order: times or streams are wrong",
         ),
         finding(
+            "no record of what waited for what",
+            Note,
+            u64::from(!has_waits(explained)),
+            0,
+            "synchronisations are not in it: no critical path can be told",
+        ),
+        finding(
             "lost while recording",
             Bad,
-            dropped,
+            lost(&dropped),
             0,
-            "records were dropped, stacks cut or guessed: see `gpuflame info`",
+            "records were dropped: `gpuflame info` says of what kind",
         ),
+        finding(
+            "stacks cut short or guessed",
+            Note,
+            lost(&[StacksTruncated, StacksGuessed, StacksCut]),
+            launches.seen,
+            "their GPU time may be under the wrong root",
+        ),
+        finding("launches that failed", Note, lost(&[LaunchesFailed]), 0, "the driver refused them"),
         finding("damaged records", Bad, explained.facts.damaged, 0, "the file was cut or changed"),
     ]
 }
 
-/// Launches with more than one activity.
-fn shared(events: &Events) -> u64 {
-    let mut counts: HashMap<(CorrelationId, Nanos), u64> = HashMap::new();
+/// No piece of work is expected to take longer, in nanoseconds.
+const ENDLESS: u64 = 60_000_000_000;
+/// Clocks that count from 1970 or from a machine's start are beyond it soon: a minute.
+const LONG_AGO: u64 = 60_000_000_000;
+
+/// The last time that means that there is none. Traces of other tools have it at what was 0 on their own
+/// clock, if that is a long time before everything else.
+fn unset(explained: &Explained, events: &Events) -> u64 {
+    let Some(linked) = &explained.facts.linked else { return 0 };
+    let zero = u64::try_from(linked.offset).unwrap_or(0);
+    let begin = events.activities().iter().map(|event| event.activity.start.0).find(|start| *start > zero);
+    if begin.is_some_and(|begin| begin - zero > LONG_AGO) { zero } else { 0 }
+}
+
+/// Whether waits are recorded, if there were calls to wait. Our own recordings have none.
+fn has_waits(explained: &Explained) -> bool {
+    explained.facts.linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
+}
+
+/// How many activities each launch has.
+type Shared = HashMap<(CorrelationId, Nanos), u64>;
+
+fn shared(events: &Events) -> Shared {
+    let mut counts = Shared::new();
     for event in events.activities() {
-        if let crate::join::Origin::Launch(launched) = event.origin {
-            *counts.entry((event.activity.correlation, launched.time)).or_default() += 1;
+        if let Some(launch) = launch(event) {
+            *counts.entry(launch).or_default() += 1;
         }
     }
-    counts.values().filter(|count| **count > 1).count() as u64
+    counts
+}
+
+fn launch(event: &Event) -> Option<(CorrelationId, Nanos)> {
+    match event.origin {
+        Origin::Launch(launched) => Some((event.activity.correlation, launched.time)),
+        Origin::Missing(_) => None,
+    }
 }
 
 /// Pending launches behind the last one that had an activity.
@@ -194,14 +269,17 @@ fn tail(events: &Events) -> u64 {
 }
 
 /// Activities that begin before the one before them on their stream has ended, but for nodes of graphs,
-/// which may run side by side.
-fn overlaps(events: &Events) -> u64 {
+/// which may run side by side. Where a trace does not say what is one, the activities of a launch with several.
+fn overlaps(events: &Events, shared: &Shared) -> u64 {
+    let is_node = |event: &Event| {
+        event.activity.graph.0 != 0 || launch(event).is_some_and(|launch| shared[&launch] > 1)
+    };
     let mut ends: HashMap<(DeviceId, GpuContextId, StreamId), Nanos> = HashMap::new();
     let mut overlaps = 0;
     for event in events.activities().iter().filter(|event| event.activity.duration().is_some()) {
         let activity = &event.activity;
         let end = ends.entry((activity.device, activity.context, activity.stream)).or_default();
-        overlaps += u64::from(activity.start < *end && activity.graph.0 == 0);
+        overlaps += u64::from(activity.start < *end && !is_node(event));
         *end = activity.end.max(*end);
     }
     overlaps

@@ -19,6 +19,8 @@ use crate::symbolize::SymbolizeOptions;
 
 /// Show what costs most.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame top run.gfr --by kernels,delay,idle\n  \
+    gpuflame top trace.json.gz -n 0 --format csv -o top.csv")]
 pub(super) struct Top {
     /// The recording or trace (`-`: standard input).
     input: Source,
@@ -164,8 +166,8 @@ fn idle(profile: &Profile, most: usize) -> Table {
     table
 }
 
-/// Sums by name, over all devices, of these activities.
-pub(super) fn sums(profile: &Profile, events: &[&Event]) -> Table {
+/// Sums by name, over all devices, of these activities; the `most` heaviest.
+pub(super) fn sums(profile: &Profile, events: &[&Event], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
     let mut sums: HashMap<String, (u64, u64, u64, u64)> = HashMap::new();
@@ -177,7 +179,7 @@ pub(super) fn sums(profile: &Profile, events: &[&Event]) -> Table {
     let total = sums.values().map(|sum| sum.0).sum();
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
-    for (name, (nanos, count, min, max)) in sums {
+    for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
         table.row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),

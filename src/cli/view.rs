@@ -13,16 +13,20 @@ use super::{Console, Ended, Outcome, top};
 use crate::error::Result;
 use crate::events::{Event, Events};
 use crate::export::{event_place, stack_names, work_name};
+use crate::import;
 use crate::profile::Profile;
 use crate::record::{DeviceId, StreamId, Work};
 use crate::symbolize::SymbolizeOptions;
 
 /// Show single activities.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1000 --to 2000\n  \
+    gpuflame view trace.json.gz --stats --name gemm\n  \
+    gpuflame view trace.json.gz --timeline")]
 pub(super) struct View {
     /// The recording or trace (`-`: standard input).
     input: Source,
-    /// How many activities; 0: all.
+    /// How many activities, or rows of sums; 0: all.
     #[arg(short, long, default_value_t = 20)]
     number: usize,
     /// Sums by kernel instead, of the same activities.
@@ -89,8 +93,11 @@ impl View {
             if self.timeline {
                 return timeline(&wanted, out);
             }
-            let table =
-                if self.stats { top::sums(profile, &wanted) } else { self.list(&explained, &wanted, zero) };
+            let table = if self.stats {
+                top::sums(profile, &wanted, self.most())
+            } else {
+                self.list(&explained, &wanted, zero)
+            };
             report::write(&[table], self.format, out)
         })?;
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
@@ -119,13 +126,18 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
+    fn most(&self) -> usize {
+        if self.number == 0 { usize::MAX } else { self.number }
+    }
+
     fn list(&self, explained: &Explained, wanted: &[&Event], zero: u64) -> Table {
         let profile = &explained.profile;
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
         let mut table = Table::new("activities", columns);
-        let most = if self.number == 0 { usize::MAX } else { self.number };
-        for event in wanted.iter().take(most) {
+        // Ids of other tools' traces are numbered anew: ours mean nothing to whoever looks into the file.
+        let has_ids = explained.facts.kind == import::Kind::Recording;
+        for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
             let nanos = activity.duration();
             table.row([
@@ -133,7 +145,7 @@ impl View {
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
                 Cell::Count(activity.device.0.into()),
                 Cell::Count(activity.stream.0.into()),
-                Cell::Text(activity.correlation.0.to_string()),
+                if has_ids { Cell::Text(activity.correlation.0.to_string()) } else { Cell::Nothing },
                 Cell::Count(activity.bytes()),
                 Cell::Text(work_name(profile, activity.work())),
                 Cell::Text(stack_names(profile, event_place(event)).join(";")),

@@ -1,6 +1,7 @@
 //! Several profiles in one picture: two against each other, or the ranks of a job side by side.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::Write;
 
 use inferno::flamegraph::color::{BackgroundColor, PaletteMap};
@@ -9,7 +10,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use super::flame::Flame;
 use super::leaf::Kind;
 use super::svg::{self, SvgOptions};
-use super::{GraphStacks, Unit, clean};
+use super::{FoldedOptions, Unit, clean};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::Profile;
 
@@ -17,14 +18,29 @@ use crate::profile::Profile;
 pub type Lines = BTreeMap<String, u64>;
 
 /// The folded stacks of `profile`, those of no weight as well.
-pub fn lines(profile: &Profile, unit: Unit, graph: GraphStacks) -> Lines {
+pub fn lines(profile: &Profile, options: &FoldedOptions) -> Lines {
     let mut lines = Lines::new();
     let add = |stack: &str, weight| {
         lines.insert(stack.to_owned(), weight);
         Ok(())
     };
-    Flame::of(profile, unit, graph).lines(0, add).expect("nothing is written");
+    Flame::of(profile, options.unit, options.graph, &options.root).lines(0, add).expect("nothing is written");
     lines
+}
+
+/// Writes folded stacks, as [`write_folded`](super::write_folded) does those of a profile.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_lines_folded(lines: &Lines, unit: Unit, out: &mut impl Write) -> Result<()> {
+    for (stack, weight) in lines {
+        writeln!(out, "{stack} {}", in_unit(*weight, unit))?;
+    }
+    Ok(())
+}
+
+fn in_unit(weight: u64, unit: Unit) -> u64 {
+    if unit == Unit::Micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }
 
 /// Writes `STACK BEFORE AFTER` for each stack of either, as differential flame graphs are made of.
@@ -52,8 +68,7 @@ pub fn write_diff_svg(
     let lines: Vec<_> =
         both(before, after).into_iter().map(|(stack, a, b)| format!("{stack} {a} {b}")).collect();
     let mut inferno = inferno(options);
-    let sum = |lines: &Lines| lines.values().sum::<u64>();
-    inferno.subtitle = Some(format!("{} before, {} after", sum(before), sum(after)));
+    inferno.subtitle = Some(difference(before, after, options.unit));
     draw(&mut inferno, &lines, sum(after), out)
 }
 
@@ -67,9 +82,39 @@ pub fn write_lines_svg(lines: &Lines, options: &SvgOptions, out: &mut impl Write
     for name in lines.keys().flat_map(|stack| stack.split(';')) {
         colors.insert(name, svg::color(name, kind(name)));
     }
+    colors.insert(svg::WHOLE, svg::WHOLE_COLOR);
     let mut inferno = inferno(options);
     inferno.palette_map = Some(&mut colors);
-    draw(&mut inferno, &texts, lines.values().sum(), out)
+    inferno.subtitle = Some(format!("{} in {} stacks", shown(sum(lines), options.unit), lines.len()));
+    draw(&mut inferno, &texts, sum(lines), out)
+}
+
+/// One line that says how much there was and is, and what cannot be seen.
+fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
+    let (was, is) = (sum(before), sum(after));
+    let mut text = format!("{} before, {} after", shown(was, unit), shown(is, unit));
+    if was > 0 {
+        let percent = 100.0 * (is as f64 - was as f64) / was as f64;
+        let _ = write!(text, " ({percent:+.1} %)");
+    }
+    text.push_str("; red grew, blue shrank");
+    let gone = before.iter().filter(|(stack, weight)| **weight > 0 && !after.contains_key(*stack));
+    let (count, weight) = gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum + weight));
+    if count > 0 {
+        let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight, unit));
+    }
+    text
+}
+
+fn shown(weight: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanos | Unit::Micros => svg::human(weight),
+        Unit::Count => weight.to_string(),
+    }
+}
+
+fn sum(lines: &Lines) -> u64 {
+    lines.values().fold(0, |sum, weight| sum.saturating_add(*weight))
 }
 
 fn both<'a>(before: &'a Lines, after: &'a Lines) -> Vec<(&'a str, u64, u64)> {

@@ -27,6 +27,7 @@ mod parquet;
 mod perfetto;
 #[cfg(feature = "cli")]
 mod pprof;
+mod roots;
 #[cfg(feature = "cli")]
 mod sbt;
 #[cfg(feature = "cli")]
@@ -46,7 +47,7 @@ pub use chrome::write_chrome;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]
-pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_svg};
+pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
@@ -59,6 +60,7 @@ pub use parquet::write_parquet;
 pub use perfetto::write_perfetto;
 #[cfg(feature = "cli")]
 pub use pprof::write_pprof;
+pub use roots::Root;
 #[cfg(feature = "cli")]
 pub use sbt::write_sbt;
 #[cfg(feature = "cli")]

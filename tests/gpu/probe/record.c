@@ -9,8 +9,9 @@
  *   {"n":11,"buffer":1,"thread":92,"thread_name":"..","size":2097152,"valid":216,"at":[0],"names":["k"],"hex":".."}
  *   {"n":12,"flush":0,"dropped":0}
  *
- * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that a call or callback is about. `n` is the order in which the client heard of things. Pointers in a buffer are the process's own: the
- * names they point to stand beside it. */
+ * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that
+ * a call or callback is about. `n` is the order in which the client heard of things. Pointers in a buffer are the
+ * process's own: the names they point to stand beside it. */
 #define _GNU_SOURCE
 #include "probe.h"
 
