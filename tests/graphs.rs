@@ -253,6 +253,38 @@ fn what_is_destroyed_while_it_runs_is_not_lost() {
 }
 
 #[test]
+fn what_nobody_launched_or_made_has_a_label_of_its_own() {
+    // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each come once more, out of nowhere.
+    let with = |fault: &str, version: &str| {
+        run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
+    };
+    let weight = |done: &Done, stack: &str| {
+        done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
+    };
+    let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
+    // Only from 13.0 on do records say that the GPU launched them.
+    for (version, label, word) in
+        [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
+    {
+        let done = with("device_graph:every=5", version);
+        for (kernel, nanos) in [("embed_d1000", 2_000), ("gemm_d3000", 6_000)] {
+            let stack = format!("{label};{made};[GPU_Kernel]{kernel}");
+            assert_eq!(weight(&done, &stack), Some(nanos), "{stack}\n{}", done.file("out.folded"));
+        }
+        let (activities, parts) = done.sum("activities");
+        assert_eq!((activities, parts["matched"], parts[word]), (44, 40, 4), "{}", done.stderr);
+        assert_eq!(ledger(&done).1["created"], 44);
+    }
+    let done = with("unknown_node:every=5", "13.0");
+    let launch = "main;explicitly;replay;cudaGraphLaunch";
+    for (kernel, nanos) in [("embed_d1000", 2_000), ("gemm_d3000", 6_000)] {
+        let stack = format!("{launch};[graph];[graph node unknown];[GPU_Kernel]{kernel}");
+        assert_eq!(weight(&done, &stack), Some(nanos), "{stack}\n{}", done.file("out.folded"));
+    }
+    assert_eq!((ledger(&done).0, ledger(&done).1["graph_node_unknown"]), (44, 4), "{}", done.stderr);
+}
+
+#[test]
 fn the_cheap_mode_has_one_piece_for_each_launch_and_says_so() {
     for version in VERSIONS {
         let run = run("captured").env("GPUFLAME_GRAPH_TRACE", "graph").env("GPUSIM_CUPTI_VERSION", version);

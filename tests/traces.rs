@@ -2,16 +2,24 @@
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
 //! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
+#![cfg(feature = "cli")]
 
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuflame::aggregate::Aggregate;
+use gpuflame::bubbles::Ops;
 use gpuflame::export::{FoldedOptions, write_folded};
 use gpuflame::import::{self, Kind, Linked, Options};
 use gpuflame::join::Join;
 use gpuflame::profile::Profile;
 use gpuflame::record::Row;
+use gpuflame::timeline::Timeline;
+use support::command::gpuflame;
+use support::scratch;
 
 /// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
@@ -113,6 +121,40 @@ fn what_was_launched_before_the_trace_is_shown_as_such() {
     assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
 }
 
+/// What the command says of a trace in which 25 launches of graphs share their ids with up to 15 kernels each.
+#[test]
+fn all_kernels_of_a_graph_launch_are_under_its_call() {
+    let Some(folder) = traces() else { return };
+    let trace = folder.join("graphs/graph_execution.json.gz");
+    let trace = trace.to_str().unwrap();
+    let out = scratch("graphs-trace");
+    let folded = gpuflame(&out, ["-q", "flamegraph", trace, "--format", "folded"]).ok().stdout;
+    let mut by_call: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in folded.lines().filter(|line| !line.starts_with("# ")) {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        let call = stack.split(';').rev().find(|frame| frame.starts_with("hip")).unwrap_or("none");
+        *by_call.entry(call).or_default() += weight.parse::<u64>().unwrap();
+    }
+    let counted = [
+        ("hipExtModuleLaunchKernel", 346_637),
+        ("hipGraphLaunch", 149_919_755),
+        ("hipLaunchKernel", 595_208),
+        ("hipMemcpyAsync", 77_399),
+        ("hipModuleLaunchKernel", 5_146_906),
+    ];
+    assert_eq!(by_call, BTreeMap::from(counted));
+    let info = gpuflame(&out, ["info", trace]).ok().stdout;
+    for (what, count) in [
+        ("launches matched", 87),
+        ("activities matched", 423),
+        ("launches with several activities", 25),
+        ("most activities of a launch", 15),
+    ] {
+        let line = info.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_else(|| panic!("{info}"));
+        assert_eq!(line.trim().parse::<u64>(), Ok(count), "{what}");
+    }
+}
+
 #[test]
 fn the_ranks_of_a_job_link_as_counted() {
     let Some(folder) = traces() else { return };
@@ -142,6 +184,57 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
             || line.contains(";aten::mm;cu")
     });
     assert!(line.is_some(), "no operator between Python and the call");
+}
+
+/// Busy and idle nanoseconds of what HolisticTraceAnalysis looks at: operations with a launch, and of those
+/// what was launched before the last step of the profiler began.
+fn busy_and_idle(path: &Path) -> (u64, u64) {
+    let mut steps = Ops::with_steps();
+    import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
+    let last = steps.steps.iter().map(|step| step.start as u64).max().unwrap();
+    let (mut join, mut timeline, mut profile) = (Join::default(), Timeline::default(), Profile::default());
+    let mut kept = HashSet::new();
+    import::rows(import::open(path).unwrap(), &Options::default(), &mut |row: &Row<'_>| {
+        match row {
+            Row::Launch(launch) if launch.time.0 >= last => return,
+            Row::Launch(launch) => drop(kept.insert(launch.correlation)),
+            Row::Activity(activity) if !kept.contains(&activity.correlation) => return,
+            _ => {}
+        }
+        join.push(row, &mut timeline);
+        timeline.row(row);
+        profile.push(row);
+    })
+    .unwrap();
+    join.finish(&mut timeline);
+    timeline.fill(&mut profile);
+    let [time] = profile.times() else { panic!("{}: not one GPU", path.display()) };
+    (time.busy, time.idle)
+}
+
+#[test]
+fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    // Its tables have whole microseconds. Of a trace with nanoseconds it rounds each of the operations first:
+    // here by 0.75 us on average.
+    for (trace, golden, rounding) in [
+        ("kineto-2023/control.json.gz", "trace_diff_control", 0),
+        ("kineto-2023/test.json.gz", "trace_diff_test", 0),
+        ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "ns_resolution", 4876 * 1000),
+    ] {
+        let table =
+            std::fs::read_to_string(folder.join("golden-hta").join(golden).join("temporal.csv")).unwrap();
+        // Number, rank, idle, computing, not computing, all.
+        let row: Vec<f64> =
+            table.lines().nth(1).unwrap().split(',').map(|field| field.parse().unwrap()).collect();
+        let [idle, busy] = [row[2], row[3] + row[4]].map(|micros| (micros * 1000.0) as u64);
+        let ours = busy_and_idle(&folder.join(trace));
+        assert!(
+            ours.0.abs_diff(busy) <= rounding && ours.1.abs_diff(idle) <= rounding,
+            "{golden}: {ours:?} {row:?}"
+        );
+        assert!((ours.0 + ours.1).abs_diff(busy + idle) <= 1000, "{golden}: {ours:?} {row:?}");
+    }
 }
 
 #[test]

@@ -269,15 +269,7 @@ fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
             fs::copy(run.join(name), folder.join(name)).unwrap();
         }
         fs::write(folder.join("out.csv"), table(fs::read_to_string(run.join("out.csv")).unwrap())).unwrap();
-        let mut command = Command::new("python3");
-        command.arg("-B").arg(root().join("tests/gpu/check.py")).args(["program", "plain"]).arg(&source);
-        let output = command.arg(&folder).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let lines = String::from_utf8(output.stdout).unwrap();
-        let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let failed =
-            parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned());
-        failed.collect::<Vec<_>>()
+        not_held(&folder, &["program", "plain", "plain.cu", "."])
     };
     let source = fs::read_to_string(root().join("tests/gpu/programs/plain.cu")).unwrap();
     let as_it_is = |table: String| table;
@@ -298,6 +290,52 @@ fn a_count_a_function_and_a_time_that_are_wrong_are_found() {
         |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
     assert_eq!(times("6000001"), [truth]);
     assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
+}
+
+/// The sentences of check.py's checks that do not hold.
+fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(root().join("tests/gpu/check.py")).args(args).current_dir(folder);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let parsed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    parsed.filter(|line| line["ok"] == false).map(|line| line["check"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_kernel_under_the_wrong_function_is_found() {
+    let folder = scratch("sites");
+    let ledger = "gpuflame: launches 2 = matched 2 + dropped 0\n\
+                  gpuflame: activities 7 = matched 7 + no_launch_stack 0\n\
+                  gpuflame: graph activities 7 = created 6 + graph_node_unknown 1\n\
+                  gpuflame: GPU 0 window_ns 10 = busy 4 + idle 6\n";
+    fs::write(folder.join("stderr"), ledger).unwrap();
+    fs::write(folder.join("out.csv"), "kind,name,device,count,total_ns\n").unwrap();
+    let folded = "main;cudaGraphLaunch;[graph];prepare;softmax_kernel;[GPU_Kernel]softmax_warp 4\n\
+                  main;at::native::SoftMax;cudaGraphLaunch;[graph];grow;gelu;[GPU_Kernel]softmax_warp 2\n";
+    fs::write(folder.join("out.folded"), folded).unwrap();
+    assert_eq!(not_held(&folder, &["captured_by", "x", ".", "prepare=4", "grow=2"]), Vec::<String>::new());
+    assert_eq!(
+        not_held(&folder, &["captured_by", "x", ".", "prepare=5", "grow=2"]),
+        ["x: graph kernels that prepare captured"]
+    );
+    // Who launched the graph is not who captured its nodes.
+    assert_eq!(
+        not_held(&folder, &["sites", "x", ".", "soft_max"]),
+        ["x: those of soft_max stand under functions called so"]
+    );
+    fs::write(folder.join("out.folded"), folded.lines().next().unwrap()).unwrap();
+    assert_eq!(not_held(&folder, &["sites", "x", ".", "soft_max"]), Vec::<String>::new());
+    for (right, wrong, told) in [
+        ("created 6", "created 5", "x: the ledger's graph activities add up"),
+        ("idle 6", "idle 7", "x: the ledger's GPU 0 window_ns add up"),
+        ("matched 7", "matched 6", "x: the ledger's activities add up"),
+    ] {
+        fs::write(folder.join("stderr"), ledger.replace(right, wrong)).unwrap();
+        let found = not_held(&folder, &["ledger", "x", "."]);
+        assert!(found.contains(&told.to_owned()), "{wrong}: {found:?}");
+    }
 }
 
 #[test]
@@ -442,6 +480,26 @@ fn the_scripts_pass_shellcheck() {
     let output =
         Command::new(shellcheck).args(["-s", "bash", "-e", "SC2154,SC2034"]).args(&scripts).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// A compile error on the GPU's machine would cost the whole run.
+#[test]
+fn every_program_of_the_kit_compiles_with_nvcc() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let folder = scratch("prebuilt");
+    let mut command = Command::new(root().join("tests/gpu/prebuild.sh"));
+    let output = command.arg(&folder).env("CARGO_TARGET_DIR", target).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("cannot install nvcc") || said.contains("virtual environment") {
+        assert!(!is_ci(), "{said}");
+        eprintln!("skipped: there is no nvcc here, and none to be had: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    // Eight in programs/, two examples, the probe, and plain once more with the runtime inside.
+    let built = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(built.lines().count(), 12, "{built}");
+    assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");
 }
 
 /// Python 3.9 is what the kit asks for.

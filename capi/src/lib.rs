@@ -7,7 +7,7 @@ mod alloc;
 mod preload;
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuflame::{Error, ErrorKind, session};
@@ -27,6 +27,46 @@ pub extern "C" fn InitializeInjection() -> c_int {
         Ok(())
     });
     1
+}
+
+/// Called by NVTX in its first call when `NVTX_INJECTION64_PATH` names this library.
+///
+/// Always returns 1: after 0 NVTX would unload the library.
+///
+/// # Safety
+/// As NVTX calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>) -> c_int {
+    let _ = guarded(|| {
+        if let Some(table) = table
+            && !preload::forward_nvtx_to_linked_copy(table)
+        {
+            // SAFETY: the caller says so.
+            session::inject_nvtx(unsafe { session::NvtxTable::new(table) });
+        }
+        Ok(())
+    });
+    1
+}
+
+/// How NVTX gives its tables out.
+pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
+
+/// Opens a range. See `include/gpuflame.h`.
+///
+/// # Safety
+/// `name` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuflame_range_push(name: *const c_char) -> c_int {
+    // SAFETY: the caller says so.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    guarded(|| session::range_push(name))
+}
+
+/// Closes a range. See `include/gpuflame.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpuflame_range_pop() -> c_int {
+    guarded(session::range_pop)
 }
 
 /// Opens a window. See `include/gpuflame.h`.

@@ -7,20 +7,28 @@
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 
-const INJECTION: &str = "CUDA_INJECTION64_PATH";
+use crate::GetExportTable;
+
+/// What the CUDA driver and NVTX load on their first call.
+const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: runs while the loader initialises this library: it reads and sets environment variables, as
 // constructors may, and there are no threads yet that could read them at the same time.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
-    if std::env::var_os(INJECTION).is_some() {
+    let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
+    let unset: Vec<_> = unset.collect();
+    if unset.is_empty() {
         return;
     }
     let (Some(list), Some(own)) = (std::env::var_os("LD_PRELOAD"), own_path()) else { return };
     if names_file(&list, &own) {
-        // SAFETY: see above: no other thread can be reading the environment.
-        unsafe { std::env::set_var(INJECTION, &own) };
+        for name in unset {
+            // SAFETY: see above: no other thread can be reading the environment.
+            unsafe { std::env::set_var(name, &own) };
+        }
     }
 }
 
@@ -56,24 +64,33 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 /// When the application is linked against one copy of this library and the driver injects another
 /// (two files), the linked one is the session: it gets the call. False: this copy is it.
 pub(crate) fn forward_to_linked_copy() -> bool {
+    let Some(entry) = entry_of_linked_copy(c"InitializeInjection") else { return false };
+    // SAFETY: a library that exports gpuflame_start exports this entry with this type.
+    let entry: extern "C" fn() -> c_int = unsafe { std::mem::transmute(entry.as_ptr()) };
+    entry();
+    true
+}
+
+/// The same when NVTX injects another copy.
+pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
+    let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
+    // SAFETY: as in `forward_to_linked_copy`.
+    let entry: extern "C" fn(GetExportTable) -> c_int = unsafe { std::mem::transmute(entry.as_ptr()) };
+    entry(table);
+    true
+}
+
+/// What the linked copy exports under `name`; `None` if this copy is it.
+fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: looks a symbol up in the global scope; an injected copy is not in it.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
     // Our own address of that name is no help: the loader gives us the linked copy's.
     let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
-    let Some(path) = file_of(linked).filter(|path| Some(path) != own.as_ref()) else { return false };
-    let Ok(path) = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()) else { return false };
+    let path = file_of(linked).filter(|path| Some(path) != own.as_ref())?;
+    let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
     // SAFETY: RTLD_NOLOAD only finds what is loaded already.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return false;
-    }
-    // SAFETY: the handle is live, and the name NUL-terminated.
-    let entry = unsafe { libc::dlsym(handle, c"InitializeInjection".as_ptr()) };
-    if entry.is_null() {
-        return false;
-    }
-    // SAFETY: a library that exports gpuflame_start exports this entry with this type.
-    let entry: extern "C" fn() -> c_int = unsafe { std::mem::transmute(entry) };
-    entry();
-    true
+    // SAFETY: a null handle is not looked into; the name is NUL-terminated.
+    NonNull::new(handle)
+        .and_then(|handle| NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) }))
 }

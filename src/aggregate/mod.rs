@@ -9,12 +9,18 @@ mod tests;
 
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
-use crate::record::{Activity, ContextId, CorrelationId, Created, DeviceId, IdMap, Missing, map_bytes};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId, map_bytes,
+};
 use crate::stats::Histogram;
 
 /// The sums so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Aggregate {
+    /// Whether cells are kept apart by stream.
+    by_stream: bool,
+    lanes: Vec<Lane>,
+    lane_index: IdMap<(u32, Stream), u32>,
     series: Vec<Series>,
     series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
     cells: IdMap<Cell, Weight>,
@@ -29,8 +35,18 @@ pub struct Aggregate {
 struct Cell {
     /// A context, one of the codes of [`launch_code`], or [`NODE`] and a position in `Aggregate::nodes`.
     place: u32,
-    /// A position in `Aggregate::series`.
+    /// A position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
     series: u32,
+}
+
+/// A stream of a GPU context.
+type Stream = (GpuContextId, StreamId);
+
+/// A series on one stream.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    series: u32,
+    stream: Option<Stream>,
 }
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
@@ -61,7 +77,8 @@ impl Sink for Aggregate {
             None => Leaf::Untimed(activity.work()),
         };
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
-        let series = self.add(place, leaf, Some(activity.device), weight);
+        let stream = Some((activity.context, activity.stream));
+        let series = self.add(place, leaf, (Some(activity.device), stream), weight);
         if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
             let device = &mut self.devices[device];
             device.count += 1;
@@ -71,11 +88,16 @@ impl Sink for Aggregate {
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
         let place = launched.context.0;
-        self.add(place, Leaf::Pending, None, Weight { count: 1, nanos: 0, bytes: 0 });
+        self.add(place, Leaf::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
     }
 }
 
 impl Aggregate {
+    /// Sums that keep streams apart as well, for whoever shows them.
+    pub fn by_stream() -> Self {
+        Self { by_stream: true, ..Self::default() }
+    }
+
     /// Puts the sums so far into `profile`, in the place of those that were there.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(self.samples(), self.works(), self.devices.clone());
@@ -96,6 +118,8 @@ impl Aggregate {
         map_bytes(&self.cells)
             + map_bytes(&self.series_index)
             + map_bytes(&self.node_index)
+            + map_bytes(&self.lane_index)
+            + self.lanes.capacity() * size_of::<Lane>()
             + self.nodes.capacity() * size_of::<Place>()
             + self.series.capacity() * size_of::<Series>()
             + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
@@ -103,18 +127,38 @@ impl Aggregate {
 
     fn samples(&self) -> Vec<Sample> {
         let sample = |(cell, &weight): (&Cell, &Weight)| {
-            let series = &self.series[cell.series as usize];
-            Sample { place: self.place_of(cell.place), leaf: series.leaf, device: series.device, weight }
+            let lane = match self.by_stream {
+                true => self.lanes[cell.series as usize],
+                false => Lane { series: cell.series, stream: None },
+            };
+            let Series { leaf, device, .. } = self.series[lane.series as usize];
+            Sample { place: self.place_of(cell.place), leaf, device, stream: lane.stream, weight }
         };
         self.cells.iter().map(sample).collect()
     }
 
-    fn add(&mut self, place: u32, leaf: Leaf, device: Option<DeviceId>, weight: Weight) -> usize {
+    fn add(
+        &mut self,
+        place: u32,
+        leaf: Leaf,
+        (device, stream): (Option<DeviceId>, Option<Stream>),
+        weight: Weight,
+    ) -> usize {
         let series = self.series(leaf, device);
         self.series[series as usize].add(weight);
-        let cell = self.cells.entry(Cell { place, series }).or_default();
-        add(cell, weight);
+        let cell = Cell { place, series: if self.by_stream { self.lane(series, stream) } else { series } };
+        add(self.cells.entry(cell).or_default(), weight);
         series as usize
+    }
+
+    fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {
+        let lanes = &mut self.lanes;
+        // What ran on no stream is a launch that did not run.
+        let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
+        *self.lane_index.entry((series, key)).or_insert_with(|| {
+            lanes.push(Lane { series, stream });
+            (lanes.len() - 1) as u32
+        })
     }
 
     /// The code of a graph node's place.

@@ -281,13 +281,15 @@ pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) 
     if let Some(verifying) = &mut own.verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }
-    let key = match own.interner.find(leaf, captured.frames, captured.kept) {
+    let ranges = own.ranges.hash(thread);
+    let key = match own.interner.find(ranges, leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
         Interned::New(key) => key,
     };
     let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
-    let head = context_words(id, own.id, captured.flags, captured.frames.len() + 1);
-    if !own.contexts.push(&thread.contexts, [&head, &[leaf.0], as_words(captured.frames)]) {
+    let ranges = own.ranges.frames();
+    let head = context_words(id, own.id, captured.flags, ranges.len() + captured.frames.len() + 1);
+    if !own.contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(captured.frames)]) {
         thread.tally.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }

@@ -9,31 +9,35 @@ use std::mem::size_of;
 use std::ptr::NonNull;
 
 use crate::record::{ContextId, Frame};
-
-use super::memory;
+use crate::unwind::memory;
 
 /// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Hash {
+pub(super) struct Hash {
     a: u64,
     b: u64,
 }
 
 impl Hash {
-    const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
+    pub(super) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
     /// Two independent chains, of 4 and 5 cycles a frame. All that mixes is done to the word itself, outside the
     /// chains: there it need not wait for the frame before.
     #[inline]
-    fn then(self, word: u64) -> Self {
+    pub(super) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = mixed ^ mixed >> 29;
         Self {
             a: (self.a ^ mixed).wrapping_mul(0xd6e8_feb8_6659_fd93),
             b: (self.b.rotate_left(29) ^ mixed.rotate_left(32)).wrapping_mul(0xa076_1d64_78bd_642f),
         }
+    }
+
+    /// Bits that choose a place in a table.
+    pub(super) fn bits(self) -> usize {
+        (self.a >> 32) as usize
     }
 }
 
@@ -84,9 +88,15 @@ impl Interner {
     }
 
     /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are those of the
-    /// last call.
+    /// last call, inside of `ranges`.
     #[inline]
-    pub(super) fn find(&mut self, leaf: Frame, frames: &[Frame], kept: usize) -> Interned {
+    pub(super) fn find(
+        &mut self,
+        ranges: Option<Hash>,
+        leaf: Frame,
+        frames: &[Frame],
+        kept: usize,
+    ) -> Interned {
         let frames = &frames[..frames.len().min(MAX_FRAMES)];
         let kept = kept.min(self.depth).min(frames.len());
         // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
@@ -98,7 +108,10 @@ impl Interner {
             *kept_hash = hash;
         }
         self.depth = frames.len();
-        let hash = hash.then(leaf.0);
+        let mut hash = hash.then(leaf.0);
+        if let Some(ranges) = ranges {
+            hash = hash.then(ranges.a).then(ranges.b);
+        }
         match self.last {
             Some((last, id)) if last == hash => Interned::Known(id),
             _ => self.look_up(hash),
@@ -194,7 +207,7 @@ mod tests {
     const LEAF: Frame = Frame(3 << 60);
 
     fn id_of(interner: &mut Interner, leaf: Frame, frames: &[Frame], kept: usize, fresh: u32) -> u32 {
-        match interner.find(leaf, frames, kept) {
+        match interner.find(None, leaf, frames, kept) {
             Interned::Known(id) => id.0,
             Interned::New(key) => {
                 assert!(interner.insert(key, ContextId(fresh)));

@@ -12,8 +12,9 @@ pub mod events;
 mod graphs;
 mod intern;
 mod log;
-mod memory;
+mod nvtx;
 pub mod process;
+mod ranges;
 mod thread;
 
 pub use buffers::{filled, many_filled, next_filled, recycle};
@@ -21,5 +22,6 @@ pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;
-pub use memory::held;
+pub use nvtx::NvtxTable;
+pub use ranges::{RangeDomain, RangeName, end_range, ignore_domains, pop_range, push_range, start_range};
 pub use thread::{Verified, cost, drain, graph_cost, losses, verified};

@@ -13,14 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, c
 use crate::record::{
     ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
 };
-use crate::unwind::{Unwinder, tls};
+use crate::unwind::{Unwinder, memory, tls};
 
+use super::buffers;
 use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
 use super::graphs::GraphCall;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
-use super::{buffers, memory};
+use super::ranges::{self, Ended, Ranges};
 
 /// One application thread's state. The fields say who may touch them.
 pub(super) struct Thread {
@@ -29,6 +30,9 @@ pub(super) struct Thread {
     pub(super) launches: Log,
     pub(super) contexts: Log,
     pub(super) tally: Tally,
+    pub(super) ended: Ended,
+    /// The thread's number and its name when it came here, of which the collector has not heard yet.
+    newcomer: Newcomer,
     busy: AtomicBool,
     /// The application thread's alone, while `busy` is held.
     own: UnsafeCell<Own>,
@@ -52,6 +56,7 @@ pub(super) struct Own {
     pub(super) id: ThreadId,
     pub(super) unwinder: Unwinder,
     pub(super) interner: Interner,
+    pub(super) ranges: Ranges,
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
@@ -103,6 +108,50 @@ pub struct Verified {
     pub unlike_libgcc: u64,
 }
 
+/// Who a state belongs to, for the collector: a thread may be gone when its rows are read.
+struct Newcomer {
+    id: AtomicU32,
+    /// As the kernel has it: up to 15 bytes and a NUL.
+    name: [AtomicU64; 2],
+    is_new: AtomicBool,
+}
+
+impl Newcomer {
+    const fn new() -> Self {
+        let name = [const { AtomicU64::new(0) }; 2];
+        Self { id: AtomicU32::new(0), name, is_new: AtomicBool::new(false) }
+    }
+
+    /// Notes who the calling thread is.
+    fn arrive(&self) {
+        let mut name = [0_u64; 2];
+        // SAFETY: gettid has no preconditions, and PR_GET_NAME writes at most 16 bytes.
+        let id = unsafe {
+            libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+            libc::gettid()
+        };
+        self.id.store(id as u32, Ordering::Relaxed);
+        for (slot, word) in self.name.iter().zip(name) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        self.is_new.store(true, Ordering::Release);
+    }
+
+    /// Hands the row over, once.
+    fn tell(&self, each: &mut impl FnMut(&Row<'_>)) {
+        if !self.is_new.load(Ordering::Relaxed) || !self.is_new.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let mut bytes = [0; 16];
+        for (part, word) in bytes.chunks_exact_mut(8).zip(&self.name) {
+            part.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        let id = ThreadId(self.id.load(Ordering::Relaxed));
+        each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
+    }
+}
+
 impl Tally {
     const fn new() -> Self {
         let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
@@ -117,6 +166,10 @@ impl Tally {
 
     pub(super) fn lose(&self, loss: Loss) {
         add(&self.losses[loss as usize - 1], 1);
+    }
+
+    pub(super) fn lose_if(&self, is_lost: bool, loss: Loss) {
+        add(&self.losses[loss as usize - 1], u64::from(is_lost));
     }
 }
 
@@ -167,7 +220,7 @@ static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
 /// Launches of threads for which no state could be had.
 static UNATTACHED: AtomicU64 = AtomicU64::new(0);
 
-fn all() -> impl Iterator<Item = &'static Thread> {
+pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
     let mut at = FIRST.load(Ordering::Acquire);
     std::iter::from_fn(move || {
         // SAFETY: states in the list are initialised before they are linked, and never unmapped.
@@ -203,6 +256,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts) = (old.launches, old.contexts);
         *old = Own { launches, contexts, ..own };
+        thread.newcomer.arrive();
         return Some(NonNull::from(thread));
     }
     let at = memory::map(size_of::<Thread>())?.cast::<MaybeUninit<Thread>>();
@@ -212,7 +266,10 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     loop {
         thread.next.store(first, Ordering::Relaxed);
         match FIRST.compare_exchange_weak(first, thread, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some(NonNull::from(thread)),
+            Ok(_) => {
+                thread.newcomer.arrive();
+                return Some(NonNull::from(thread));
+            }
             Err(now) => first = now,
         }
     }
@@ -226,6 +283,8 @@ impl Thread {
             launches: Log::new(),
             contexts: Log::new(),
             tally: Tally::new(),
+            ended: Ended::new(),
+            newcomer: Newcomer::new(),
             busy: AtomicBool::new(false),
             own: UnsafeCell::new(own),
             readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new() }),
@@ -244,6 +303,7 @@ impl Own {
             id: ThreadId(unsafe { libc::gettid() } as u32),
             unwinder,
             interner: Interner::new()?,
+            ranges: Ranges::NONE,
             launches: Writer::new(),
             contexts: Writer::new(),
             pending: Pending::NONE,
@@ -290,6 +350,8 @@ pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
         // A launch refers to contexts that were written before it: mark launches first, read them last.
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
+        thread.newcomer.tell(&mut each);
+        ranges::drain_names(&mut each);
         let some =
             readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
                 | readers.launches.drain(&thread.launches, launches, |words| read_launches(words, &mut each));
@@ -307,6 +369,8 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
         // SAFETY: as in `drain`.
         let readers = unsafe { &mut *thread.readers.get() };
         let contexts = readers.contexts.mark(&thread.contexts);
+        thread.newcomer.tell(&mut each);
+        ranges::drain_names(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
     }
 }

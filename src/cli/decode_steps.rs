@@ -43,9 +43,9 @@ impl DecodeSteps {
         let latencies =
             steps.latencies(self.min_ms, self.max_ms).map_err(|error| error.within(&self.input))?;
         Target::Stdout.write(console, |out| {
-            writeln!(out, "{:8} {}", "Count", latencies.all().len())?;
+            writeln!(out, "{:9} {}", "Count:", latencies.all().len())?;
             for (name, millis) in latencies.rows() {
-                writeln!(out, "{name:8} {millis:.3} ms")?;
+                writeln!(out, "{:9} {millis:.3} ms", format!("{name}:"))?;
             }
             Ok(())
         })?;

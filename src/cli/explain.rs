@@ -29,20 +29,20 @@ pub(super) fn explain(
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
-    explain_opened(source, source.open()?, options, console, sink)
+    explain_opened(source, source.open()?, options, console, Aggregate::default(), sink)
 }
 
-/// The same for a source that is open.
+/// The same for a source that is open, with sums that the caller chose.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,
     options: SymbolizeOptions,
     console: Console,
+    mut aggregate: Aggregate,
     mut sink: impl Sink,
 ) -> Result<Explained> {
     let (mut join, mut profile) = (Join::default(), Profile::default());
-    let (mut graphs, mut aggregate, mut timeline) =
-        (Graphs::default(), Aggregate::default(), Timeline::default());
+    let (mut graphs, mut timeline) = (Graphs::default(), Timeline::default());
     let facts = source.rows(opened, console, &mut |row| {
         let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);

@@ -12,7 +12,7 @@ use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
+    FoldedOptions, GraphStacks, Lines, Root, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
     write_diff_svg, write_folded, write_idle_folded, write_idle_svg, write_lines_folded, write_lines_svg,
     write_svg,
 };
@@ -46,6 +46,9 @@ pub(super) struct Flamegraph {
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
     #[arg(short, long, default_value = "both")]
     graph: GraphStacks,
+    /// Frames at the root of every stack, in this order: process, thread, device, stream.
+    #[arg(long, value_delimiter = ',', value_name = "WORDS")]
+    root: Vec<Root>,
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
@@ -83,8 +86,9 @@ impl Flamegraph {
             self.folded(input, opened, format, &target, console)?;
             return Ok(Ended::Well);
         }
-        let profile = explain_opened(input, opened, options, console, None::<Aggregate>)?.profile;
-        let folded = FoldedOptions { unit: self.unit, graph: self.graph };
+        let sums = self.sums();
+        let profile = explain_opened(input, opened, options, console, sums, None::<Aggregate>)?.profile;
+        let folded = self.folded_options();
         target.write(console, |mut out| match (format, self.idle) {
             (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
             (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
@@ -116,14 +120,22 @@ impl Flamegraph {
         })
     }
 
+    fn folded_options(&self) -> FoldedOptions {
+        FoldedOptions { unit: self.unit, graph: self.graph, root: self.root.clone() }
+    }
+
+    fn sums(&self) -> Aggregate {
+        if self.root.contains(&Root::Stream) { Aggregate::by_stream() } else { Aggregate::default() }
+    }
+
     fn lines(&self, source: &Source, console: Console) -> Result<Lines> {
         let opened = source.open()?;
         if is_folded(&opened) {
             return stacks(source, opened, self.unit);
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let profile = explain_opened(source, opened, options, console, None::<Aggregate>)?.profile;
-        Ok(lines(&profile, self.unit, self.graph))
+        let explained = explain_opened(source, opened, options, console, self.sums(), None::<Aggregate>)?;
+        Ok(lines(&explained.profile, &self.folded_options()))
     }
 
     /// Stacks that somebody folded are drawn as they are.
@@ -148,6 +160,7 @@ impl Flamegraph {
     fn svg_options(&self) -> SvgOptions {
         let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
         (options.unit, options.graph) = (self.unit, self.graph);
+        options.root.clone_from(&self.root);
         options.title = self.title.clone().unwrap_or(options.title);
         options
     }

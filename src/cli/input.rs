@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Console;
+use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{self, Kind, Linked, Opened, Options};
 use crate::record::{Reader, Row};
@@ -75,6 +76,9 @@ impl Source {
             return Ok(Facts { kind, damaged, linked: None });
         }
         let linked = import::rows(opened, &options, each)?;
+        if linked.linked < linked.ops {
+            console.remark(format!("{self}: {}", unlinked(&linked)));
+        }
         Ok(Facts { kind, damaged: 0, linked: Some(linked) })
     }
 
@@ -92,8 +96,8 @@ impl Source {
         }
     }
 
-    /// Counts damaged rows.
-    fn recording(
+    /// Calls `each` with every row of a recording that was opened; gives how many were damaged.
+    pub(super) fn recording(
         &self,
         opened: Opened,
         options: &Options,
@@ -139,6 +143,18 @@ fn recording_rows(
             Err(error) => return Err(error),
         }
     }
+}
+
+/// How much of a trace hangs under no call, and why.
+fn unlinked(linked: &Linked) -> String {
+    let share = 100.0 * (linked.nanos - linked.linked_nanos) as f64 / linked.nanos.max(1) as f64;
+    format!(
+        "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} of them were \
+         launched before it began",
+        grouped(linked.ops - linked.linked),
+        grouped(linked.ops),
+        grouped(linked.before)
+    )
 }
 
 /// What can be said about a path that is no file to read.

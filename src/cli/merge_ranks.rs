@@ -15,8 +15,8 @@ use super::{Console, Ended, Outcome, ranks};
 use crate::aggregate::Aggregate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, stack_names, work_name, write_lines_folded,
-    write_lines_svg,
+    FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, stack_names, work_name,
+    write_lines_folded, write_lines_svg,
 };
 use crate::profile::{Idle, Profile};
 use crate::record::Work;
@@ -76,9 +76,10 @@ impl MergeRanks {
         let (mut merged, mut stacks, mut idle) = (Lines::new(), Stacks::new(), BTreeMap::new());
         let numbers = ranks::of(&sources);
         let bar = watched(sources.len(), console);
+        let options = FoldedOptions { unit: self.unit, graph: self.graph, root: Vec::new() };
         for (source, &rank) in sources.iter().zip(&numbers) {
             let explained = explain(source, SymbolizeOptions::default(), console, None::<Aggregate>)?;
-            for (stack, weight) in lines(&explained.profile, self.unit, self.graph) {
+            for (stack, weight) in lines(&explained.profile, &options) {
                 *merged.entry(format!("rank {rank};{stack}")).or_default() += weight;
             }
             add_stacks(&mut stacks, rank, &explained.profile);
@@ -100,7 +101,7 @@ impl MergeRanks {
         match output.ending() {
             Some("svg") => {
                 let title = "GPU time by rank and launching stack".to_owned();
-                let options = SvgOptions { unit: self.unit, title, graph: self.graph };
+                let options = SvgOptions { unit: self.unit, title, graph: self.graph, root: Vec::new() };
                 output.write(console, |mut out| write_lines_svg(merged, &options, &mut out))
             }
             Some("folded" | "txt") | None => {

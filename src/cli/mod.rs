@@ -17,6 +17,7 @@ mod merge;
 mod merge_ranks;
 mod output;
 mod ranks;
+mod recorded;
 mod report;
 mod stats;
 mod top;

@@ -8,4 +8,6 @@ mod settings;
 pub mod window;
 
 pub use outputs::{Facts, Outputs, Rename, expand};
-pub use settings::{Format, GraphStacks, SETTINGS, Setting, Settings, Unit, from_environment, parse};
+pub use settings::{
+    Format, GraphStacks, Nvtx, Root, SETTINGS, Setting, Settings, Unit, from_environment, parse,
+};

@@ -78,6 +78,44 @@ pub enum GraphStacks {
     Launch,
 }
 
+/// Which ranges of NVTX are frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nvtx {
+    /// None, and NVTX is left alone.
+    None,
+    /// All but those of these domains.
+    Without(Vec<String>),
+}
+
+impl Default for Nvtx {
+    fn default() -> Self {
+        Self::Without(Vec::new())
+    }
+}
+
+/// A frame at the root of every stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// The process.
+    Process,
+    /// The thread that launched.
+    Thread,
+    /// The GPU.
+    Device,
+    /// The stream of that GPU.
+    Stream,
+}
+
+impl Root {
+    /// The word in `GPUFLAME_ROOT`.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Process, "process"),
+        (Self::Thread, "thread"),
+        (Self::Device, "device"),
+        (Self::Stream, "stream"),
+    ];
+}
+
 /// What the user asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -97,6 +135,10 @@ pub struct Settings {
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none. Default: false.
     pub whole_graphs: bool,
+    /// Which ranges of NVTX are frames. Default: all.
+    pub nvtx: Nvtx,
+    /// What stands at the root of every stack. Default: nothing.
+    pub root: Vec<Root>,
     /// One stack in so many is taken again by other ways and compared. Default: 0, none.
     pub verify: u32,
     /// The `libcupti` to use. Default: none, it is looked for.
@@ -114,6 +156,8 @@ impl Default for Settings {
             internal_frames: false,
             graph: GraphStacks::Both,
             whole_graphs: false,
+            nvtx: Nvtx::default(),
+            root: Vec::new(),
             verify: 0,
             cupti: None,
         }
@@ -215,6 +259,26 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "GPUFLAME_NVTX",
+        values: "0, 1, or domains to leave out: -NCCL,-CCCL",
+        default: "1",
+        help: "Whether open NVTX ranges are frames, where NVTX_INJECTION64_PATH names this library.",
+        apply: |settings, value| {
+            settings.nvtx = nvtx(value)?;
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_ROOT",
+        values: "comma-separated: process, thread, device, stream",
+        default: "",
+        help: "Frames at the root of every stack of the folded files and the flame graphs, in this order.",
+        apply: |settings, value| {
+            settings.root = roots(value)?;
+            Ok(())
+        },
+    },
+    Setting {
         name: "GPUFLAME_VERIFY",
         values: "number",
         default: "0",
@@ -284,6 +348,32 @@ fn flag(value: &str) -> Result<bool, String> {
     }
 }
 
+fn nvtx(value: &str) -> Result<Nvtx, String> {
+    match value {
+        "0" => Ok(Nvtx::None),
+        "1" => Ok(Nvtx::default()),
+        _ => {
+            let domains = value.split(',').map(|word| word.trim().strip_prefix('-').map(str::to_owned));
+            let domains: Option<Vec<_>> = domains.collect();
+            domains
+                .map(Nvtx::Without)
+                .ok_or("it is neither 0 nor 1, nor domains with a - before each".to_owned())
+        }
+    }
+}
+
+fn roots(value: &str) -> Result<Vec<Root>, String> {
+    let mut chosen = Vec::new();
+    for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        match Root::ALL.iter().find(|(_, name)| *name == word) {
+            Some((root, _)) if chosen.contains(root) => {}
+            Some((root, _)) => chosen.push(*root),
+            None => return Err(format!("`{word}` is none of process, thread, device, stream")),
+        }
+    }
+    Ok(chosen)
+}
+
 fn formats(value: &str) -> Result<Vec<Format>, String> {
     let mut chosen = Vec::new();
     for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -336,6 +426,8 @@ mod tests {
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
+            ("GPUFLAME_NVTX", "-NCCL, -CCCL"),
+            ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
         ]);
@@ -349,6 +441,8 @@ mod tests {
             internal_frames: true,
             graph: GraphStacks::Capture,
             whole_graphs: true,
+            nvtx: Nvtx::Without(vec!["NCCL".to_owned(), "CCCL".to_owned()]),
+            root: vec![Root::Stream, Root::Process],
             verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
         };

@@ -42,6 +42,9 @@ impl<'a> Callers<'a> {
 
     /// The process, as far as a recording tells: its main thread has its number, and was there first.
     pub(super) fn process(&self) -> u32 {
+        if let Some((process, _)) = self.profile.process() {
+            return process;
+        }
         let contexts = self.profile.contexts();
         let threads = contexts.iter().filter_map(|context| self.profile.context(*context));
         threads.map(|context| context.thread.0).min().unwrap_or(0)
@@ -72,11 +75,11 @@ impl<'a> Callers<'a> {
         }
     }
 
-    /// The tip of the stack, which is the name of the call.
+    /// The name of the call: the tip of the stack but for ranges.
     fn label(&self, context: ContextId) -> Option<&str> {
         let stack = self.profile.context(context)?.stack;
-        let tip = self.profile.stack(stack).next()?;
-        match self.profile.frames()[tip.index()].kind() {
+        let frames = self.profile.stack(stack).map(|frame| self.profile.frames()[frame.index()].kind());
+        match frames.into_iter().find(|frame| !matches!(frame, FrameKind::Range(_)))? {
             FrameKind::Label(label) => self.profile.label(label),
             _ => None,
         }

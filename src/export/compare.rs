@@ -10,7 +10,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 use super::flame::Flame;
 use super::leaf::Kind;
 use super::svg::{self, SvgOptions};
-use super::{GraphStacks, Unit, clean};
+use super::{FoldedOptions, Unit, clean};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::Profile;
 
@@ -18,13 +18,13 @@ use crate::profile::Profile;
 pub type Lines = BTreeMap<String, u64>;
 
 /// The folded stacks of `profile`, those of no weight as well.
-pub fn lines(profile: &Profile, unit: Unit, graph: GraphStacks) -> Lines {
+pub fn lines(profile: &Profile, options: &FoldedOptions) -> Lines {
     let mut lines = Lines::new();
     let add = |stack: &str, weight| {
         lines.insert(stack.to_owned(), weight);
         Ok(())
     };
-    Flame::of(profile, unit, graph).lines(0, add).expect("nothing is written");
+    Flame::of(profile, options.unit, options.graph, &options.root).lines(0, add).expect("nothing is written");
     lines
 }
 

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::io;
 
 use super::leaf::{self, Kind};
-use super::{GraphStacks, Unit, clean, stack};
-use crate::profile::{Idle, IdleSample, Place, Profile, Sample, StringId};
+use super::roots::Roots;
+use super::{GraphStacks, Root, Unit, clean, stack};
+use crate::profile::{Idle, IdleSample, Place, Profile, RANGE, Sample, StringId};
 use crate::record::{ContextId, Created, IdMap, Loss, Missing};
 
 /// See the module's documentation.
@@ -41,8 +42,8 @@ const ROOT: u32 = 0;
 
 impl Flame {
     /// The tree of all that ran, in nanoseconds, or in counts if that is the unit.
-    pub(super) fn of(profile: &Profile, unit: Unit, graph: GraphStacks) -> Self {
-        let mut build = Build::new(profile, unit, graph);
+    pub(super) fn of(profile: &Profile, unit: Unit, graph: GraphStacks, roots: &[Root]) -> Self {
+        let mut build = Build::new(profile, unit, graph, roots);
         profile.samples().iter().for_each(|sample| build.sample(sample));
         build.losses();
         build.finish()
@@ -50,8 +51,10 @@ impl Flame {
 
     /// The tree of all time in which devices had nothing to do, in nanoseconds, or in gaps if counts are
     /// the unit.
-    pub(super) fn idle(profile: &Profile, unit: Unit) -> Self {
-        let mut build = Build::new(profile, unit, GraphStacks::Launch);
+    pub(super) fn idle(profile: &Profile, unit: Unit, roots: &[Root]) -> Self {
+        // It is a whole GPU's, and no stream's.
+        let roots: Vec<_> = roots.iter().copied().filter(|root| *root != Root::Stream).collect();
+        let mut build = Build::new(profile, unit, GraphStacks::Launch, &roots);
         profile.idle().iter().for_each(|sample| build.idle(sample));
         build.finish()
     }
@@ -145,7 +148,8 @@ impl Names {
         if let Some(&id) = self.shown.get(&name) {
             return id;
         }
-        let id = self.intern(profile.strings().get(name), Kind::Cpu);
+        let text = profile.strings().get(name);
+        let id = self.intern(text, kind_of(text));
         self.shown.insert(name, id);
         id
     }
@@ -160,10 +164,16 @@ impl Names {
     }
 }
 
+/// What a frame of a context's stack stands for.
+fn kind_of(name: &str) -> Kind {
+    if name.starts_with(RANGE) { Kind::Range } else { Kind::Cpu }
+}
+
 struct Build<'a> {
     profile: &'a Profile,
     unit: Unit,
     graph: GraphStacks,
+    roots: Roots<'a>,
     names: Names,
     nodes: Vec<Node>,
     index: IdMap<(u32, u32), u32>,
@@ -174,12 +184,13 @@ struct Build<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn new(profile: &'a Profile, unit: Unit, graph: GraphStacks) -> Self {
+    fn new(profile: &'a Profile, unit: Unit, graph: GraphStacks, roots: &'a [Root]) -> Self {
         let root = Node { parent: ROOT, name: 0, own: None, total: 0, children: (0, 0) };
         Self {
             profile,
             unit,
             graph,
+            roots: Roots::new(profile, roots),
             names: Names::default(),
             nodes: vec![root],
             index: IdMap::default(),
@@ -189,7 +200,8 @@ impl<'a> Build<'a> {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let mut at = self.place(ROOT, sample.place);
+        let root = self.root(self.roots.frames(Some(sample.place), sample.device, sample.stream));
+        let mut at = self.place(root, sample.place);
         for (name, kind) in leaf::frames(self.profile, sample.leaf, sample.device) {
             at = self.child(at, &name, kind);
         }
@@ -197,17 +209,27 @@ impl<'a> Build<'a> {
         self.add(at, weight);
     }
 
+    /// The frames below a stack.
+    fn root(&mut self, names: Vec<String>) -> u32 {
+        names.iter().fold(ROOT, |at, name| self.child(at, name, Kind::Root))
+    }
+
     fn idle(&mut self, sample: &IdleSample) {
+        let place = match sample.idle {
+            Idle::Between(place, _) | Idle::Opening(place, _) => Some(place),
+            Idle::Closing => None,
+        };
+        let root = self.root(self.roots.frames(place, Some(sample.device), None));
         let (at, (name, kind)) = match sample.idle {
             Idle::Between(place, cause) => {
-                (self.place(ROOT, place), leaf::idle(self.profile, cause, sample.device))
+                (self.place(root, place), leaf::idle(self.profile, cause, sample.device))
             }
             Idle::Opening(place, cause) => {
-                let opening = self.child(ROOT, OPENING, Kind::Loss);
+                let opening = self.child(root, OPENING, Kind::Loss);
                 (self.place(opening, place), leaf::idle(self.profile, cause, sample.device))
             }
             Idle::Closing => {
-                (self.child(ROOT, CLOSING, Kind::Loss), leaf::closing(self.profile, sample.device))
+                (self.child(root, CLOSING, Kind::Loss), leaf::closing(self.profile, sample.device))
             }
         };
         let at = self.child(at, &name, kind);
@@ -316,7 +338,11 @@ impl<'a> Build<'a> {
         }
         let Some(context) = profile.context(context) else { return Vec::new() };
         let frames = profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]);
-        frames.map(|frame| self.names.intern(&stack::raw_name(profile, frame), Kind::Cpu)).collect()
+        let names = frames.map(|frame| {
+            let name = stack::raw_name(profile, frame);
+            self.names.intern(&name, kind_of(&name))
+        });
+        names.collect()
     }
 
     fn child(&mut self, parent: u32, name: &str, kind: Kind) -> u32 {

@@ -6,17 +6,19 @@
 use std::io::Write;
 
 use super::flame::Flame;
-use super::{GraphStacks, Unit, missing};
+use super::{GraphStacks, Root, Unit, missing};
 use crate::error::Result;
 use crate::profile::{DeviceTime, Profile};
 
 /// How to write folded stacks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoldedOptions {
     /// The unit of the weights. Default: nanoseconds.
     pub unit: Unit,
     /// Which stacks of a graph node to show. Default: both.
     pub graph: GraphStacks,
+    /// The frames below all stacks. Default: none.
+    pub root: Vec<Root>,
 }
 
 /// Writes `profile` as folded stacks. In nanoseconds the weights add up to the durations of all GPU
@@ -29,7 +31,7 @@ pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl W
     for (loss, count) in missing::losses(profile) {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    write_lines(&Flame::of(profile, options.unit, options.graph), options.unit, out)
+    write_lines(&Flame::of(profile, options.unit, options.graph, &options.root), options.unit, out)
 }
 
 /// Writes the idle time of all devices as folded stacks, a comment for each device first. In nanoseconds
@@ -46,7 +48,7 @@ pub fn write_idle_folded(profile: &Profile, options: &FoldedOptions, out: &mut i
     for (loss, count) in missing::losses(profile) {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    write_lines(&Flame::idle(profile, options.unit), options.unit, out)
+    write_lines(&Flame::idle(profile, options.unit, &options.root), options.unit, out)
 }
 
 fn write_lines(flame: &Flame, unit: Unit, out: &mut impl Write) -> Result<()> {

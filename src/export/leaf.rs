@@ -8,6 +8,10 @@ use crate::record::{DeviceId, Missing, Work};
 pub(super) enum Kind {
     /// Code on the CPU.
     Cpu,
+    /// The process, thread, GPU or stream below all.
+    Root,
+    /// A range that the application named.
+    Range,
     /// A kernel.
     Kernel,
     /// A copy.
@@ -36,6 +40,8 @@ impl Kind {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
+            Self::Root => "root",
+            Self::Range => "range",
             Self::Kernel => "kernel",
             Self::Copy => "copy",
             Self::Set => "set",

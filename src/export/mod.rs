@@ -27,6 +27,7 @@ mod parquet;
 mod perfetto;
 #[cfg(feature = "cli")]
 mod pprof;
+mod roots;
 #[cfg(feature = "cli")]
 mod sbt;
 #[cfg(feature = "cli")]
@@ -59,6 +60,7 @@ pub use parquet::write_parquet;
 pub use perfetto::write_perfetto;
 #[cfg(feature = "cli")]
 pub use pprof::write_pprof;
+pub use roots::Root;
 #[cfg(feature = "cli")]
 pub use sbt::write_sbt;
 #[cfg(feature = "cli")]

@@ -71,6 +71,7 @@ pub(super) fn raw_name(profile: &Profile, frame: Frame) -> Cow<'_, str> {
     match frame.kind() {
         FrameKind::Native { address, .. } => format!("0x{address:x}").into(),
         FrameKind::Label(label) => profile.label(label).unwrap_or("[label lost]").into(),
+        FrameKind::Range(range) => profile.range(range).unwrap_or("[range]").into(),
         FrameKind::Unknown(tag) => format!("[frame of unknown kind: {tag}]").into(),
     }
 }

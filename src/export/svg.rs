@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
 use super::flame::Flame;
 use super::leaf::Kind;
-use super::{GraphStacks, Unit, clean, missing};
+use super::{GraphStacks, Root, Unit, clean, missing};
 use crate::error::Result;
 use crate::profile::{Cause, DeviceTime, Idle, Profile};
 use crate::record::hash_one;
@@ -22,6 +22,8 @@ pub struct SvgOptions {
     pub title: String,
     /// Which stacks of a graph node to show. Default: both.
     pub graph: GraphStacks,
+    /// The frames below all stacks. Default: none.
+    pub root: Vec<Root>,
 }
 
 impl Default for SvgOptions {
@@ -30,6 +32,7 @@ impl Default for SvgOptions {
             unit: Unit::default(),
             title: "GPU time by launching stack".to_owned(),
             graph: GraphStacks::default(),
+            root: Vec::new(),
         }
     }
 }
@@ -55,7 +58,7 @@ pub(super) const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 /// What `out` reports.
 pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
     let subtitle = subtitle(profile);
-    let flame = Flame::of(profile, options.unit, options.graph);
+    let flame = Flame::of(profile, options.unit, options.graph, &options.root);
     if flame.total() == 0 {
         let why = match profile.devices().is_empty() {
             true => "No GPU activity was recorded.",
@@ -73,7 +76,7 @@ pub fn write_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) 
 /// What `out` reports.
 pub fn write_idle_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
     let subtitle = idle_subtitle(profile);
-    let flame = Flame::idle(profile, options.unit);
+    let flame = Flame::idle(profile, options.unit, &options.root);
     if flame.total() == 0 {
         let why = match profile.times().is_empty() {
             true => "No GPU activity was recorded.",
@@ -118,8 +121,8 @@ fn draw(
     Ok(())
 }
 
-/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, and a quiet green for
-/// the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
+/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
+/// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
 /// where work waited. Names shade it a little, so that neighbours can be told apart.
 pub(super) fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
@@ -132,6 +135,8 @@ pub(super) fn color(name: &str, kind: Kind) -> Color {
         Kind::Idle(Cause::LaunchLatency) => (240 + shade(12), 190 + shade(20), 60),
         Kind::Idle(Cause::Dependency) => (110 + shade(25), 150 + shade(30), 215),
         Kind::Loss | Kind::Idle(Cause::Unknown) => (165 + shade(12), 165 + shade(12), 165 + shade(12)),
+        Kind::Root => (200 + shade(12), 190 + shade(12), 175 + shade(12)),
+        Kind::Range => (70 + shade(25), 165 + shade(25), 160 + shade(25)),
         Kind::Cpu => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
     };
     Color { r: r as u8, g: g as u8, b: b as u8 }

@@ -42,7 +42,7 @@ impl Sketch {
 
     fn sample(&mut self, place: Place, leaf: Leaf, device: Option<u32>, count: u64, nanos: u64) -> &mut Self {
         let weight = Weight { count, nanos, bytes: 0 };
-        self.samples.push(Sample { place, leaf, device: device.map(DeviceId), weight });
+        self.samples.push(Sample { place, leaf, device: device.map(DeviceId), stream: None, weight });
         self
     }
 

@@ -10,7 +10,7 @@
 use super::link::{self, CallRecord, OpRecord};
 use super::model::*;
 use super::stack::{Interval, Stacks};
-use super::{Kind, Opened, Options, Seen, Text};
+use super::{Kind, Names, Opened, Options, Seen, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
@@ -83,31 +83,12 @@ fn recording(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) 
     })
 }
 
-/// Numbers for texts.
-#[derive(Debug, Default)]
-struct Table {
-    texts: Vec<Box<str>>,
-    numbers: IdMap<Box<[u8]>, u32>,
-}
-
-impl Table {
-    fn number(&mut self, text: Text<'_>) -> u32 {
-        if let Some(&number) = self.numbers.get(text.raw()) {
-            return number;
-        }
-        let number = self.texts.len() as u32;
-        self.texts.push(text.decode().into());
-        self.numbers.insert(text.raw().into(), number);
-        number
-    }
-}
-
 /// A [`Sink`] that keeps what rows are made of.
 #[derive(Debug, Default)]
 pub struct Collect {
-    kernels: Table,
-    labels: Table,
-    ids: Table,
+    kernels: Names,
+    labels: Names,
+    ids: Names,
     processes: IdMap<(u8, i64), u32>,
     threads: IdMap<(u32, (u8, i64)), u32>,
     /// Process, number where it has one, and name of each thread.
@@ -257,10 +238,10 @@ impl Collect {
     }
 
     fn name_rows(&self, each: &mut dyn FnMut(&Row<'_>)) {
-        for (id, text) in (0..).zip(&self.kernels.texts) {
+        for (id, text) in (0..).zip(self.kernels.texts()) {
             each(&Row::Name { id: NameId(id), text });
         }
-        for (id, text) in (0..).zip(&self.labels.texts) {
+        for (id, text) in (0..).zip(self.labels.texts()) {
             each(&Row::Label { id: LabelId(id), text });
         }
     }

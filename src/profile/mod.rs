@@ -22,8 +22,8 @@ pub use samples::{
 pub use strings::{StringId, Strings};
 
 use crate::record::{
-    ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Row, ThreadId, WindowEdge,
-    hash_one, map_bytes,
+    ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row, ThreadId,
+    WindowEdge, hash_one, map_bytes,
 };
 use index::Index;
 use tree::{NodeId, Tree};
@@ -69,7 +69,9 @@ pub struct Profile {
     /// The first context with a stack, for those who merge threads.
     first_with: IdMap<(NodeId, ContextFlags), ContextId>,
     labels: IdMap<LabelId, StringId>,
+    ranges: IdMap<RangeId, StringId>,
     kernels: IdMap<NameId, StringId>,
+    process: Option<(u32, StringId)>,
     threads: BTreeMap<ThreadId, StringId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
@@ -99,6 +101,14 @@ impl Profile {
             Row::Label { id, text } => {
                 let text = self.strings.intern(text);
                 self.labels.entry(*id).or_insert(text);
+            }
+            Row::Range { id, domain, text } => {
+                let text = self.strings.intern(&range_frame(domain, text));
+                self.ranges.entry(*id).or_insert(text);
+            }
+            Row::Process { id, name } => {
+                let name = self.strings.intern(name);
+                self.process.get_or_insert((*id, name));
             }
             Row::Thread { id, name } => {
                 let name = self.strings.intern(name);
@@ -172,6 +182,14 @@ impl Profile {
     }
 }
 
+/// What begins the frame of a range. No function, and no other frame of ours, is called so.
+pub const RANGE: &str = "[range";
+
+/// `[range]step`, or `[range nccl]AllReduce` in a domain.
+fn range_frame(domain: &str, text: &str) -> String {
+    if domain.is_empty() { format!("{RANGE}]{text}") } else { format!("{RANGE} {domain}]{text}") }
+}
+
 /// Reading what the rows said.
 impl Profile {
     /// The text of all names.
@@ -206,6 +224,16 @@ impl Profile {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
 
+    /// How a range is shown, with its domain; `None` where its row was lost.
+    pub fn range(&self, id: RangeId) -> Option<&str> {
+        self.ranges.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The process, its number and its program; `None` where no row said.
+    pub fn process(&self) -> Option<(u32, &str)> {
+        self.process.map(|(id, name)| (id, self.strings.get(name)))
+    }
+
     /// The name of a kernel as the tracer gave it; `None` where its row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(&id).map(|&id| self.strings.get(id))
@@ -221,6 +249,11 @@ impl Profile {
     /// The name of a thread, where it is known.
     pub fn thread(&self, id: ThreadId) -> Option<&str> {
         self.threads.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// All threads whose name is known.
+    pub fn threads(&self) -> impl Iterator<Item = (ThreadId, &str)> {
+        self.threads.iter().map(|(&id, &name)| (id, self.strings.get(name)))
     }
 
     /// The modules, in the order of their rows.
@@ -249,7 +282,7 @@ impl Profile {
         mut works: Vec<WorkStats>,
         mut devices: Vec<DeviceUse>,
     ) {
-        samples.sort_unstable_by_key(|s| (s.place, s.leaf, s.device));
+        samples.sort_unstable_by_key(|s| (s.place, s.leaf, s.device, s.stream));
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
         (self.samples, self.works, self.devices) = (samples, works, devices);
@@ -357,6 +390,7 @@ impl Profile {
             + map_bytes(&self.first_with)
             + map_bytes(&self.shown_contexts)
             + map_bytes(&self.labels)
+            + map_bytes(&self.ranges)
             + map_bytes(&self.kernels)
             + map_bytes(&self.shown_kernels)
             + self.modules.capacity() * size_of::<Module>()

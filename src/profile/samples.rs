@@ -60,6 +60,8 @@ pub struct Sample {
     pub leaf: Leaf,
     /// Where it ran; `None` for launches without an activity.
     pub device: Option<DeviceId>,
+    /// On which stream; `None` also where nobody asked for streams.
+    pub stream: Option<(GpuContextId, StreamId)>,
     /// How much of it there was.
     pub weight: Weight,
 }

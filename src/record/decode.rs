@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::GRAPH_END => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::PROCESS => true,
         _ => false,
     }
 }
@@ -166,6 +166,8 @@ fn row<'a>(
         tag::CONTEXT => context(&mut fields, frames),
         tag::NAME => text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
         tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
+        tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
+        tag::RANGE => range(&mut fields)?,
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
@@ -261,6 +263,13 @@ fn text<'a>(fields: &mut Fields<'a>) -> Parsed<(u32, &'a str)> {
     let (Some(id), Some(bytes)) = (fields.u32(), fields.bytes()) else { return Ok(None) };
     let text = std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some((id, text)))
+}
+
+fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let Some((id, domain)) = text(fields)? else { return Ok(None) };
+    let Some(name) = fields.bytes() else { return Ok(None) };
+    let text = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
+    Ok(Some(Row::Range { id: RangeId(id), domain, text }))
 }
 
 fn module(fields: &mut Fields<'_>) -> Parsed<Module> {

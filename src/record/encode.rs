@@ -20,6 +20,8 @@
 //!  11   clone     graph:u32 node:u64 original:u64                              and copied
 //!  12   update    graph:u32 source:u32 correlation:u32
 //!  13   end       graph:u32
+//!  14   range     id:u32 domain:text text
+//!  15   process   id:u32 text
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -55,6 +57,8 @@ pub(super) mod tag {
     pub(crate) const GRAPH_CLONE: u8 = 11;
     pub(crate) const GRAPH_UPDATE: u8 = 12;
     pub(crate) const GRAPH_END: u8 = 13;
+    pub(crate) const RANGE: u8 = 14;
+    pub(crate) const PROCESS: u8 = 15;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -126,6 +130,14 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Label { id, text } => {
             out.u32(id.0).bytes(text.as_bytes());
             tag::LABEL
+        }
+        Row::Range { id, domain, text } => {
+            out.u32(id.0).bytes(domain.as_bytes()).bytes(text.as_bytes());
+            tag::RANGE
+        }
+        Row::Process { id, name } => {
+            out.u32(*id).bytes(name.as_bytes());
+            tag::PROCESS
         }
         Row::Module(module) => {
             put_module(out, module);

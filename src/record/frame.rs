@@ -5,7 +5,7 @@
 //! +--------+----------------+----------------------------------------+
 //! | 0      | module epoch   | return address                         |  native code
 //! | 1      | instruction    | code object number                     |  Python (reserved)
-//! | 2      | 0              | range id                               |  NVTX and user ranges (reserved)
+//! | 2      | 0              | range id                               |  a range of NVTX, or of the user
 //! | 3      | 0              | label id                               |  text: an API call, `[graph]`, a loss
 //! | 4      | module epoch   | exact address                          |  native code, not a return address
 //! +--------+----------------+----------------------------------------+
@@ -13,7 +13,7 @@
 //!
 //! User-space addresses fit 47 bits on x86-64 and 48 on aarch64 as Linux hands them out by default.
 
-use super::ids::{LabelId, ModuleEpoch};
+use super::ids::{LabelId, ModuleEpoch, RangeId};
 
 /// One frame of a stack: a tag and what it tags. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,12 +32,15 @@ pub enum FrameKind {
     },
     /// Text from the label table.
     Label(LabelId),
-    /// A tag that this version does not know (a newer recording, or one of the reserved ones).
+    /// A range that was open.
+    Range(RangeId),
+    /// A tag that this version does not know (a newer recording, or the reserved one).
     Unknown(u8),
 }
 
 const ADDRESS: u64 = (1 << 48) - 1;
 const TAG_RETURN: u64 = 0;
+const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 
@@ -57,12 +60,18 @@ impl Frame {
         Self((TAG_LABEL << 60) | u64::from(label.0))
     }
 
+    /// A frame that is a range.
+    pub fn range(range: RangeId) -> Self {
+        Self((TAG_RANGE << 60) | u64::from(range.0))
+    }
+
     /// What the word says.
     pub fn kind(self) -> FrameKind {
         let epoch = ModuleEpoch(((self.0 >> 48) & 0xfff) as u16);
         match self.0 >> 60 {
             TAG_RETURN => FrameKind::Native { address: (self.0 & ADDRESS).wrapping_sub(1) & ADDRESS, epoch },
             TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS, epoch },
+            TAG_RANGE => FrameKind::Range(RangeId(self.0 as u32)),
             TAG_LABEL => FrameKind::Label(LabelId(self.0 as u32)),
             other => FrameKind::Unknown(other as u8),
         }
@@ -92,5 +101,6 @@ mod tests {
     #[test]
     fn a_label_keeps_all_its_bits() {
         assert_eq!(Frame::label(LabelId(u32::MAX)).kind(), FrameKind::Label(LabelId(u32::MAX)));
+        assert_eq!(Frame::range(RangeId(u32::MAX)).kind(), FrameKind::Range(RangeId(u32::MAX)));
     }
 }

@@ -41,6 +41,15 @@ impl LabelId {
     pub const OTHER_CALL: Self = Self(u32::MAX);
 }
 
+/// A range that the application named: its name and domain together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RangeId(pub u32);
+
+impl RangeId {
+    /// All ranges whose names came after there were too many to keep.
+    pub const OTHER: Self = Self(0);
+}
+
 /// Counts how often modules were unloaded before an address was taken, so that an address that two
 /// modules had in turn still names the right one. Saturates at [`ModuleEpoch::MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

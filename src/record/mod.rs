@@ -21,7 +21,7 @@ pub use frame::{Frame, FrameKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
-    Nanos, StreamId, ThreadId,
+    Nanos, RangeId, StreamId, ThreadId,
 };
 pub use missing::Missing;
 pub use rows::{

@@ -3,7 +3,7 @@
 use super::frame::Frame;
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
-    Nanos, StreamId, ThreadId,
+    Nanos, RangeId, StreamId, ThreadId,
 };
 
 /// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
@@ -24,7 +24,7 @@ pub enum Row<'a> {
         thread: ThreadId,
         /// How good the stack is.
         flags: ContextFlags,
-        /// The stack, leaf first; the first frame is the API call's label.
+        /// The stack, leaf first: the ranges that were open, innermost first, the API call's label, and code.
         frames: &'a [Frame],
     },
     /// The text of a [`NameId`], as the tracer gave it (mangled; not always UTF-8 there, made so here).
@@ -41,8 +41,24 @@ pub enum Row<'a> {
         /// The text.
         text: &'a str,
     },
+    /// The name of a [`RangeId`], as the application gave it.
+    Range {
+        /// The id that range frames hold.
+        id: RangeId,
+        /// The domain that the name belongs to; empty where it has none.
+        domain: &'a str,
+        /// The name.
+        text: &'a str,
+    },
     /// A file that was mapped with code in it.
     Module(Module),
+    /// The process that all this happened in.
+    Process {
+        /// Its number.
+        id: u32,
+        /// Its program.
+        name: &'a str,
+    },
     /// A thread's name, at the time it first launched.
     Thread {
         /// The thread.
@@ -425,11 +441,14 @@ pub enum Loss {
     LaunchesCaptured = 10,
     /// Graph nodes (and copies of them) that were made and could not be kept: no id, or no memory.
     GraphNodesDropped = 11,
+    /// Ranges that were opened and are in no stack, or under no name, or open for longer than they were: there
+    /// were too many.
+    RangesDropped = 12,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -441,6 +460,7 @@ impl Loss {
         Self::LaunchesFailed,
         Self::LaunchesCaptured,
         Self::GraphNodesDropped,
+        Self::RangesDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -457,6 +477,7 @@ impl Loss {
             Self::LaunchesFailed => "launches_failed",
             Self::LaunchesCaptured => "launches_captured",
             Self::GraphNodesDropped => "graph_nodes_dropped",
+            Self::RangesDropped => "ranges_dropped",
         }
     }
 }

@@ -40,6 +40,9 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::GraphClone { graph: GraphId(4), node: GraphNodeId(1 << 34), original: GraphNodeId(1 << 33) },
         Row::GraphUpdate { graph: GraphId(4), source: GraphId(3), correlation: CorrelationId(7) },
         Row::GraphEnd { graph: GraphId(3) },
+        Row::Range { id: RangeId(1), domain: "", text: "step" },
+        Row::Range { id: RangeId(2), domain: "nccl", text: "" },
+        Row::Process { id: 4711, name: "app" },
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];

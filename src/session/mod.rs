@@ -18,6 +18,7 @@ mod pipeline;
 mod stream;
 mod write;
 
+use std::ffi::CStr;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -26,10 +27,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
-use crate::capture::{self, Capture, process};
+use crate::capture::{self, Capture, RangeDomain, RangeName, process};
 use crate::control::window::{self, State};
-use crate::control::{self, Facts, Format, Outputs, Settings};
+use crate::control::{self, Facts, Format, Nvtx, Outputs, Settings};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{self, FoldedOptions, GraphStacks, SvgOptions};
@@ -136,6 +138,39 @@ pub fn flush() -> Result<()> {
     } else {
         Err(Error::new(ErrorKind::State, "the tracer did not answer a flush within 5 s; rows come later"))
     }
+}
+
+/// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
+pub fn range_push(name: &CStr) -> Result<()> {
+    if window::state() == State::Dead {
+        return Err(over());
+    }
+    // What cannot be kept is counted.
+    let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
+    Ok(())
+}
+
+/// Closes the range that [`range_push`] opened last on this thread.
+pub fn range_pop() -> Result<()> {
+    if window::state() == State::Dead {
+        return Err(over());
+    }
+    match capture::pop_range(RangeDomain::USER) {
+        Some(_) => Ok(()),
+        None => Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first")),
+    }
+}
+
+/// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
+/// all CUDA calls, or where there are none, and sets up no session.
+pub fn inject_nvtx(table: NvtxTable) {
+    if window::state() == State::Dead {
+        return;
+    }
+    let Nvtx::Without(ignored) = control::from_environment().0.nvtx else { return };
+    process::stay_loaded();
+    capture::ignore_domains(&ignored);
+    table.attach();
 }
 
 /// Switches everything off after a panic of ours: nothing more is recorded or written.
@@ -371,24 +406,31 @@ impl Session {
             control::GraphStacks::Capture => GraphStacks::Capture,
             control::GraphStacks::Launch => GraphStacks::Launch,
         };
+        let root: Vec<_> = self.settings.root.iter().copied().map(root_frame).collect();
+        let folded = FoldedOptions { unit, graph, root: root.clone() };
         write::all(&self.settings.formats, &self.outputs, |format, path| match format {
-            Format::Folded => {
-                write::file(path, |out| export::write_folded(profile, &FoldedOptions { unit, graph }, out))
-            }
+            Format::Folded => write::file(path, |out| export::write_folded(profile, &folded, out)),
             Format::Svg => {
-                let options = SvgOptions { unit, graph, ..SvgOptions::default() };
+                let options = SvgOptions { unit, graph, root: root.clone(), ..SvgOptions::default() };
                 write::file(path, |out| export::write_svg(profile, &options, out))
             }
             Format::Csv => write::file(path, |out| export::write_csv(profile, out)),
-            Format::IdleFolded => write::file(path, |out| {
-                export::write_idle_folded(profile, &FoldedOptions { unit, graph }, out)
-            }),
+            Format::IdleFolded => write::file(path, |out| export::write_idle_folded(profile, &folded, out)),
             Format::IdleSvg => {
-                let options = SvgOptions { unit, ..SvgOptions::idle() };
+                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::idle() };
                 write::file(path, |out| export::write_idle_svg(profile, &options, out))
             }
             Format::Activities | Format::Gfr => streams.publish(format, path),
         })
+    }
+}
+
+fn root_frame(root: control::Root) -> export::Root {
+    match root {
+        control::Root::Process => export::Root::Process,
+        control::Root::Thread => export::Root::Thread,
+        control::Root::Device => export::Root::Device,
+        control::Root::Stream => export::Root::Stream,
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::aggregate::Aggregate;
 use crate::capture;
-use crate::control::{Outputs, Settings};
+use crate::control::{Outputs, Root, Settings};
 use crate::cupti::{Api, Names};
 use crate::graphs::{self, Graphs};
 use crate::join::Join;
@@ -50,6 +50,8 @@ struct Rows {
     profile: Profile,
     streams: Streams,
     threads: HashSet<ThreadId>,
+    /// Whether the same stack on two threads is two.
+    by_thread: bool,
     /// At a context's id, the first context with the same stack: 4 bytes for each stack of each thread
     /// there ever was, which is all that is left of them.
     merged: Vec<ContextId>,
@@ -66,7 +68,11 @@ impl Pipeline {
             rows: Rows {
                 graphs: Graphs::default(),
                 join: Join::default(),
-                aggregate: Aggregate::default(),
+                by_thread: settings.root.contains(&Root::Thread),
+                aggregate: match settings.root.contains(&Root::Stream) {
+                    true => Aggregate::by_stream(),
+                    false => Aggregate::default(),
+                },
                 timeline: Timeline::default(),
                 profile: Profile::default(),
                 streams: Streams::open(outputs, &settings.formats),
@@ -88,6 +94,9 @@ impl Pipeline {
 
     /// Takes in what every later row may refer to: the names of API calls and the modules.
     pub(super) fn begin(&mut self, api: &Api) {
+        let program = std::env::current_exe().unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        self.rows.push(&Row::Process { id: std::process::id(), name: &name });
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
@@ -219,7 +228,10 @@ impl Pipeline {
 
 impl Rows {
     fn push(&mut self, row: &Row<'_>) {
-        self.streams.row(row);
+        // A thread's name is not the last word on it.
+        if !matches!(row, Row::Thread { .. }) {
+            self.streams.row(row);
+        }
         match row {
             Row::Launch(launch) => {
                 let launch = &Launch { context: self.merged(launch.context), ..*launch };
@@ -240,14 +252,19 @@ impl Rows {
                 self.graphs.push(row);
             }
             Row::Context { id, thread, flags, frames } => {
-                let first = self.profile.merge_context(*id, *thread, *flags, frames);
+                let first = if self.by_thread {
+                    self.profile.push(row);
+                    *id
+                } else {
+                    self.profile.merge_context(*id, *thread, *flags, frames)
+                };
                 self.merged.resize(self.merged.len().max(id.0 as usize + 1), ContextId::NONE);
                 self.merged[id.0 as usize] = first;
                 if first == *id {
                     self.note_stack(*flags);
                 }
-                self.note_thread(*thread);
             }
+            Row::Thread { id, name } => self.note_thread(*id, name),
             Row::Window { .. } => {
                 let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
                 self.join.push(row, &mut sinks);
@@ -270,11 +287,12 @@ impl Rows {
         self.cut += u64::from(flags.has(ContextFlags::CUT));
     }
 
-    /// Asks for the name of a thread that is new, while it may still be there.
-    fn note_thread(&mut self, id: ThreadId) {
+    /// Asks for the name of a thread that is new, which may have got one since it came, if it is still there.
+    fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if self.threads.insert(id) {
-            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
-            let row = Row::Thread { id, name: name.trim_end() };
+            let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
+            let name = if now.is_empty() { at_first } else { now.trim_end() };
+            let row = Row::Thread { id, name };
             self.streams.row(&row);
             self.profile.push(&row);
         }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 pub use demangle::kernel_name;
 
 use crate::profile::{FrameId, Profile, StringId};
-use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, hash_one};
+use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, RangeId, hash_one};
 use files::{Files, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleMap;
@@ -164,6 +164,7 @@ impl Symbolizer {
 /// What is known of a frame before it has a name.
 enum Found {
     Label(LabelId),
+    Range(RangeId),
     Code {
         /// `None`: the file was not asked.
         symbols: Option<Symbols>,
@@ -189,6 +190,7 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
     for (at, frame) in frames.iter().enumerate() {
         found.push(match frame.kind() {
             FrameKind::Label(label) => Found::Label(label),
+            FrameKind::Range(range) => Found::Range(range),
             FrameKind::Unknown(tag) => Found::Unknown(tag),
             FrameKind::Native { address, epoch } => {
                 let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
@@ -216,6 +218,10 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
     match found {
         Found::Label(label) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
+            Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
+        }
+        Found::Range(range) => {
+            let text = profile.range(range).unwrap_or("[range]").to_owned();
             Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
         }
         Found::Unknown(tag) => {

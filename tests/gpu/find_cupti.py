@@ -1,5 +1,5 @@
 """Prints the paths of the libcupti files on this machine, one a line, best first: that of the nvcc on PATH, of a
-toolkit, of the system, and those that PyTorch and JAX bring among the packages of this Python."""
+toolkit, of LD_LIBRARY_PATH, of the system, and those that PyTorch and JAX bring among the packages of this Python."""
 
 import glob
 import os
@@ -12,6 +12,7 @@ toolkits += [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.envir
 toolkits += ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True), "/opt/cuda"]
 folders = [f"{toolkit}/{inside}" for toolkit in toolkits
            for inside in ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")]
+folders += [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
 folders += [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
 folders += [f"{folder}/{inside}" for folder in sys.path + sys.argv[1:]
             for inside in ("nvidia/cu13/lib", "nvidia/cuda_cupti/lib")]

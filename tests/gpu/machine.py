@@ -1,13 +1,17 @@
 """What the driver and libcupti say of themselves, as facts for the report, without nvidia-smi or a toolkit.
 
     machine.py FILE-FOR-NO-GPU [LIBCUPTI]
+    machine.py --hold SECONDS
 
-Where no GPU can be used, the reason goes to that file. A CUDA context is not made, no setting is touched."""
+Where no GPU can be used, the reason goes to that file. A CUDA context is not made, no setting is touched. --hold keeps
+the driver in use meanwhile: without persistence mode it takes the GPU down between any two programs, and each then
+waits seconds for it."""
 
 import ctypes
 import json
 import os
 import sys
+import time
 
 
 def fact(name, value):
@@ -52,6 +56,10 @@ def cupti(path):
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--hold":
+        if ctypes.CDLL("libcuda.so.1").cuInit(0) == 0:
+            time.sleep(float(sys.argv[2]))
+        sys.exit()
     reason = driver()
     if reason:
         fact("gpu", f"none: {reason}")

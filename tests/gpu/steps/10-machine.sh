@@ -13,13 +13,14 @@ fact "libc" "$(first_line ldd --version)"
 fact "gcc" "$(first_line gcc --version)"
 fact "libgpuflame.so" "${KIT_GPUFLAME:-not found}"
 if [ -n "$KIT_GPUFLAME" ]; then
-    fact "libgpuflame.so, bytes and checksum" "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16)"
+    fact "libgpuflame.so, bytes, checksum, date" \
+        "$(wc -c <"$KIT_GPUFLAME") $(sha256sum "$KIT_GPUFLAME" | cut -c 1-16) $(date -u -r "$KIT_GPUFLAME" +%FT%TZ)"
     # The driver says nothing where it cannot load an injected library.
     why=$(within=20 python -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$KIT_GPUFLAME" 2>&1 | tail -n 1)
     holds "libgpuflame.so loads on this machine" "" "$why"
 fi
 if [ -n "$KIT_CLI" ]; then
-    fact "gpuflame" "$(timeout 10 "$KIT_CLI" --version 2>&1 | head -n 1)"
+    fact "gpuflame" "$(timeout 10 "$KIT_CLI" --version 2>&1 | head -n 1), built $(date -u -r "$KIT_CLI" +%FT%TZ)"
 else
     missing "the gpuflame command: its own steps are left out"
 fi
@@ -59,6 +60,7 @@ else
     fact "driver" "$(sed -n 's/^NVRM version:.*Module *\(for [^ ]* *\)\{0,1\}\([0-9][0-9.]*\).*/\2/p' /proc/driver/nvidia/version 2>/dev/null)"
 fi
 within=20 python "$KIT_HERE/machine.py" "$KIT_OUT/no-gpu" "$PROBE_CUPTI" >>"$facts"
+case $? in 124 | 137) echo "the driver did not answer within 20 s" >"$KIT_OUT/no-gpu" ;; esac
 nvcc=$(timeout 10 nvcc --version 2>/dev/null | sed -n 's/.*release //p')
 fact "nvcc" "${nvcc:-none} ($(command -v nvcc))"
 [ -n "$nvcc" ] || missing "nvcc: $([ -n "$KIT_PREBUILT" ] && echo "programs are those of $KIT_PREBUILT" || echo 'the .cu programs are left out')"

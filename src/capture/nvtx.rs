@@ -1,0 +1,284 @@
+//! NVTX's way in: the functions that an application's NVTX calls once this library has been injected into it.
+//!
+//! NVTX is a header, so that every library that uses it has a table of function pointers of its own. On its
+//! first call it loads what `NVTX_INJECTION64_PATH` names and hands it the way to that table, in which the
+//! functions that matter are replaced here. Marks, categories, payloads and colours are passed over.
+//!
+//! The layouts are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`; they have not changed since version 3.0.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, size_of};
+
+use super::ranges::{
+    RangeDomain, RangeName, domain, end_range, pop_range, push_range, register, start_range,
+};
+use crate::record::RangeId;
+
+/// How NVTX gives its tables out, by their numbers.
+type GetExportTable = extern "C" fn(u32) -> *const c_void;
+
+/// The way to the functions of one NVTX: of the application's, or of a library that it uses.
+#[derive(Clone, Copy, Debug)]
+pub struct NvtxTable(GetExportTable);
+
+/// `NvtxExportTableCallbacks`.
+#[repr(C)]
+struct Callbacks {
+    struct_size: usize,
+    module_table: Option<extern "C" fn(u32, *mut *mut *mut Function, *mut u32) -> c_int>,
+}
+
+/// A function of a type that its number tells.
+type Function = *const c_void;
+
+/// The table [`Callbacks`].
+const CALLBACKS: u32 = 1;
+/// Modules of functions.
+const CORE: u32 = 1;
+const CORE2: u32 = 5;
+/// What NVTX calls the answer of a tool that does not count how many ranges are open.
+const NO_TRACKING: c_int = -2;
+
+/// `nvtxEventAttributes_t`, as far as it is read.
+#[repr(C)]
+struct Attributes {
+    version: u16,
+    size: u16,
+    category: u32,
+    color_type: i32,
+    color: u32,
+    payload_type: i32,
+    reserved: i32,
+    payload: u64,
+    message_type: i32,
+    message: *const c_void,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 48 && offset_of!(Attributes, message) == 40);
+
+/// Kinds of messages.
+const ASCII: i32 = 1;
+const UNICODE: i32 = 2;
+const REGISTERED: i32 = 3;
+
+impl NvtxTable {
+    /// What NVTX hands over.
+    ///
+    /// # Safety
+    /// `table` is the argument of `InitializeInjectionNvtx2`.
+    pub unsafe fn new(table: extern "C" fn(u32) -> *const c_void) -> Self {
+        Self(table)
+    }
+
+    /// Puts our functions in, while NVTX waits for it. False: it is not an NVTX that we know.
+    pub fn attach(self) -> bool {
+        replace(self.0)
+    }
+}
+
+fn replace(table: GetExportTable) -> bool {
+    // SAFETY: under this number NVTX gives a `Callbacks` that lives as long as its library, or null.
+    let Some(callbacks) = (unsafe { table(CALLBACKS).cast::<Callbacks>().as_ref() }) else { return false };
+    let Some(module_table) = callbacks.module_table else { return false };
+    if callbacks.struct_size < size_of::<Callbacks>() {
+        return false;
+    }
+    let core = [
+        (4, start_ex as *const c_void),
+        (5, start_a as *const c_void),
+        (6, start_w as *const c_void),
+        (7, end as *const c_void),
+        (8, push_ex as *const c_void),
+        (9, push_a as *const c_void),
+        (10, push_w as *const c_void),
+        (11, pop as *const c_void),
+    ];
+    let domains = [
+        (2, domain_start_ex as *const c_void),
+        (3, domain_end as *const c_void),
+        (4, domain_push_ex as *const c_void),
+        (5, domain_pop as *const c_void),
+        (10, register_a as *const c_void),
+        (11, register_w as *const c_void),
+        (12, domain_create_a as *const c_void),
+        (13, domain_create_w as *const c_void),
+    ];
+    let mut replaced = true;
+    for (module, functions) in [(CORE, core), (CORE2, domains)] {
+        let (mut slots, mut count) = (std::ptr::null_mut(), 0);
+        if module_table(module, &mut slots, &mut count) == 0 || slots.is_null() {
+            replaced = false;
+            continue;
+        }
+        for (number, function) in functions.into_iter().filter(|(number, _)| *number < count as usize) {
+            // SAFETY: the table has `count` entries, each null or the address of a function pointer.
+            if let Some(slot) = unsafe { (*slots.add(number)).as_mut() } {
+                *slot = function;
+            }
+        }
+    }
+    replaced
+}
+
+/// A range's name in what NVTX hands over.
+///
+/// # Safety
+/// The message is of the kind that the attributes say.
+unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
+    let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
+    else {
+        return RangeName::Text(b"");
+    };
+    // SAFETY: the caller says so.
+    unsafe {
+        match attributes.message_type {
+            ASCII => text(attributes.message.cast()),
+            UNICODE => wide(attributes.message.cast()),
+            REGISTERED => RangeName::Known(RangeId(attributes.message.addr() as u32)),
+            _ => RangeName::Text(b""),
+        }
+    }
+}
+
+/// No name is looked at beyond this.
+const LONGEST: usize = 512;
+
+/// # Safety
+/// `text` is null or ends in a NUL.
+unsafe fn text<'a>(text: *const c_char) -> RangeName<'a> {
+    if text.is_null() {
+        return RangeName::Text(b"");
+    }
+    // SAFETY: what is read ends at the NUL at the latest.
+    RangeName::Text(unsafe { std::slice::from_raw_parts(text.cast(), libc::strnlen(text, LONGEST)) })
+}
+
+/// # Safety
+/// `text` is null or ends in a 0.
+unsafe fn wide<'a>(text: *const u32) -> RangeName<'a> {
+    if text.is_null() {
+        return RangeName::Text(b"");
+    }
+    // SAFETY: what is read ends at the 0 at the latest.
+    let length = (0..LONGEST).take_while(|at| unsafe { *text.add(*at) } != 0).count();
+    // SAFETY: so many letters were just read.
+    RangeName::Wide(unsafe { std::slice::from_raw_parts(text, length) })
+}
+
+/// Runs what NVTX calls. A panic must not reach the application; it would be a bug of ours.
+fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        crate::control::window::kill();
+        otherwise
+    })
+}
+
+fn push(domain: RangeDomain, name: RangeName<'_>) -> c_int {
+    guarded(NO_TRACKING, || push_range(domain, name).map_or(NO_TRACKING, |around| around as c_int))
+}
+
+fn pop_from(domain: RangeDomain) -> c_int {
+    guarded(NO_TRACKING, || pop_range(domain).map_or(NO_TRACKING, |left| left as c_int))
+}
+
+fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
+    guarded(0, || start_range(domain, name))
+}
+
+/// A domain is handed out as its number, so that null is the default one.
+fn of_handle(handle: *const c_void) -> RangeDomain {
+    RangeDomain::from_number(handle.addr() as u32)
+}
+
+fn handle_of(number: u32) -> *const c_void {
+    std::ptr::without_provenance(number as usize)
+}
+
+extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
+    domain_start_ex(handle_of(0), attributes)
+}
+
+extern "C" fn start_a(message: *const c_char) -> u64 {
+    // SAFETY: NVTX passes on the application's C string.
+    start(RangeDomain::DEFAULT, unsafe { text(message) })
+}
+
+extern "C" fn start_w(message: *const u32) -> u64 {
+    // SAFETY: NVTX passes on the application's string of `wchar_t`, which has 32 bits on Linux.
+    start(RangeDomain::DEFAULT, unsafe { wide(message) })
+}
+
+extern "C" fn end(id: u64) {
+    guarded((), || end_range(id));
+}
+
+extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
+    domain_push_ex(handle_of(0), attributes)
+}
+
+extern "C" fn push_a(message: *const c_char) -> c_int {
+    // SAFETY: as in `start_a`.
+    push(RangeDomain::DEFAULT, unsafe { text(message) })
+}
+
+extern "C" fn push_w(message: *const u32) -> c_int {
+    // SAFETY: as in `start_w`.
+    push(RangeDomain::DEFAULT, unsafe { wide(message) })
+}
+
+extern "C" fn pop() -> c_int {
+    pop_from(RangeDomain::DEFAULT)
+}
+
+extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const Attributes) -> u64 {
+    // SAFETY: NVTX passes on the application's attributes, or null.
+    start(of_handle(domain), unsafe { name_of(attributes.as_ref()) })
+}
+
+extern "C" fn domain_end(_domain: *const c_void, id: u64) {
+    end(id);
+}
+
+extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const Attributes) -> c_int {
+    // SAFETY: as in `domain_start_ex`.
+    push(of_handle(domain), unsafe { name_of(attributes.as_ref()) })
+}
+
+extern "C" fn domain_pop(domain: *const c_void) -> c_int {
+    pop_from(of_handle(domain))
+}
+
+/// The handle of a string is its range's number.
+fn registered(domain: *const c_void, name: RangeName<'_>) -> *const c_void {
+    let id = guarded(None, || register(of_handle(domain), name));
+    handle_of(id.map_or(0, |id| id.0))
+}
+
+extern "C" fn register_a(domain: *const c_void, message: *const c_char) -> *const c_void {
+    // SAFETY: as in `start_a`.
+    registered(domain, unsafe { text(message) })
+}
+
+extern "C" fn register_w(domain: *const c_void, message: *const u32) -> *const c_void {
+    // SAFETY: as in `start_w`.
+    registered(domain, unsafe { wide(message) })
+}
+
+fn created(name: RangeName<'_>) -> *const c_void {
+    let name = match name {
+        RangeName::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        RangeName::Wide(text) => text.iter().filter_map(|letter| char::from_u32(*letter)).collect(),
+        RangeName::Known(_) => String::new(),
+    };
+    handle_of(guarded(RangeDomain::IGNORED, || domain(&name)).number())
+}
+
+extern "C" fn domain_create_a(message: *const c_char) -> *const c_void {
+    // SAFETY: as in `start_a`.
+    created(unsafe { text(message) })
+}
+
+extern "C" fn domain_create_w(message: *const u32) -> *const c_void {
+    // SAFETY: as in `start_w`.
+    created(unsafe { wide(message) })
+}
