@@ -11,7 +11,7 @@ use super::{Console, Ended, Outcome, usage};
 use crate::aggregate::Aggregate;
 use crate::export::{
     FoldedOptions, GraphStacks, Root, SvgOptions, Unit, write_folded, write_idle_folded, write_idle_svg,
-    write_svg,
+    write_memory_folded, write_memory_svg, write_svg, write_wait_folded, write_wait_svg,
 };
 use crate::symbolize::SymbolizeOptions;
 
@@ -29,6 +29,12 @@ pub(super) struct Flamegraph {
     /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
     #[arg(long)]
     idle: bool,
+    /// Draw the time in which the host waited for a GPU, where it was recorded with the format `wait`.
+    #[arg(long, conflicts_with = "idle")]
+    wait: bool,
+    /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
+    #[arg(long, conflicts_with_all = ["idle", "wait"])]
+    alloc: bool,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
@@ -71,17 +77,27 @@ impl Flamegraph {
         };
         let profile = explain_with(&self.input, options, console, sums, None::<Aggregate>)?.profile;
         let folded = FoldedOptions { unit: self.unit, graph: self.graph, root: self.root.clone() };
-        target.write(console, |mut out| match (format, self.idle) {
-            (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
-            (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
-            (Format::Svg, false) => write_svg(&profile, &self.svg_options(), &mut out),
-            (Format::Svg, true) => write_idle_svg(&profile, &self.svg_options(), &mut out),
+        let (svg, folds) = (self.svg_options(), format == Format::Folded);
+        target.write(console, |mut out| match (self.idle, self.wait, self.alloc) {
+            (true, ..) if folds => write_idle_folded(&profile, &folded, &mut out),
+            (true, ..) => write_idle_svg(&profile, &svg, &mut out),
+            (_, true, _) if folds => write_wait_folded(&profile, &folded, &mut out),
+            (_, true, _) => write_wait_svg(&profile, &svg, &mut out),
+            (_, _, true) if folds => write_memory_folded(&profile, &folded, &mut out),
+            (_, _, true) => write_memory_svg(&profile, &svg, &mut out),
+            _ if folds => write_folded(&profile, &folded, &mut out),
+            _ => write_svg(&profile, &svg, &mut out),
         })?;
         Ok(Ended::Well)
     }
 
     fn svg_options(&self) -> SvgOptions {
-        let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
+        let mut options = match (self.idle, self.wait, self.alloc) {
+            (true, ..) => SvgOptions::idle(),
+            (_, true, _) => SvgOptions::waits(),
+            (_, _, true) => SvgOptions::memory(),
+            _ => SvgOptions::default(),
+        };
         (options.unit, options.graph) = (self.unit, self.graph);
         options.root.clone_from(&self.root);
         options.title = self.title.clone().unwrap_or(options.title);

@@ -48,7 +48,7 @@ pub(crate) use clean::frame as clean_frame;
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
 pub use extended::write_extended;
-pub use folded::{FoldedOptions, write_folded, write_idle_folded};
+pub use folded::{FoldedOptions, write_folded, write_idle_folded, write_memory_folded, write_wait_folded};
 pub use leaf::name as work_name;
 #[cfg(feature = "cli")]
 pub use parquet::write_parquet;
@@ -62,7 +62,7 @@ pub use sbt::write_sbt;
 #[cfg(feature = "cli")]
 pub use speedscope::write_speedscope;
 pub use stack::stack_names;
-pub use svg::{SvgOptions, write_idle_svg, write_svg};
+pub use svg::{SvgOptions, write_idle_svg, write_memory_svg, write_svg, write_wait_svg};
 pub use table::write_csv;
 
 use std::str::FromStr;
