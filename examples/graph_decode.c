@@ -6,6 +6,7 @@
  *     cc -std=c99 -O2 -g examples/graph_decode.c -o decode -isystem tests/gpusim/include -L $libs -lcudart
  *     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so tests/gpusim/run ./decode
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "cuda_mini.h"
 
 #define STEP_OF_TWO(name, mangled) KERNEL(name, mangled, (float *out, const float *in), &out, &in)

@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use support::command::gpuflame;
@@ -128,29 +129,61 @@ fn a_bubble_is_idle_time_unless_another_kind_is_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_averaged_says_why_and_leaves_no_file() {
+fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
     let folder = scratch("refused");
-    let refused = |args: &[&str], code: i32, what: &str| {
+    let refused = |args: &[&str], code: i32, what: &[&str]| {
         let ran = gpuflame(&folder, args);
-        assert_eq!(ran.code, code, "{args:?}: {}", ran.stderr);
-        assert!(ran.stderr.contains(what), "{args:?}: {}", ran.stderr);
-        assert!(!folder.join("out.csv").exists(), "{args:?}");
+        match code {
+            1 => ran.fails(1, what),
+            _ => {
+                assert!(ran.code == 2 && what.iter().all(|what| ran.stderr.contains(what)), "{}", ran.stderr)
+            }
+        }
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| name == "trace.json"), "{args:?} left {left:?}");
     };
-    trace(&folder, &[kernel("a", "1.000", "2.000")]);
-    refused(&["stats", "trace.json", "out.csv"], 1, "No ProfileStep events found");
-    refused(&["extract", "trace.json", "out.csv", "1"], 2, "Invalid time range format. Expected: start,end");
-    refused(&["extract", "trace.json", "out.csv", "3,2"], 2, "ends before it starts");
-    refused(&["extract", "missing.json", "out.csv", "1,2"], 1, "missing.json");
-    refused(&["extract", ".", "out.csv", "1,2"], 1, "is a folder");
-    trace(&folder, &[step(1, "0.000", "50000.000"), kernel("a", "1.000", "2.000")]);
-    refused(&["stats", "trace.json", "out.csv"], 1, "No decode ProfileStep events found after filtering");
-    trace(&folder, &[step(1, "0.000", "500.000"), kernel("a", "1000.000", "2000.000")]);
-    refused(&["stats", "trace.json", "out.csv"], 1, "All ProfileSteps are empty");
-    refused(&["stats", "trace.json", "out.csv", "none", "1", "--min-ms", "2"], 2, "swap them");
+    let both = |code, what: &[&str]| {
+        refused(&["extract", "trace.json", "out.csv", "0,1e9"], code, what);
+        refused(&["stats", "trace.json", "out.csv"], code, what);
+        refused(&["decode-steps", "fd", "trace.json", "--output-csv", "out.csv"], code, what);
+    };
+    both(1, &["trace.json", "no such file", "name a recording"]);
+    fs::create_dir(folder.join("trace.json")).unwrap();
+    both(1, &["trace.json", "is a folder", "name a file in it"]);
+    fs::remove_dir(folder.join("trace.json")).unwrap();
     fs::write(folder.join("trace.json"), "").unwrap();
-    refused(&["stats", "trace.json", "out.csv"], 1, "is empty");
+    both(1, &["trace.json", "is empty", "was the program that wrote it stopped"]);
     fs::write(folder.join("trace.json"), "{\"traceEvents\": [{\"ph\": \"X\"").unwrap();
-    refused(&["stats", "trace.json", "out.csv"], 1, "cut short at byte 27");
+    both(1, &["trace.json", "cut short at byte 27, in event 0", "0 events before it are whole"]);
+    fs::write(folder.join("trace.json"), "{\"schema\": \"1.0.1\", \"nodes\": []}").unwrap();
+    both(1, &["trace.json", "execution trace", "give the Kineto trace of the same run"]);
+    fs::write(folder.join("trace.json"), "{\"name\": \"package\", \"version\": 1}").unwrap();
+    both(1, &["trace.json", "JSON without `traceEvents`"]);
+    fs::write(folder.join("trace.json"), "hello, world\n").unwrap();
+    both(1, &["trace.json", "no trace that gpuflame knows"]);
+    trace(&folder, &[kernel("a", "1.000", "2.000"), kernel("b", "3.000", "4.000")]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&fs::read(folder.join("trace.json")).unwrap()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    for length in [12, gzip.len() / 2, gzip.len() - 1] {
+        fs::write(folder.join("trace.json"), &gzip[..length]).unwrap();
+        both(1, &["trace.json", "gzip data is cut short or damaged"]);
+    }
+    trace(&folder, &[kernel("a", "1.000", "2.000")]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once a step"]);
+    refused(
+        &["extract", "trace.json", "out.csv", "1"],
+        2,
+        &["Invalid time range format. Expected: start,end"],
+    );
+    refused(&["extract", "trace.json", "out.csv", "3,2"], 2, &["ends before it starts"]);
+    refused(&["stats", "trace.json", "out.csv", "none", "1", "--min-ms", "2"], 2, &["swap them"]);
+    trace(&folder, &[step(1, "0.000", "50000.000"), kernel("a", "1.000", "2.000")]);
+    let what =
+        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other bounds"];
+    refused(&["stats", "trace.json", "out.csv"], 1, &what);
+    trace(&folder, &[step(1, "0.000", "500.000"), kernel("a", "1000.000", "2000.000")]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["All ProfileSteps are empty", "1 GPU operations"]);
 }
 
 #[test]
@@ -177,12 +210,12 @@ fn decode_steps_of_servers_are_told_by_their_frames() {
         "latency_ms\n12.000000\n14.000000\n16.000000\n"
     );
     for row in [
-        "Count    3",
-        "Mean     14.000 ms",
-        "Std Dev  1.633 ms",
-        "Median   14.000 ms",
-        "P90      15.600 ms",
-        "P99      15.960 ms",
+        "Count:    3",
+        "Mean:     14.000 ms",
+        "Std Dev:  1.633 ms",
+        "Median:   14.000 ms",
+        "P90:      15.600 ms",
+        "P99:      15.960 ms",
     ] {
         assert!(ran.stdout.contains(row), "{row}: {}", ran.stdout);
     }
@@ -195,7 +228,11 @@ fn decode_steps_of_servers_are_told_by_their_frames() {
         ],
     );
     let ran = gpuflame(&folder, ["decode-steps", "fd", "trace.json"]).ok();
-    assert!(ran.stdout.contains("Count    2") && ran.stdout.contains("Mean     13.700 ms"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("Count:    2") && ran.stdout.contains("Mean:     13.700 ms"),
+        "{}",
+        ran.stdout
+    );
     let ran = gpuflame(&folder, ["decode-steps", "vllm", "trace.json"]);
     assert!(ran.code == 1 && ran.stderr.contains("no steps found"), "{}", ran.stderr);
 }

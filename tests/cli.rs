@@ -166,6 +166,8 @@ fn every_verb_explains_itself() {
     for verb in verbs {
         let text = gpuflame(&folder, [verb, "--help"]).ok().stdout;
         assert!(text.lines().count() > 5 && text.contains(&format!("gpuflame {verb}")), "{text}");
+        let example = text.lines().skip_while(|line| !line.starts_with("Example")).nth(1);
+        assert!(example.is_some_and(|line| line.starts_with(&format!("  gpuflame {verb} "))), "{text}");
     }
 }
 

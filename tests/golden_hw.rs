@@ -16,13 +16,48 @@ use recordings::Recording;
 use serde_json::Value;
 use support::{Run, Way, compile, root, scratch};
 
-/// The tiny programs: name, source, argument.
-const PROGRAMS: [(&str, &str, &str); 5] = [
-    ("runtime", "tiny.cu", "runtime"),
-    ("copies", "tiny.cu", "copies"),
-    ("streams", "tiny.cu", "streams"),
-    ("exit", "tiny.cu", "exit"),
-    ("driver", "driver.c", "2"),
+/// A tiny program: its source, its argument, and what stands in the source about launches, kernels, and copies
+/// and fills.
+struct Program {
+    name: &'static str,
+    source: &'static str,
+    argument: &'static str,
+    launches: u64,
+    kernels: u64,
+    others: u64,
+}
+
+const PROGRAMS: [Program; 8] = [
+    Program { name: "runtime", source: "tiny.cu", argument: "runtime", launches: 2, kernels: 2, others: 0 },
+    Program { name: "copies", source: "tiny.cu", argument: "copies", launches: 6, kernels: 0, others: 6 },
+    Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
+    Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
+    Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
+    // Three launches of a graph of two kernels, and two of one that is updated between them.
+    Program {
+        name: "capture",
+        source: "tiny_graph.cu",
+        argument: "capture",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "explicit",
+        source: "tiny_graph.cu",
+        argument: "explicit",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "update",
+        source: "tiny_graph.cu",
+        argument: "update",
+        launches: 2,
+        kernels: 4,
+        others: 0,
+    },
 ];
 
 fn probe() -> &'static Path {
@@ -68,7 +103,7 @@ fn rows(path: &Path) -> Vec<Value> {
 
 #[test]
 fn a_recording_replayed_is_the_recording() {
-    for (name, source, argument) in PROGRAMS {
+    for Program { name, source, argument, .. } in PROGRAMS {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
@@ -93,27 +128,26 @@ fn without(line: &str, field: &str) -> String {
 
 #[test]
 fn gpuflame_reads_a_replayed_recording_as_it_reads_the_program() {
-    // Kernels, copies and fills of each program, counted in its source.
-    for ((name, source, argument), kernels, others) in PROGRAMS
-        .into_iter()
-        .zip([2, 0, 4, 4, 4])
-        .zip([0, 6, 0, 0, 10])
-        .map(|((program, k), o)| (program, k, o))
-    {
+    for Program { name, source, argument, launches, kernels, others } in PROGRAMS {
         let recording = simulated(source, argument, "13.0");
         let done = replay(&recording).env("CUDA_INJECTION64_PATH", support::gpuflame()).ok();
-        for side in ["launches", "activities"] {
+        for (side, expected) in [("launches", launches), ("activities", kernels + others)] {
             let (total, parts) = done.sum(side);
-            assert_eq!(
-                (total, parts["matched"]),
-                (kernels + others, kernels + others),
-                "{name}\n{}",
-                done.stderr
-            );
+            assert_eq!((total, parts["matched"]), (expected, expected), "{name}\n{}", done.stderr);
         }
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
+        // Each node of a graph also under the call that made it, which is known by the ids of the recording.
+        let made_by = match name {
+            "capture" | "update" => "cudaLaunchKernel",
+            "explicit" => "cudaGraphAddKernelNode",
+            _ => continue,
+        };
+        for (frames, _) in done.folded() {
+            assert!(frames.contains(&"[graph]".to_owned()), "{name}: {frames:?}");
+            assert_eq!(frames[frames.len() - 2], made_by, "{name}: {frames:?}");
+        }
     }
 }
 
@@ -124,7 +158,7 @@ fn count(line: &str) -> u64 {
 
 #[test]
 fn two_runs_of_a_program_differ_in_nothing() {
-    for (name, source, argument) in PROGRAMS {
+    for Program { name, source, argument, .. } in PROGRAMS {
         let [one, two] = [0, 1].map(|_| Recording::read(&simulated(source, argument, "13.0")));
         assert!(!one.callbacks.is_empty() && !one.records.is_empty(), "{name}");
         assert_eq!(one.differences(&two), Vec::<String>::new(), "{name}");
@@ -219,28 +253,77 @@ fn played(version: u64) -> &'static str {
     }
 }
 
+/// Every difference between the recordings in `folder` and the simulated stack's run of the same programs.
+fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
+    let metadata: Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
+    assert_eq!(metadata["simulated"], is_simulated, "{}: whose recording is it?", folder.display());
+    let mut found = Vec::new();
+    for Program { name, source, argument, .. } in PROGRAMS {
+        let path = folder.join(format!("{name}.jsonl"));
+        if !path.exists() {
+            found.push(format!("{name}: there is no recording of it"));
+            continue;
+        }
+        let cupti = played(metadata["cupti"].as_u64().unwrap());
+        let here = Recording::read(&simulated(source, argument, cupti));
+        let lines = Recording::read(&path).differences(&here);
+        found.extend(lines.into_iter().map(|line| format!("{name}: {line}")));
+    }
+    found
+}
+
 #[test]
 fn the_simulated_stack_does_what_was_recorded_on_hardware() {
     let golden = root().join("tests/golden/hw");
-    let folders: Vec<PathBuf> =
-        golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
+    let entries = golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
     if folders.is_empty() {
         eprintln!("skipped: there is no recording from hardware in tests/golden/hw yet");
     }
     let mut found = Vec::new();
     for folder in folders {
-        let metadata: Value =
-            serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
-        assert_eq!(metadata["simulated"], false, "{}: only hardware's recordings lie here", folder.display());
-        for (name, source, argument) in PROGRAMS {
-            let path = folder.join(format!("{name}.jsonl"));
-            if path.exists() {
-                let cupti = played(metadata["cupti"].as_u64().unwrap());
-                let here = Recording::read(&simulated(source, argument, cupti));
-                let lines = Recording::read(&path).differences(&here);
-                found.extend(lines.into_iter().map(|line| format!("{}/{name}: {line}", folder.display())));
-            }
-        }
+        let lines = differences_from(&folder, false);
+        found.extend(lines.into_iter().map(|line| format!("{}: {line}", folder.display())));
     }
     assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
+}
+
+/// As the kit leaves them: a file a program, and the metadata. Its CUPTI is 13.0, by its number of 130000.
+fn golden_folder() -> PathBuf {
+    let folder = scratch("golden");
+    for Program { name, source, argument, .. } in PROGRAMS {
+        fs::copy(simulated(source, argument, "13.0"), folder.join(format!("{name}.jsonl"))).unwrap();
+    }
+    let metadata =
+        r#"{"gpu": "simulated", "driver": "13.0", "cupti": 130000, "date": "2026-11-21", "simulated": true}"#;
+    fs::write(folder.join("metadata.json"), metadata).unwrap();
+    folder
+}
+
+#[test]
+fn a_folder_of_recordings_is_compared_program_by_program() {
+    let folder = golden_folder();
+    assert_eq!(differences_from(&folder, true), Vec::<String>::new());
+
+    // The second kernel of `streams` in the default stream, and no recording of `explicit`.
+    let path = folder.join("streams.jsonl");
+    let mut changed = rows(&path);
+    let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();
+    let first = changed[at]["at"][1].as_u64().unwrap() as usize * 2;
+    let hex = changed[at]["hex"].as_str().unwrap();
+    // streamId, at byte 48.
+    changed[at]["hex"] = format!("{}07000000{}", &hex[..first + 96], &hex[first + 104..]).into();
+    fs::write(&path, changed.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+    fs::remove_file(folder.join("explicit.jsonl")).unwrap();
+
+    let found = differences_from(&folder, true);
+    assert_eq!(found.last().unwrap(), "explicit: there is no recording of it");
+    let records: Vec<_> = found.iter().filter(|line| line.starts_with("streams: ")).collect();
+    assert_eq!((records.len(), found.len()), (2, 3), "{found:#?}");
+    assert!(
+        records[0].starts_with("streams: - record") && records[0].contains(" stream default "),
+        "{found:#?}"
+    );
+    assert!(records[1].starts_with("streams: + record"), "{found:#?}");
 }

@@ -4,9 +4,12 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use gpuflame::record::{FrameKind, Module, Reader, Row};
 use serde_json::Value;
 use support::{Done, Run, Way, compile, plain};
 
@@ -150,6 +153,47 @@ fn a_stack_reads_from_the_launch_through_the_graph_to_where_the_node_was_made() 
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
+/// The file in which each native frame of each stack lies, leaf first, as it was recorded: before CUDA's own
+/// frames, and ours, are folded away.
+fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
+    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
+    let (mut modules, mut stacks): (Vec<Module>, Vec<Vec<u64>>) = Default::default();
+    while let Some(row) = reader.next_row().unwrap() {
+        match row {
+            Row::Module(module) => modules.push(module.clone()),
+            Row::Context { frames, .. } => {
+                let address = |frame: &gpuflame::record::Frame| match frame.kind() {
+                    FrameKind::Native { address, .. } => Some(address),
+                    _ => None,
+                };
+                stacks.push(frames.iter().filter_map(address).collect());
+            }
+            _ => {}
+        }
+    }
+    let file = |address: u64| {
+        let module = modules.iter().find(|module| (module.start..module.end).contains(&address));
+        Path::new(&module.unwrap().path).file_name().unwrap().to_string_lossy().into_owned()
+    };
+    stacks.into_iter().map(|stack| stack.into_iter().map(file).collect()).collect()
+}
+
+#[test]
+fn a_stack_begins_where_the_tracer_called_us_and_has_all_of_the_program() {
+    for mode in ["captured", "explicitly", "children"] {
+        let done = run(mode).env("GPUFLAME_FORMATS", "gfr").ok();
+        let stacks = files_of_stacks(&done);
+        assert!(stacks.len() >= 4, "{mode}: {stacks:#?}");
+        for stack in stacks {
+            assert!(stack[0].contains("cupti"), "{mode}: the first frame is not the tracer's: {stack:?}");
+            assert!(!stack.iter().any(|file| file.contains("gpuflame")), "{mode}: one of ours: {stack:?}");
+            // main, the mode, and at least one function in it.
+            let own = stack.iter().filter(|file| *file == "graphs").count();
+            assert!(own >= 3, "{mode}: {stack:?}");
+        }
+    }
+}
+
 #[test]
 fn one_of_the_two_stacks_can_be_asked_for() {
     let launch = run("captured").env("GPUFLAME_GRAPH", "launch").ok();
@@ -168,6 +212,7 @@ fn launches_that_only_made_a_node_are_counted_as_such() {
     let plain = Run::new(&compile("tests/programs/load.c", &["-O2"]), Way::Injected);
     let done = plain.args(["--launches", "1000"]).ok();
     assert!(done.stderr.contains("launches_captured 0,"), "{}", done.stderr);
+    assert!(done.ledger("graph launches:").is_empty(), "{}", done.stderr);
 }
 
 #[test]
@@ -192,6 +237,51 @@ fn graphs_from_before_are_told_by_a_label() {
     assert_eq!(weights.len(), 8, "{weights:#?}");
     let (nodes, parts) = ledger(&done);
     assert_eq!((nodes, parts["graph_made_before_recording"]), (80, 80), "{}", done.stderr);
+}
+
+#[test]
+fn what_is_destroyed_while_it_runs_is_not_lost() {
+    for version in VERSIONS {
+        for (name, value) in [("GPUSIM_CLOCK", "virtual"), ("GPUSIM_CLOCK", "real"), ("GPUSIM_SHUFFLE", "3")]
+        {
+            let done = run("in_flight").env(name, value).env("GPUSIM_CUPTI_VERSION", version).ok();
+            assert_exact(&done);
+            // Ten contexts, each with two instantiations of four nodes, launched three times and twice.
+            assert_eq!(ledger(&done).0, 10 * 4 * (3 + 2));
+        }
+    }
+}
+
+#[test]
+fn what_nobody_launched_or_made_has_a_label_of_its_own() {
+    // Two kernels in each of ten launches, of 1,000 and 3,000 ns; two of each come once more, out of nowhere.
+    let with = |fault: &str, version: &str| {
+        run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
+    };
+    let weight = |done: &Done, stack: &str| {
+        done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
+    };
+    let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
+    // Only from 13.0 on do records say that the GPU launched them.
+    for (version, label, word) in
+        [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
+    {
+        let done = with("device_graph:every=5", version);
+        for (kernel, nanos) in [("embed_d1000", 2_000), ("gemm_d3000", 6_000)] {
+            let stack = format!("{label};{made};[GPU_Kernel]{kernel}");
+            assert_eq!(weight(&done, &stack), Some(nanos), "{stack}\n{}", done.file("out.folded"));
+        }
+        let (activities, parts) = done.sum("activities");
+        assert_eq!((activities, parts["matched"], parts[word]), (44, 40, 4), "{}", done.stderr);
+        assert_eq!(ledger(&done).1["created"], 44);
+    }
+    let done = with("unknown_node:every=5", "13.0");
+    let launch = "main;explicitly;replay;cudaGraphLaunch";
+    for (kernel, nanos) in [("embed_d1000", 2_000), ("gemm_d3000", 6_000)] {
+        let stack = format!("{launch};[graph];[graph node unknown];[GPU_Kernel]{kernel}");
+        assert_eq!(weight(&done, &stack), Some(nanos), "{stack}\n{}", done.file("out.folded"));
+    }
+    assert_eq!((ledger(&done).0, ledger(&done).1["graph_node_unknown"]), (44, 4), "{}", done.stderr);
 }
 
 #[test]
@@ -244,6 +334,10 @@ fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
+        // Of 500 calls one in 61 is timed, and the captured launches before them shift which.
+        let told = done.ledger("graph launches:")[0].to_owned();
+        assert!(told.ends_with(" timed), 500 of them"), "{told}");
+        assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
         calls.parse::<u64>().unwrap() - captured
     };
     // Our callback runs once for each of 500 launches, whatever is in the graph.
@@ -255,33 +349,45 @@ fn what_is_done_for_a_graph_launch_does_not_follow_its_nodes() {
 fn nanoseconds_a_graph_launch_by_nodes() {
     for layers in ["1", "4", "40", "400"] {
         let done = Run::new(example(), Way::Injected).args(["--tokens", "6400", "--layers", layers]).ok();
-        eprintln!("  {layers} x 8 nodes: {}", done.ledger("own cost:")[0]);
+        eprintln!("  {layers} x 8 nodes: {}", done.ledger("graph launches:")[0]);
     }
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Anonymous memory at the end, in MiB, of a program that launches so many graphs.
-fn held(launches: &str) -> f64 {
-    let done = Run::new(linked(), Way::Injected).args(["churn", launches]).ok();
+/// What a program holds at its end that makes, launches and destroys so many graphs, in MiB: gpuflame by its own
+/// count, and the whole process with the simulated stack in it.
+fn held(graphs: &str) -> (f64, f64) {
+    let done = Run::new(linked(), Way::Injected).args(["churn", graphs]).ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
-    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0 / MIB
+    let process = line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0 / MIB;
+    let (gpuflame, process) = (own_mib(&done), process);
+    eprintln!("  {graphs} graphs: gpuflame holds {gpuflame:.1} MiB, the process {process:.1}");
+    (gpuflame, process)
+}
+
+/// What gpuflame says that it holds.
+fn own_mib(done: &Done) -> f64 {
+    let cost = done.ledger("own cost:")[0].to_owned();
+    let held = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(&cost);
+    held.parse().unwrap()
+}
+
+/// What is known of one graph, its nodes, its instantiation and its launch is above 300 bytes; of 30,000, 9 MiB.
+fn assert_flat(few: (f64, f64), many: (f64, f64)) {
+    assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
+    assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);
 }
 
 #[test]
-fn a_graph_that_came_and_went_leaves_no_more_than_its_launch_does() {
-    // Launches of graphs wait in the join for more of their nodes: 32 bytes each, up to a bound that 600,000
-    // reach, in tables that double. What is known of a graph, its nodes and its instantiation is above 250.
-    let growth = held("200000") - held("100000");
-    assert!(growth * MIB < 100_000.0 * 80.0, "{growth} MiB for 100,000 graphs");
+fn graphs_that_come_and_go_leave_memory_as_it_was() {
+    // The join's table of recent ids is full after 26,000: each round uses ten.
+    assert_flat(held("30000"), held("60000"));
 }
 
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn a_million_graphs_that_come_and_go_leave_memory_as_it_was() {
-    // As many launches fill the join to its bound.
-    let (few, many) = (held("600000"), held("1600000"));
-    eprintln!("  600,000 graphs: {few:.1} MiB; a million more: {many:.1} MiB");
-    assert!(many < few + 2.0, "{few} MiB after 600,000 graphs, {many} after a million more");
+    assert_flat(held("50000"), held("1050000"));
 }

@@ -61,31 +61,115 @@ fn one(event: &str) -> String {
     lines.remove(0)
 }
 
+/// `{"key": value, …}` in an order by chance.
+fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
+    let mut fields = fields.to_vec();
+    for from in (1..fields.len()).rev() {
+        fields.swap(from, random.below(from + 1));
+    }
+    let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+    format!("{{{}}}", fields.join(", "))
+}
+
 #[test]
-fn seven_dialects_say_the_same() {
-    let kineto = |category: &str, args: &str, ts: &str, dur: &str| {
-        one(&format!(
-            r#"{{"ph": "X", "cat": "{category}", "name": "gemm", "pid": 0, "tid": 7, "ts": {ts}, "dur": {dur}, "args": {{"device": 0, "stream": 7, {args}}}}}"#
-        ))
-    };
-    let expected = "op Kernel \"gemm\" 5000000..5012000 pNone dSome(0) sSome(7) cSome(9) eNone b0";
-    assert_eq!(
-        kineto(
-            "Kernel",
-            "\"correlation id\": 9, \"start_time\": \"5000.000 us\", \"end_time\": \"5012.000 us\"",
-            "5000",
-            "12.0"
+fn seven_dialects_say_the_same_in_any_order_of_keys() {
+    type Fields = [(&'static str, &'static str)];
+    const X: (&str, &str) = ("ph", "\"X\"");
+    const NAME: (&str, &str) = ("name", "\"gemm\"");
+    const PLACE: [(&str, &str); 2] = [("device", "0"), ("stream", "7")];
+    let paddle = [
+        ("start_time", "\"5000.250 us\""),
+        ("end_time", "\"5012.250 us\""),
+        ("correlation id", "9"),
+        PLACE[0],
+        PLACE[1],
+    ];
+    let kineto = [("correlation", "9"), ("External id", "4"), PLACE[0], PLACE[1], ("grid", "[1, 2, 3]")];
+    let old = [("correlation", "9"), ("external id", "4"), PLACE[0], PLACE[1]];
+    let hip =
+        [("correlation", "9"), ("External id", "4"), ("cid", "1"), ("kind", "\"x\""), PLACE[0], PLACE[1]];
+    let eunomia = [("correlationId", "9"), ("deviceId", "0"), ("streamId", "7"), ("grid", "[1, 1, 1]")];
+    let cut = "op Kernel \"gemm\" 5000250..5012250 pNone dSome(0) sSome(7) cSome(9)";
+    let whole = "op Kernel \"gemm\" 5000000..5012000 pNone dSome(0) sSome(7) cSome(9)";
+    let dialects: [(&str, Vec<(&str, &str)>, &Fields, &str); 8] = [
+        (
+            "Paddle",
+            vec![
+                ("cat", "\"Kernel\""),
+                ("pid", "0"),
+                ("tid", "\"7(C++)\""),
+                ("ts", "5000"),
+                ("dur", "12.000"),
+            ],
+            &paddle,
+            cut,
         ),
-        expected
-    );
-    assert_eq!(kineto("Kernel", "\"correlation\": 9", "5000", "12"), expected);
-    assert_eq!(kineto("kernel", "\"correlation\": 9", "5000", "12"), expected);
-    assert_eq!(kineto("kernel", "\"correlation\": 9", "5000.000", "12.000"), expected);
-    assert_eq!(kineto("kernel", "\"correlation\": 9", "\"5000.000\t\"", "\"12\""), expected);
-    let eunomia = r#"{"name": "Kernel: gemm", "ph": "X", "ts": 5000.0, "dur": 12.0, "tid": "GPU0_Stream7", "pid": "Device_0", "cat": "GPU_Kernel", "args": {"deviceId": 0, "streamId": 7, "correlationId": 9}}"#;
-    assert_eq!(one(eunomia), expected);
-    let mtia = one(r#"{"ph": "X", "cat": "mtia_ccp_events", "name": "x", "ts": 1, "dur": 1}"#);
-    assert_eq!(mtia, "Other");
+        (
+            "Kineto 2021",
+            vec![("cat", "\"Kernel\""), ("pid", "0"), ("tid", "\"stream 7\""), ("ts", "5000"), ("dur", "12")],
+            &old,
+            whole,
+        ),
+        (
+            "Kineto 2022",
+            vec![("cat", "\"kernel\""), ("pid", "0"), ("tid", "7"), ("ts", "5000"), ("dur", "12")],
+            &kineto,
+            whole,
+        ),
+        (
+            "Kineto 2024",
+            vec![("cat", "\"kernel\""), ("pid", "0"), ("tid", "7"), ("ts", "5000.250"), ("dur", "12.000")],
+            &kineto,
+            cut,
+        ),
+        (
+            "Kineto ROCm",
+            vec![("cat", "\"kernel\""), ("pid", "0"), ("tid", "7"), ("ts", "5000.25"), ("dur", "12.0")],
+            &hip,
+            cut,
+        ),
+        (
+            "eunomia",
+            vec![
+                ("cat", "\"GPU_Kernel\""),
+                ("pid", "\"Device_0\""),
+                ("tid", "\"GPU0_Stream7\""),
+                ("ts", "5000.0"),
+                ("dur", "12.0"),
+            ],
+            &eunomia,
+            whole,
+        ),
+        (
+            "Ascend",
+            vec![
+                ("cat", "\"kernel\""),
+                ("pid", "0"),
+                ("tid", "7"),
+                ("ts", "\"5000.250\\t\""),
+                ("dur", "\"12\""),
+            ],
+            &kineto,
+            cut,
+        ),
+        (
+            "MTIA",
+            vec![("cat", "\"mtia_ccp_events\""), ("pid", "0"), ("tid", "-7"), ("ts", "5000"), ("dur", "12")],
+            &old,
+            "Other",
+        ),
+    ];
+    let mut random = Random(1);
+    for (dialect, fields, args, expected) in &dialects {
+        for round in 0..200 {
+            let name = if *dialect == "eunomia" { ("name", "\"Kernel: gemm\"") } else { NAME };
+            let args = object(args, &mut random);
+            let mut fields = fields.clone();
+            fields.extend([X, name, ("args", &*args)]);
+            let event = object(&fields, &mut random);
+            assert!(one(&event).starts_with(expected), "{dialect}, {round}: {event}: {}", one(&event));
+        }
+    }
 }
 
 #[test]
@@ -102,44 +186,108 @@ fn keys_come_in_any_order_and_the_last_of_two_counts() {
     assert!(one(escaped).starts_with("op Kernel \"a\\\"b\\\\\" 1000..2000"), "{}", one(escaped));
 }
 
+/// A kernel, with the field `from` put otherwise.
+fn kernel(from: &str, to: &str) -> String {
+    let event = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "args": {"correlation": 1}}"#;
+    assert!(event.contains(from), "{from}");
+    event.replace(from, to)
+}
+
+/// How many events and operations `text` has.
+fn counted(text: &str) -> (u64, usize) {
+    let (seen, lines) = scanned(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text:.200}"));
+    (seen.events, lines.iter().filter(|line| line.starts_with("op ")).count())
+}
+
 #[test]
-fn peculiar_input_that_somebody_writes_is_read() {
-    let op = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "args": {"correlation": 1}}"#;
-    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-    let huge = "x".repeat(3 << 20);
-    for (text, events, ops) in [
-        (format!("[{op}]"), 1, 1),
-        (format!("[{op},{op}"), 2, 2),
-        (format!("[{op},\n"), 1, 1),
-        (
-            format!(
-                "\u{feff} {{\"a\": [{op}, {{}}], \"traceEvents\": [{op}, {{}}], \"z\": {{\"traceEvents\": 1}}}}\n"
-            ),
-            2,
-            1,
-        ),
-        (format!("{{\"traceEvents\": [{op}, null, {op},]}}"), 3, 2),
-        (r#"{"traceEvents": []}"#.to_owned(), 0, 0),
-        (format!("{{\"traceEvents\": [{}]}}", op.replace("\"a\"", "\"a\nb\u{1}\"")), 1, 1),
-        (format!("{{\"traceEvents\": [{}]}}", op.replace("\"a\"", &format!("\"{huge}\""))), 1, 1),
-        (
-            format!(
-                "{{\"traceEvents\": [{}]}}",
-                op.replace("\"correlation\"", &format!("\"deep\": {deep}, \"correlation\""))
-            ),
-            1,
-            1,
-        ),
-        (format!("{{\"traceEvents\": [{}, {op}]}}", op.replace("\"ts\": 1", "\"ts\": NaN")), 2, 1),
-        (format!("{{\"traceEvents\": [{}, {op}]}}", op.replace("\"dur\": 1", "\"dur\": inf")), 2, 1),
-        (format!("{{\"traceEvents\": [{}]}}", op.replace("\"correlation\": 1", "\"correlation\": -1")), 1, 1),
-    ] {
-        let (seen, lines) = scanned(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {:.200}", text));
-        let found = lines.iter().filter(|line| line.starts_with("op ")).count();
-        assert_eq!((seen.events, found), (events, ops), "{text:.200}");
+fn a_bare_array_needs_no_end() {
+    let op = kernel("", "");
+    for (text, events) in
+        [(format!("[{op}]"), 1), (format!("[{op},{op}"), 2), (format!("[{op},\n"), 1), ("[]".to_owned(), 0)]
+    {
+        assert_eq!(counted(&text), (events, events as usize), "{text}");
     }
-    let invalid = b"[{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"a\xff\", \"ts\": 1, \"dur\": 1}]";
-    assert!(scanned(invalid).unwrap().1[0].starts_with("op Kernel \"a\u{fffd}\""));
+}
+
+#[test]
+fn the_events_may_stand_anywhere_among_other_keys() {
+    let op = kernel("", "");
+    let text =
+        format!("\u{feff} {{\"a\": [{op}, {{}}], \"traceEvents\": [{op}], \"z\": {{\"traceEvents\": 1}}}}\n");
+    assert_eq!(counted(&text), (1, 1));
+    let metadata = format!("\"long\": [{}]", ["{\"id\": 0, \"name\": \"V100\"}"; 9000].join(","));
+    assert_eq!(counted(&format!("{{{metadata}, \"traceEvents\": [{op}], {metadata}}}")), (1, 1));
+    assert_eq!(counted("{\"traceEvents\": []}"), (0, 0));
+}
+
+#[test]
+fn empty_objects_and_nulls_are_events_of_no_kind() {
+    let op = kernel("", "");
+    assert_eq!(counted(&format!("{{\"traceEvents\": [{op}, {{}}]}}")), (2, 1));
+    assert_eq!(counted(&format!("{{\"traceEvents\": [{{}}, null, {op},]}}")), (3, 1));
+}
+
+#[test]
+fn control_bytes_in_a_name_stay_as_they_are() {
+    assert!(one(&kernel("\"a\"", "\"a\n\u{1}\tb\"")).starts_with("op Kernel \"a\\n\\u{1}\\tb\" "));
+}
+
+#[test]
+fn bytes_that_are_no_utf8_are_shown_as_such() {
+    let text = b"[{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"a\xff\", \"ts\": 1, \"dur\": 1}]";
+    assert!(scanned(text).unwrap().1[0].starts_with("op Kernel \"a\u{fffd}\""));
+}
+
+#[test]
+fn times_may_be_text_or_zero_or_negative() {
+    for (ts, start) in [("\"7.5\"", 7500), ("\" 7.5 us\"", 7500), ("0", 0), ("-3", -3000), ("1e3", 1_000_000)]
+    {
+        let line = one(&kernel("\"ts\": 1", &format!("\"ts\": {ts}")));
+        assert!(line.starts_with(&format!("op Kernel \"a\" {start}..{} ", start + 1000)), "{ts}: {line}");
+    }
+}
+
+#[test]
+fn a_time_that_is_no_number_costs_its_event_and_is_counted() {
+    let op = kernel("", "");
+    for odd in [
+        "\"ts\": NaN",
+        "\"ts\": -Infinity",
+        "\"ts\": null",
+        "\"ts\": 1e99",
+        "\"ts\": {\"a\": 1}",
+        "\"ts\": \"\"",
+    ] {
+        let text = format!("[{}, {op}]", kernel("\"ts\": 1", odd));
+        assert_eq!(counted(&text), (2, 1), "{odd}");
+        assert_eq!(scanned(text.as_bytes()).unwrap().0.untimed, 1, "{odd}");
+    }
+    assert_eq!(counted(&format!("[{}, {op}]", kernel("\"dur\": 1", "\"dur\": inf"))), (2, 1));
+}
+
+#[test]
+fn a_name_may_be_larger_than_the_buffer() {
+    let huge = "x\\\"y".repeat(1 << 20);
+    let (_, lines) = scanned(format!("[{}]", kernel("\"a\"", &format!("\"{huge}\""))).as_bytes()).unwrap();
+    assert_eq!(lines[0].matches("x\\\"y").count(), 1 << 20);
+}
+
+#[test]
+fn values_may_be_nested_as_deep_as_they_like() {
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let op = kernel("\"correlation\"", &format!("\"deep\": {deep}, \"correlation\""));
+    assert!(one(&op).contains("cSome(1)"));
+}
+
+#[test]
+fn ids_that_are_none_are_none() {
+    for id in ["-1", "0", "null", "1.5", "99999999999999999999", "\"x\"", "[7]"] {
+        assert!(
+            one(&kernel("\"correlation\": 1", &format!("\"correlation\": {id}"))).contains("cNone"),
+            "{id}"
+        );
+    }
+    assert!(one(&kernel("\"correlation\": 1", "\"correlation\": 18446744071562067968")).contains("cNone"));
 }
 
 #[test]
@@ -156,6 +304,7 @@ fn what_makes_no_sense_is_refused_with_its_place_and_reason() {
         ("{} {}]}", at + 3, "a `,` or the end of the events"),
         ("{}] []}", at + 4, "a `,` or the trace's `}`"),
         ("{}]}} ", at + 4, "the end of the file"),
+        ("{\"name\": \"say \"hi\"\"}]}", at + 15, "a `,` or a `}`"),
     ] {
         let message = scanned(format!("{sound}{rest}").as_bytes()).unwrap_err();
         assert!(
@@ -372,6 +521,11 @@ fn gzip_is_told_by_its_magic_and_read_alike() {
     assert!(gzip.is_compressed());
     gzip.read_parallel(&Options::default(), &mut lines).unwrap();
     assert!(lines.0 == expected);
+    for buffer in [64 << 10, (64 << 10) + 1, 8 << 20] {
+        let mut lines = Lines::default();
+        opened(&packed).read_parallel(&Options { buffer, ..Options::default() }, &mut lines).unwrap();
+        assert!(lines.0 == expected, "{buffer} bytes: another result");
+    }
     fs::write(&packed, &bytes[..bytes.len() / 2]).unwrap();
     let message = opened(&packed).read(&Options::default(), &mut Lines::default()).unwrap_err().to_string();
     assert!(message.contains("gzip data is cut short or damaged"), "{message}");

@@ -152,3 +152,19 @@ fn the_hot_path_finds_its_thread_without_a_call() {
     assert!(relocations.contains("R_X86_64_TPOFF64"), "{relocations}");
     assert!(readelf("-d").contains("STATIC_TLS"));
 }
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_it_keeps_for_each_thread_fits_the_room_that_the_loader_has_left() {
+    // Number, value, size, type, binding, visibility, section, name.
+    let symbols = readelf("-s");
+    let pointer = symbols.lines().find(|line| line.ends_with(" gpuflame_thread_0_1")).expect("the pointer");
+    let fields: Vec<_> = pointer.split_whitespace().collect();
+    assert_eq!((fields[2], fields[3]), ("8", "TLS"), "{pointer}");
+    // Type, offset, two addresses, size in the file, size in memory. With the standard library's variables,
+    // which lie in the same segment. glibc keeps at least 1,664 bytes for all libraries that are loaded late.
+    let segments = readelf("-l");
+    let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).expect("a segment");
+    let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).expect("a size");
+    assert!(usize::from_str_radix(size, 16).unwrap() <= 512, "{segment}");
+}

@@ -3,15 +3,18 @@
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
 //! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuflame::aggregate::Aggregate;
+use gpuflame::bubbles::Ops;
 use gpuflame::export::{FoldedOptions, write_folded};
 use gpuflame::import::{self, Kind, Linked, Options};
 use gpuflame::join::Join;
 use gpuflame::profile::Profile;
 use gpuflame::record::Row;
+use gpuflame::timeline::Timeline;
 
 /// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
@@ -142,6 +145,57 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
             || line.contains(";aten::mm;cu")
     });
     assert!(line.is_some(), "no operator between Python and the call");
+}
+
+/// Busy and idle nanoseconds of what HolisticTraceAnalysis looks at: operations with a launch, and of those
+/// what was launched before the last step of the profiler began.
+fn busy_and_idle(path: &Path) -> (u64, u64) {
+    let mut steps = Ops::with_steps();
+    import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
+    let last = steps.steps.iter().map(|step| step.start as u64).max().unwrap();
+    let (mut join, mut timeline, mut profile) = (Join::default(), Timeline::default(), Profile::default());
+    let mut kept = HashSet::new();
+    import::rows(import::open(path).unwrap(), &Options::default(), &mut |row: &Row<'_>| {
+        match row {
+            Row::Launch(launch) if launch.time.0 >= last => return,
+            Row::Launch(launch) => drop(kept.insert(launch.correlation)),
+            Row::Activity(activity) if !kept.contains(&activity.correlation) => return,
+            _ => {}
+        }
+        join.push(row, &mut timeline);
+        timeline.row(row);
+        profile.push(row);
+    })
+    .unwrap();
+    join.finish(&mut timeline);
+    timeline.fill(&mut profile);
+    let [time] = profile.times() else { panic!("{}: not one GPU", path.display()) };
+    (time.busy, time.idle)
+}
+
+#[test]
+fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    // Its tables have whole microseconds. Of a trace with nanoseconds it rounds each of the operations first:
+    // here by 0.75 us on average.
+    for (trace, golden, rounding) in [
+        ("kineto-2023/control.json.gz", "trace_diff_control", 0),
+        ("kineto-2023/test.json.gz", "trace_diff_test", 0),
+        ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "ns_resolution", 4876 * 1000),
+    ] {
+        let table =
+            std::fs::read_to_string(folder.join("golden-hta").join(golden).join("temporal.csv")).unwrap();
+        // Number, rank, idle, computing, not computing, all.
+        let row: Vec<f64> =
+            table.lines().nth(1).unwrap().split(',').map(|field| field.parse().unwrap()).collect();
+        let [idle, busy] = [row[2], row[3] + row[4]].map(|micros| (micros * 1000.0) as u64);
+        let ours = busy_and_idle(&folder.join(trace));
+        assert!(
+            ours.0.abs_diff(busy) <= rounding && ours.1.abs_diff(idle) <= rounding,
+            "{golden}: {ours:?} {row:?}"
+        );
+        assert!((ours.0 + ours.1).abs_diff(busy + idle) <= 1000, "{golden}: {ours:?} {row:?}");
+    }
 }
 
 #[test]

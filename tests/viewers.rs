@@ -89,6 +89,22 @@ fn the_picture_zooms_and_searches() {
 }
 
 #[test]
+fn the_picture_of_a_difference_zooms_and_searches_too() {
+    let Some(viewers) = viewers("node/node_modules/playwright-core") else { return };
+    let folder = converted(&[]);
+    fs::write(folder.join("before.folded"), "main;load;copy 10\nmain;decode;gemm 30\n").unwrap();
+    fs::write(folder.join("after.folded"), "main;load;copy 10\nmain;decode;gemm 50\n").unwrap();
+    gpuflame(&folder, ["flamegraph", "--diff", "before.folded", "after.folded", "-o", "out.svg"]).ok();
+    let mut command = Command::new("node");
+    command.arg(script("svg.mjs")).arg(viewers.join("node/node_modules")).arg(folder.join("out.svg"));
+    let seen: Value = serde_json::from_str(&run(command.args(["load", "gemm"]))).unwrap();
+    assert!(seen["zoomed"]["width"].as_f64() > seen["before"]["width"].as_f64(), "{seen}");
+    // 50 of 60 ns after.
+    assert!(seen["matched"].as_str().unwrap().contains("83.3"), "{seen}");
+    assert_eq!(seen["errors"], serde_json::json!([]));
+}
+
+#[test]
 fn go_tool_pprof_reads_all_three_values() {
     if !has("go") {
         return;

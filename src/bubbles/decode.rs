@@ -21,7 +21,7 @@ impl FromStr for Framework {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        match word {
+        match &*word.to_ascii_lowercase() {
             "sglang" => Ok(Self::Sglang),
             "vllm" => Ok(Self::Vllm),
             "fastdeploy" | "fd" => Ok(Self::FastDeploy),

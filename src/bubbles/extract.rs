@@ -65,25 +65,35 @@ impl Extract {
     /// # Errors
     /// What `out` reports.
     pub fn write(&self, compat: bool, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
+        if compat { self.write_floats(out) } else { self.write_exact(out) }
+    }
+
+    fn write_exact(&self, out: &mut impl Write) -> Result<()> {
         let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
             .map(|number| super::quoted(self.ops.names.text(number)))
             .collect::<Result<_>>()?;
-        writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
         let mut line = Vec::new();
         for op in self.ops() {
             line.clear();
             line.extend_from_slice(&quoted[op.name as usize]);
             push_micros(op.start, &mut line);
             push_micros(op.end, &mut line);
-            if compat {
-                write!(line, ",{:?}", op.end as f64 / 1000.0 - op.start as f64 / 1000.0)?;
-            } else {
-                push_micros(op.end.saturating_sub(op.start), &mut line);
-            }
+            push_micros(op.end.saturating_sub(op.start), &mut line);
             line.push(b'\n');
             out.write_all(&line)?;
         }
         Ok(())
+    }
+
+    fn write_floats(&self, out: &mut impl Write) -> Result<()> {
+        let mut out = csv::Writer::from_writer(out);
+        for op in self.ops() {
+            let [start, end] = [op.start, op.end].map(|nanos| nanos as f64 / 1000.0);
+            out.serialize((self.name(op), start, end, end - start))
+                .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
+        }
+        Ok(out.flush()?)
     }
 }
 

@@ -11,11 +11,15 @@ mod stats;
 
 pub use decode::{DecodeSteps, Framework, Latencies};
 pub use extract::{Extract, Window};
-pub use ops::{Names, Ops, TracedOp, TracedStep};
+pub use ops::{Ops, TracedOp, TracedStep};
 pub use stats::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 
 /// A text as a field of a CSV file, in quotes where it must be.
 fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {
+    if text.is_empty() {
+        // A line of one empty field would get quotes, so as not to be an empty line.
+        return Ok(Vec::new());
+    }
     let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
     let failed = |error: String| crate::error::Error::new(crate::error::ErrorKind::Io, error);
     out.write_record([text]).map_err(|error| failed(error.to_string()))?;

@@ -1,7 +1,6 @@
 //! The operations and steps of a trace, and nothing else of it.
 
-use crate::import::{CpuKind, CpuOp, Event, Fork, Op, Sink, Text, Wants};
-use crate::record::IdMap;
+use crate::import::{CpuKind, CpuOp, Event, Fork, Names, Op, Sink, Wants};
 
 /// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,59 +24,6 @@ pub struct TracedStep {
     pub end: i64,
     /// Its name's number in [`Names`].
     pub name: u32,
-}
-
-/// Names, each once.
-#[derive(Clone, Debug, Default)]
-pub struct Names {
-    texts: Vec<Box<str>>,
-    numbers: IdMap<Box<[u8]>, u32>,
-}
-
-impl Names {
-    /// The number of `text`.
-    pub(super) fn number(&mut self, text: Text<'_>) -> u32 {
-        if let Some(&number) = self.numbers.get(text.raw()) {
-            return number;
-        }
-        let number = self.texts.len() as u32;
-        self.texts.push(text.decode().into());
-        self.numbers.insert(text.raw().into(), number);
-        number
-    }
-
-    /// The text of a number that this table gave.
-    pub fn text(&self, number: u32) -> &str {
-        &self.texts[number as usize]
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.texts.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.texts.is_empty()
-    }
-
-    /// Takes in the names of a later stretch; gives the new number of each.
-    fn join(&mut self, later: Self) -> Vec<u32> {
-        let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
-        later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);
-        let texts = raw.into_iter().zip(later.texts);
-        texts
-            .map(|(raw, text)| match self.numbers.get(&raw) {
-                Some(&number) => number,
-                None => {
-                    let number = self.texts.len() as u32;
-                    self.texts.push(text);
-                    self.numbers.insert(raw, number);
-                    number
-                }
-            })
-            .collect()
-    }
 }
 
 /// A [`Sink`] that keeps GPU operations, within a window if there is one, and steps if they are wanted.

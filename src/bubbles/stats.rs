@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::io::Write;
 
-use super::ops::{Names, Ops, TracedOp, TracedStep};
+use super::ops::{Ops, TracedOp, TracedStep};
 use crate::error::{Error, ErrorKind, Result};
+use crate::import::Names;
 
 /// From where to where a bubble goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +37,8 @@ pub struct StatsOptions {
     pub max: i64,
     /// What a bubble is. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// As the tool that this table comes from has it, also where that is wrong: bubbles by
-    /// [`Bubbles::Order`] between averages, sums in `f64`, and a step that lacks the `trim` operation
+    /// As the tool that this table comes from has it, to the last byte, also where that is wrong: bubbles
+    /// by [`Bubbles::Order`], differences and sums in `f64`, and a step that lacks the `trim` operation
     /// counts untrimmed. Default: false.
     pub compat: bool,
 }
@@ -99,6 +100,8 @@ pub struct Stats {
 
 /// A step's operations.
 struct Step<'a> {
+    start: i64,
+    /// From where times count: its start, or that of the trimming operation.
     base: i64,
     ops: &'a [TracedOp],
     /// Which of `ops` lie in it.
@@ -122,6 +125,7 @@ impl Stats {
         let mut report = StatsReport { steps: steps.len(), ..StatsReport::default() };
         steps_in_bounds(&mut steps, options)?;
         report.in_bounds = steps.len();
+        steps.sort_by_key(|step| step.start);
         ops.sort_by_key(|op| op.start);
         let names = Bare::new(&names, options.trim.as_deref());
         let mut found: Vec<Step<'_>> =
@@ -155,9 +159,7 @@ impl Stats {
             ["operation_name", "avg_start_time_us", "avg_end_time_us", "avg_duration_us", "bubble_time_us"];
         out.write_record(header).map_err(failed)?;
         for row in &self.averages {
-            let [start, end, duration, bubble] =
-                [row.start, row.end, row.duration, row.bubble].map(|value| format!("{value:?}"));
-            out.write_record([&row.name, &start, &end, &duration, &bubble]).map_err(failed)?;
+            out.serialize((&row.name, row.start, row.end, row.duration, row.bubble)).map_err(failed)?;
         }
         Ok(out.flush()?)
     }
@@ -166,12 +168,19 @@ impl Stats {
 fn steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -> Result<()> {
     if steps.is_empty() {
         let what = "No ProfileStep events found: the trace has no `ProfileStep#N` or `ProfilerStep#N`; \
-                    call the profiler's step() once a step";
+                    call the profiler's step() once a step (in a recording: open a window for each)";
         return Err(Error::new(ErrorKind::Format, what));
     }
     let count = steps.len();
     let shortest = steps.iter().map(|step| step.end - step.start).min().unwrap_or(0);
-    steps.retain(|step| (options.min..=options.max).contains(&(step.end - step.start)));
+    steps.retain(|step| {
+        let length = step.end.saturating_sub(step.start);
+        let fits = match options.compat {
+            true => micros(step.end) - micros(step.start) <= micros(options.max),
+            false => length <= options.max,
+        };
+        fits && length >= options.min
+    });
     if steps.is_empty() {
         let what = format!(
             "No decode ProfileStep events found after filtering: of {count} steps none takes {} to {} ms \
@@ -213,14 +222,12 @@ impl Bare {
     }
 }
 
-/// A name without the time that some tools write behind it (`gemm[12.345 us]`).
+/// A name without the time that Paddle writes behind it (`gemm[12.345 us]`).
 fn bare(name: &str) -> &str {
-    let stripped = name.strip_suffix(']').and_then(|rest| {
-        let (before, time) = rest.rsplit_once('[')?;
-        let number = ["us", "ms", "ns"].iter().find_map(|unit| time.strip_suffix(unit))?;
-        number.trim().parse::<f64>().is_ok().then_some(before)
-    });
-    stripped.map_or(name, str::trim_end)
+    match name.rsplit_once('[') {
+        Some((before, time)) if time.ends_with(" us]") || time.ends_with(" ms]") => before,
+        _ => name,
+    }
 }
 
 fn ops_of<'a>(step: &TracedStep, ops: &'a [TracedOp], names: &Bare, report: &mut StatsReport) -> Step<'a> {
@@ -244,7 +251,7 @@ fn ops_of<'a>(step: &TracedStep, ops: &'a [TracedOp], names: &Bare, report: &mut
         }
         None => step.start,
     };
-    Step { base, ops, within, trimmed: trim.is_some() }
+    Step { start: step.start, base, ops, within, trimmed: trim.is_some() }
 }
 
 /// The steps with the operations of the first step that has as many as most have. Of two counts that are
@@ -287,30 +294,36 @@ fn exact(steps: &[&Step<'_>], names: &Bare, bubbles: Bubbles) -> Vec<Average> {
         }
     }
     let count = steps.len() as f64 * 1000.0;
-    let row = |(sum, op): (&[i128; 4], &TracedOp)| {
-        let [start, end, duration, bubble] = sum.map(|sum| sum as f64 / count);
-        Average { name: names.texts[names.number(op) as usize].clone(), start, end, duration, bubble }
-    };
-    sums.iter().zip(steps[0].ops()).map(row).collect()
+    rows(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// As the tool that began with this table adds up.
+/// As the tool that began with this table adds up: what is a difference there is one here, so that even the
+/// noise is the same.
 fn in_floats(steps: &[&Step<'_>], names: &Bare) -> Vec<Average> {
-    let micros = |nanos: i64| nanos as f64 / 1000.0;
-    let count = steps.len() as f64;
-    let mut before = 0.0;
-    let row = |(at, op): (usize, &TracedOp)| {
-        let (mut start, mut end, mut duration) = (0.0, 0.0, 0.0);
-        for step in steps {
-            let op = &step.ops[step.within[at] as usize];
-            start += micros(op.start) - micros(step.base);
-            end += micros(op.end) - micros(step.base);
-            duration += micros(op.end) - micros(op.start);
+    let mut sums = vec![[0.0; 4]; steps[0].within.len()];
+    for step in steps {
+        let base = micros(step.base) - micros(step.start);
+        let since = |time: i64| micros(time) - micros(step.start) - base;
+        let mut before = 0.0;
+        for (sum, op) in sums.iter_mut().zip(step.ops()) {
+            let (start, end) = (since(op.start), since(op.end));
+            let values = [start, end, micros(op.end) - micros(op.start), f64::max(start - before, 0.0)];
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            before = end;
         }
-        let (start, end, duration) = (start / count, end / count, duration / count);
-        let bubble = f64::max(start - before, 0.0);
-        before = end;
-        Average { name: names.texts[names.number(op) as usize].clone(), start, end, duration, bubble }
+    }
+    rows(sums.into_iter().map(|sum| sum.map(|sum| sum / steps.len() as f64)), steps[0], names)
+}
+
+/// The values of each operation, with its name.
+fn rows(values: impl Iterator<Item = [f64; 4]>, reference: &Step<'_>, names: &Bare) -> Vec<Average> {
+    let row = |([start, end, duration, bubble], op): ([f64; 4], &TracedOp)| {
+        let name = names.texts[names.number(op) as usize].clone();
+        Average { name, start, end, duration, bubble }
     };
-    steps[0].ops().enumerate().map(row).collect()
+    values.zip(reference.ops()).map(row).collect()
+}
+
+fn micros(nanos: i64) -> f64 {
+    nanos as f64 / 1000.0
 }

@@ -39,8 +39,8 @@ pub(super) const GRAPH_CALL: u64 = 3;
 /// that is not remembered shows as an activity without a launch.
 const MOST_ALIASES: usize = 16;
 
-/// One call in this many is timed.
-const TIMED: u64 = 64;
+/// One call in this many is timed: a prime, so that a loop of few calls has all of them timed in turn.
+const TIMED: u64 = 61;
 
 /// The outermost call that a thread is in. It is filled in place: moving it would take longer than the rest of
 /// the bookkeeping.
@@ -251,7 +251,9 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     }
     add(&thread.tally.calls, 1);
     if let Some(spent) = own.pending.spent {
-        thread.tally.times.add(spent + now().since(time));
+        let is_graph = call.kind == CallKind::GraphLaunch;
+        let times = if is_graph { &thread.tally.graph_times } else { &thread.tally.times };
+        times.add(spent + now().since(time));
     }
 }
 

@@ -75,7 +75,9 @@ pub(super) fn note(event: &GraphEvent<'_>) {
                 own.graph_call = None;
             }
         }
-        GraphEvent::NodeCreated(ids) => node_created(own, thread, ids, std::ptr::from_ref(event).addr()),
+        GraphEvent::NodeCreated { ids, frame } => {
+            node_created(own, thread, ids, std::ptr::from_ref(frame).addr());
+        }
         GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
         GraphEvent::GraphEnds(graph) => push(thread, [word(kind::END, graph), 0, 0]),
         GraphEvent::ExecCreated(exec) => {

@@ -9,8 +9,7 @@ use std::mem::size_of;
 use std::ptr::NonNull;
 
 use crate::record::{ContextId, Frame};
-
-use super::memory;
+use crate::unwind::memory;
 
 /// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::memory;
+use crate::unwind::memory;
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.

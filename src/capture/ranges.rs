@@ -13,9 +13,9 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::control::window::{self, State};
 use crate::record::{Frame, Loss, RangeId, Row};
+use crate::unwind::memory;
 
 use super::intern::Hash;
-use super::memory;
 use super::thread::{Entered, Thread, all};
 
 /// Ranges that can be open on a thread at once; those opened inside are counted, and no frames.

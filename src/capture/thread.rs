@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, c
 use crate::record::{
     ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
 };
-use crate::unwind::{Unwinder, tls};
+use crate::unwind::{Unwinder, memory, tls};
 
 use super::beside::BesideCall;
+use super::buffers;
 use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
 use super::graphs::GraphCall;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::ranges::{self, Ended, Ranges};
-use super::{buffers, memory};
 
 /// One application thread's state. The fields say who may touch them.
 pub(super) struct Thread {
@@ -79,6 +79,9 @@ struct Readers {
 pub(super) struct Tally {
     pub(super) losses: [AtomicU64; Loss::ALL.len()],
     pub(super) calls: AtomicU64,
+    /// Of launches of graphs.
+    pub(super) graph_times: Times,
+    /// Of all other calls.
     pub(super) times: Times,
     pub(super) verified: VerifiedTally,
 }
@@ -154,7 +157,13 @@ impl Newcomer {
 impl Tally {
     const fn new() -> Self {
         let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-        Self { losses, calls: AtomicU64::new(0), times: Times::new(), verified: VerifiedTally::new() }
+        Self {
+            losses,
+            calls: AtomicU64::new(0),
+            graph_times: Times::new(),
+            times: Times::new(),
+            verified: VerifiedTally::new(),
+        }
     }
 
     pub(super) fn lose(&self, loss: Loss) {
@@ -443,7 +452,13 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
 
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
-    cost::of_all(all().map(|thread| (&thread.tally.calls, &thread.tally.times)))
+    let calls = all().map(|thread| thread.tally.calls.load(Ordering::Relaxed)).sum();
+    cost::of_all(calls, all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
+}
+
+/// The same for `launches` of graphs.
+pub fn graph_cost(launches: u64) -> Cost {
+    cost::of_all(launches, all().map(|thread| &thread.tally.graph_times))
 }
 
 /// What was found by taking stacks again, so far.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -19,6 +19,9 @@ use crate::symbolize::{SymbolizeOptions, kernel_name};
 
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame convert run.gfr -o run.pftrace\n  \
+    gpuflame convert trace.json.gz --to chrome | gzip > small.json.gz\n  \
+    gpuflame convert job/ --to parquet -o data --run A")]
 pub(super) struct Convert {
     /// The recording or trace (`-`: standard input); several, or a folder of them, with `--to parquet`.
     #[arg(required_unless_present = "from")]
@@ -144,16 +147,53 @@ impl Convert {
             Some(_) => return Err(usage("`--rank` is for one input")),
             None => ranks::of(inputs),
         };
+        let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
             let (explained, events) = read(input, Format::Parquet, console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
-            fs::create_dir_all(&partition).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("{} was not made: {error}", partition.display()))
-            })?;
-            let target = Target::File(partition.join("activities.parquet"));
-            target.write(console, |out| write(Format::Parquet, "", &explained, &events, out))?;
+            let target = Target::File(written.begin(partition)?);
+            let quiet = Console { quiet: true };
+            target.write(quiet, |out| write(Format::Parquet, "", &explained, &events, out))?;
+        }
+        written.publish(console)
+    }
+}
+
+/// Files of a data set that get their names when all of them are there; until then they go away with this.
+#[derive(Default)]
+struct Partitions(Vec<PathBuf>);
+
+/// What a file is called until then: no name that DuckDB or Spark would read.
+const UNFINISHED: &str = "activities.parquet.unfinished";
+
+impl Partitions {
+    /// Makes the folder, and says what to call its file for now.
+    fn begin(&mut self, partition: PathBuf) -> Result<PathBuf> {
+        fs::create_dir_all(&partition).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("{} was not made: {error}", partition.display()))
+        })?;
+        let file = partition.join(UNFINISHED);
+        self.0.push(partition);
+        Ok(file)
+    }
+
+    fn publish(mut self, console: Console) -> Result<()> {
+        for partition in std::mem::take(&mut self.0) {
+            let file = partition.join("activities.parquet");
+            fs::rename(partition.join(UNFINISHED), &file)?;
+            console.remark(format!("wrote {}", file.display()));
         }
         Ok(())
+    }
+}
+
+impl Drop for Partitions {
+    fn drop(&mut self) {
+        for partition in &self.0 {
+            let _ = fs::remove_file(partition.join(UNFINISHED));
+            // Those that are not empty stay: run, and the data set.
+            let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::bubbles::{DecodeSteps as Steps, Framework};
 /// For sglang and vllm a step is the time between two entries of the scheduler's function, within the first
 /// half of the trace; for fastdeploy it is the profiler's step.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz --output-csv steps.csv")]
 pub(super) struct DecodeSteps {
     /// sglang, vllm or fastdeploy (fd).
     framework: Framework,
@@ -42,9 +43,9 @@ impl DecodeSteps {
         let latencies =
             steps.latencies(self.min_ms, self.max_ms).map_err(|error| error.within(&self.input))?;
         Target::Stdout.write(console, |out| {
-            writeln!(out, "{:8} {}", "Count", latencies.all().len())?;
+            writeln!(out, "{:9} {}", "Count:", latencies.all().len())?;
             for (name, millis) in latencies.rows() {
-                writeln!(out, "{name:8} {millis:.3} ms")?;
+                writeln!(out, "{:9} {millis:.3} ms", format!("{name}:"))?;
             }
             Ok(())
         })?;

@@ -5,6 +5,7 @@ use super::input::{Facts, Source};
 use crate::aggregate::{Aggregate, HostSums};
 use crate::error::Result;
 use crate::graphs::Graphs;
+use crate::import::Opened;
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::Row;
@@ -28,12 +29,13 @@ pub(super) fn explain(
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
-    explain_with(source, options, console, Aggregate::default(), sink)
+    explain_opened(source, source.open()?, options, console, Aggregate::default(), sink)
 }
 
-/// The same with sums that the caller chose.
-pub(super) fn explain_with(
+/// The same for a source that is open, with sums that the caller chose.
+pub(super) fn explain_opened(
     source: &Source,
+    opened: Opened,
     options: SymbolizeOptions,
     console: Console,
     mut aggregate: Aggregate,
@@ -41,7 +43,7 @@ pub(super) fn explain_with(
 ) -> Result<Explained> {
     let (mut join, mut profile) = (Join::default(), Profile::default());
     let (mut graphs, mut timeline, mut host) = (Graphs::default(), Timeline::default(), HostSums::default());
-    let facts = source.rows(console, &mut |row| {
+    let facts = source.rows(opened, console, &mut |row| {
         let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);
         match row {

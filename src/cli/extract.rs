@@ -16,6 +16,7 @@ const PREVIEW: usize = 5;
 /// Reads what torch.profiler, Paddle and others write, plain or gzipped. The columns are kernel_name,
 /// start_time_us, end_time_us and duration_us; times are exact.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame extract trace.json.gz ops.csv 2684054,2687705")]
 pub(super) struct Extract {
     /// The trace (`-`: standard input).
     input: Source,

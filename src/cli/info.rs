@@ -8,11 +8,12 @@ use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::aggregate::Aggregate;
-use crate::record::{Missing, WindowEdge};
+use crate::record::{Loss, Missing, WindowEdge};
 use crate::symbolize::SymbolizeOptions;
 
 /// Say what a recording holds.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame info trace.json.gz")]
 pub(super) struct Info {
     /// The recording or trace (`-`: standard input).
     input: Source,
@@ -42,6 +43,8 @@ fn facts(explained: &Explained) -> Table {
     for (word, count) in tally.launches.parts() {
         fact(&format!("launches {}", word.replace('_', " ")), Cell::Count(count));
     }
+    let captured = profile.losses().find(|(loss, _)| *loss == Loss::LaunchesCaptured);
+    fact("launches captured into graphs", Cell::Count(captured.map_or(0, |(_, count)| count)));
     fact("activities", Cell::Count(tally.activities.seen));
     for (word, count) in tally.activities.parts() {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
@@ -104,7 +107,8 @@ fn losses(explained: &Explained) -> Table {
     };
     loss(Missing::Untimed.word(), untimed);
     loss("records_damaged", explained.facts.damaged);
-    for (kind, count) in explained.profile.losses() {
+    // Launches that were captured into a graph are no loss: see the facts.
+    for (kind, count) in explained.profile.losses().filter(|(kind, _)| *kind != Loss::LaunchesCaptured) {
         loss(kind.label(), count);
     }
     table

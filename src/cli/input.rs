@@ -10,6 +10,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Console;
+use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{self, Kind, Linked, Opened, Options};
 use crate::record::{Reader, Row};
@@ -57,13 +58,17 @@ pub(super) struct Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row. A damaged row of a recording is remarked upon and passed over; what
+    /// Calls `each` with every row of it, `opened`. A damaged row of a recording is remarked upon and passed over; what
     /// follows one that is cut short is lost, what came before it is not.
     ///
     /// # Errors
     /// `Io` or `Format`, with what, where and what next, if there is nothing to be had.
-    pub(super) fn rows(&self, console: Console, each: &mut dyn FnMut(&Row<'_>)) -> Result<Facts> {
-        let opened = self.open()?;
+    pub(super) fn rows(
+        &self,
+        opened: Opened,
+        console: Console,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) -> Result<Facts> {
         let (kind, options) = (opened.kind(), Options::default());
         let (options, _bar) = watched(options, &opened, console);
         if kind == Kind::Recording {
@@ -71,6 +76,9 @@ impl Source {
             return Ok(Facts { kind, damaged, linked: None });
         }
         let linked = import::rows(opened, &options, each)?;
+        if linked.linked < linked.ops {
+            console.remark(format!("{self}: {}", unlinked(&linked)));
+        }
         Ok(Facts { kind, damaged: 0, linked: Some(linked) })
     }
 
@@ -88,8 +96,8 @@ impl Source {
         }
     }
 
-    /// Counts damaged rows.
-    fn recording(
+    /// Calls `each` with every row of a recording that was opened; gives how many were damaged.
+    pub(super) fn recording(
         &self,
         opened: Opened,
         options: &Options,
@@ -137,6 +145,18 @@ fn recording_rows(
     }
 }
 
+/// How much of a trace hangs under no call, and why.
+fn unlinked(linked: &Linked) -> String {
+    let share = 100.0 * (linked.nanos - linked.linked_nanos) as f64 / linked.nanos.max(1) as f64;
+    format!(
+        "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} of them were \
+         launched before it began",
+        grouped(linked.ops - linked.linked),
+        grouped(linked.ops),
+        grouped(linked.before)
+    )
+}
+
 /// What can be said about a path that is no file to read.
 fn check(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
@@ -159,7 +179,7 @@ fn check(path: &Path) -> Result<()> {
 }
 
 /// A bar that is there while it lives.
-struct Bar(ProgressBar);
+pub(super) struct Bar(ProgressBar);
 
 impl Drop for Bar {
     fn drop(&mut self) {
@@ -168,7 +188,7 @@ impl Drop for Bar {
 }
 
 /// `options` with a bar on a terminal, where reading takes long enough to be watched.
-fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
+pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
     if console.quiet || bytes < LONG || !io::stderr().is_terminal() {
         return (options, None);

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::input::Source;
+use super::input::{Source, watched};
 use super::output::Target;
 use super::report::{grouped, human};
 use super::{Console, Ended, Outcome};
@@ -21,6 +21,7 @@ use crate::merge::{self, Launch, Report, Stack, Way};
 /// a stack to its launch exactly; without, stacks are matched in order where a thread has as many launches
 /// as stacks, else one to one by time, as near as possible in all.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
     /// CPU stacks (extended folded).
     #[arg(short, long, default_value = "cpu_results.txt")]
@@ -54,8 +55,8 @@ impl Merge {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
             return Err(super::usage("the tolerance is a number of milliseconds, 0 or more"));
         }
-        let cpu = Cpu::read(&self.cpu, self.seed1_compat)?;
-        let gpu = Gpu::read(&self.gpu)?;
+        let cpu = Cpu::read(&self.cpu, self.seed1_compat, console)?;
+        let gpu = Gpu::read(&self.gpu, console)?;
         let tolerance = (self.tolerance * 1e6) as u64;
         let (lines, report) = if self.seed1_compat {
             (as_the_script_did(&cpu, &gpu, tolerance), None)
@@ -111,7 +112,7 @@ struct Cpu {
 }
 
 impl Cpu {
-    fn read(source: &Source, compat: bool) -> Result<Self> {
+    fn read(source: &Source, compat: bool, console: Console) -> Result<Self> {
         let opened = source.open()?;
         if opened.kind() != Kind::ExtendedFolded {
             let what = format!(
@@ -121,7 +122,8 @@ impl Cpu {
             return Err(Error::new(ErrorKind::Format, what));
         }
         let mut cpu = Self { compat, ..Self::default() };
-        opened.read(&Options::default(), &mut cpu)?;
+        let (options, _bar) = watched(Options::default(), &opened, console);
+        opened.read(&options, &mut cpu)?;
         Ok(cpu)
     }
 }
@@ -201,7 +203,7 @@ struct Gpu {
 }
 
 impl Gpu {
-    fn read(source: &Source) -> Result<Self> {
+    fn read(source: &Source, console: Console) -> Result<Self> {
         let opened = source.open()?;
         if matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded | Kind::Recording) {
             let what = format!(
@@ -211,7 +213,8 @@ impl Gpu {
             return Err(Error::new(ErrorKind::Format, what));
         }
         let mut gpu = Self { begin: i64::MAX, end: i64::MIN, ..Self::default() };
-        opened.read(&Options::default(), &mut gpu)?;
+        let (options, _bar) = watched(Options::default(), &opened, console);
+        opened.read(&options, &mut gpu)?;
         if gpu.launches.is_empty() && gpu.count == 0 {
             let what = format!("{source}: holds no launches and no kernels; is it the trace of a GPU?");
             return Err(Error::new(ErrorKind::Format, what));

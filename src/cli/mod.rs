@@ -4,20 +4,25 @@
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
+mod check;
 mod convert;
 mod decode_steps;
+mod diff;
 mod explain;
 mod extract;
 mod flamegraph;
 mod info;
 mod input;
 mod merge;
+mod merge_ranks;
 mod output;
 mod ranks;
+mod recorded;
 mod report;
 mod stats;
 mod top;
 mod trace;
+mod view;
 
 use std::process::ExitCode;
 
@@ -33,6 +38,8 @@ type Outcome = std::result::Result<Ended, Error>;
 enum Ended {
     /// Well.
     Well,
+    /// Well, and it found what it was to fail for.
+    Found,
 }
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
@@ -52,14 +59,18 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Check(check::Check),
     Convert(convert::Convert),
     DecodeSteps(decode_steps::DecodeSteps),
+    Diff(diff::Diff),
     Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
     Merge(merge::Merge),
+    MergeRanks(merge_ranks::MergeRanks),
     Stats(stats::Stats),
     Top(top::Top),
+    View(view::View),
 }
 
 /// Runs the command of this process.
@@ -74,17 +85,22 @@ pub fn run() -> ExitCode {
     };
     let console = Console { quiet: command.quiet };
     let outcome = match &command.verb {
+        Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Diff(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
+        Verb::MergeRanks(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
+        Verb::View(verb) => verb.run(console),
     };
     match outcome {
         Ok(Ended::Well) => ExitCode::SUCCESS,
+        Ok(Ended::Found) => ExitCode::from(1),
         Err(error) => {
             say(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })

@@ -7,10 +7,10 @@ use crate::error::Result;
 use super::input::Source;
 use super::usage;
 
-/// The rank of each source: the number in its path behind the last `rank`, or behind the last `r`, `.` or
-/// `_` of its name if all of them have one and no two the same; else its place in the list.
+/// The rank of each source: the number in its path behind the last `rank`, or behind the last `worker`, or the
+/// last number of its name, if all of them have one and no two the same; else its place in the list.
 pub(super) fn of(sources: &[Source]) -> Vec<u32> {
-    for guess in [named_rank, last_number] {
+    for guess in [|path: &Path| behind(path, "rank"), |path: &Path| behind(path, "worker"), last_number] {
         let ranks: Option<Vec<u32>> = sources
             .iter()
             .map(|source| match source {
@@ -31,10 +31,10 @@ fn are_distinct(ranks: &[u32]) -> bool {
     sorted.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`.
-fn named_rank(path: &Path) -> Option<u32> {
+/// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`.
+fn behind(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_str()?.to_ascii_lowercase();
-    let behind = &text[text.rfind("rank")? + 4..];
+    let behind = &text[text.rfind(word)? + word.len()..];
     digits(behind.trim_start_matches(['=', '-', '_', '.']))
 }
 
@@ -107,6 +107,9 @@ mod tests {
         assert_eq!(ranks(&["rank-1.pt.trace.json.gz", "rank-0.pt.trace.json.gz"]), [1, 0]);
         assert_eq!(ranks(&["app.r3.gfr", "app.r1.gfr"]), [3, 1]);
         assert_eq!(ranks(&["worker7.json", "worker8.json"]), [7, 8]);
+        let kineto =
+            ["worker10_step_12.1694128201554.pt.trace.json", "worker2_step_12.1694128201545.pt.trace.json"];
+        assert_eq!(ranks(&kineto), [10, 2]);
     }
 
     #[test]

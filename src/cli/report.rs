@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How to write a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Aligned columns.
+    /// Aligned columns; long names are cut in the middle.
     #[default]
     Text,
     /// A table after the other, an empty line in between.
@@ -27,6 +27,8 @@ pub(super) enum Cell {
     Count(u64),
     /// A span of time.
     Nanos(u64),
+    /// A signed span of time.
+    Change(i64),
     /// Percent.
     Share(f64),
     Nothing,
@@ -65,9 +67,12 @@ impl Cell {
 
     fn for_people(&self) -> String {
         match self {
-            Self::Text(text) => text.clone(),
+            Self::Text(text) => cut(text),
             Self::Count(count) => grouped(*count),
             Self::Nanos(nanos) => human(*nanos),
+            Self::Change(nanos) => {
+                format!("{}{}", if *nanos < 0 { "-" } else { "+" }, human(nanos.unsigned_abs()))
+            }
             Self::Share(percent) => format!("{percent:.1} %"),
             Self::Nothing => "-".to_owned(),
         }
@@ -77,6 +82,7 @@ impl Cell {
         match self {
             Self::Text(text) => text.clone(),
             Self::Count(number) | Self::Nanos(number) => number.to_string(),
+            Self::Change(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
             Self::Nothing => String::new(),
         }
@@ -86,6 +92,7 @@ impl Cell {
         match self {
             Self::Text(text) => Value::from(text.as_str()),
             Self::Count(number) | Self::Nanos(number) => Value::from(*number),
+            Self::Change(nanos) => Value::from(*nanos),
             Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
             Self::Nothing => Value::Null,
         }
@@ -123,6 +130,21 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// People get this many characters of a name: templates of C++ fill screens.
+const LONGEST: usize = 110;
+
+/// What is in the middle tells least: kernels begin, and stacks end, with what matters.
+fn cut(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST {
+        return text.to_owned();
+    }
+    let (head, tail) = (LONGEST / 2, LONGEST - LONGEST / 2 - 3);
+    let head: String = text.chars().take(head).collect();
+    let tail: String = text.chars().skip(count - tail).collect();
+    format!("{head}...{tail}")
 }
 
 /// A column's name without its unit, which people see at each value.
@@ -228,6 +250,23 @@ mod tests {
         assert_eq!(json["kernels"][0]["total_ns"], 3_099_632);
         assert_eq!(json["kernels"][1]["share_percent"], Value::Null);
         assert_eq!(json["losses"][0]["count"], 15);
+    }
+
+    #[test]
+    fn long_names_lose_their_middle_for_people_only() {
+        let name = format!("kernel<{}>(float*)", "float, ".repeat(40));
+        let mut table = Table::new("kernels", &["name"]);
+        table.row([Cell::from(name.as_str())]);
+        let mut out = Vec::new();
+        write(std::slice::from_ref(&table), Format::Text, &mut out).unwrap();
+        let line = String::from_utf8(out).unwrap().lines().nth(1).unwrap().to_owned();
+        assert!(
+            line.len() == LONGEST && line.starts_with("kernel<float") && line.ends_with(">(float*)"),
+            "{line}"
+        );
+        let mut out = Vec::new();
+        write(&[table], Format::Csv, &mut out).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains(&name));
     }
 
     #[test]

@@ -11,9 +11,11 @@ use crate::error::Result;
 
 /// Average the GPU operations of all like steps, with the bubble before each.
 ///
-/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`). Only steps with the same operations in the
-/// same order are averaged: those like the first step that has as many operations as most have.
+/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`); in a recording, its windows. Only steps
+/// with the same operations in the same order are averaged: those like the first step that has as many
+/// operations as most have.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame stats trace.json.gz steps.csv none 1000")]
 pub(super) struct Stats {
     /// The trace (`-`: standard input).
     input: Source,
@@ -35,8 +37,8 @@ pub(super) struct Stats {
     /// What a bubble is.
     #[arg(long, value_enum, default_value = "union")]
     bubbles: Word,
-    /// Compute as kernel_extractor does: bubbles between averages in the order of starts, floating-point
-    /// sums, and steps without the TRIM operation as they are.
+    /// Compute as kernel_extractor does, to the last byte: bubbles in the order of starts, floating-point
+    /// sums with their noise, and steps without the TRIM operation as they are.
     #[arg(long)]
     compat: bool,
     #[command(flatten)]

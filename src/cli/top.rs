@@ -9,15 +9,18 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
+use crate::events::Event;
 use crate::export::{stack_names, work_name};
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Profile, Weight};
+use crate::profile::{Idle, Profile, Weight};
 use crate::record::{Activity, CorrelationId, IdMap, Work};
 use crate::stats::Histogram;
 use crate::symbolize::SymbolizeOptions;
 
 /// Show what costs most.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame top run.gfr --by kernels,delay,idle\n  \
+    gpuflame top trace.json.gz -n 0 --format csv -o top.csv")]
 pub(super) struct Top {
     /// The recording or trace (`-`: standard input).
     input: Source,
@@ -43,6 +46,8 @@ enum By {
     Stacks,
     /// How long kernels waited between the call that launched them and their start.
     Delay,
+    /// Time in which GPUs had nothing to do, by cause and by the stack whose launch ended it.
+    Idle,
 }
 
 impl Top {
@@ -56,6 +61,7 @@ impl Top {
             .map(|by| match by {
                 By::Kernels => kernels(&explained, most),
                 By::Stacks => stacks(&explained, most),
+                By::Idle => idle(&explained.profile, most),
                 By::Delay => delays.table(&explained.profile, most),
             })
             .collect();
@@ -126,6 +132,62 @@ fn stacks(explained: &Explained, most: usize) -> Table {
             Cell::share(weight.nanos, total),
             Cell::Count(weight.count),
             Cell::Text(stack),
+        ]);
+    }
+    table
+}
+
+fn idle(profile: &Profile, most: usize) -> Table {
+    let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
+    for sample in profile.idle() {
+        let (cause, place) = match sample.idle {
+            Idle::Between(place, cause) => (cause.word(), Some(place)),
+            Idle::Opening(place, _) => ("before_the_first", Some(place)),
+            Idle::Closing => ("after_the_last", None),
+        };
+        let stack = place.map_or_else(String::new, |place| stack_names(profile, place).join(";"));
+        let sum = sums.entry((cause, stack)).or_default();
+        sum.0 += sample.nanos;
+        sum.1 += sample.gaps;
+    }
+    let total = profile.times().iter().map(|time| time.idle).sum();
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
+    for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
+        table.row([
+            Cell::Nanos(nanos),
+            Cell::share(nanos, total),
+            Cell::Count(gaps),
+            cause.into(),
+            Cell::Text(stack),
+        ]);
+    }
+    table
+}
+
+/// Sums by name, over all devices, of these activities; the `most` heaviest.
+pub(super) fn sums(profile: &Profile, events: &[&Event], most: usize) -> Table {
+    let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
+    let mut table = Table::new("stats", columns);
+    let mut sums: HashMap<String, (u64, u64, u64, u64)> = HashMap::new();
+    for event in events {
+        let Some(nanos) = event.activity.duration() else { continue };
+        let sum = sums.entry(work_name(profile, event.activity.work())).or_insert((0, 0, u64::MAX, 0));
+        *sum = (sum.0.saturating_add(nanos), sum.1 + 1, sum.2.min(nanos), sum.3.max(nanos));
+    }
+    let total = sums.values().map(|sum| sum.0).sum();
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
+        table.row([
+            Cell::Nanos(nanos),
+            Cell::share(nanos, total),
+            Cell::Count(count),
+            Cell::Nanos(nanos / count),
+            Cell::Nanos(min),
+            Cell::Nanos(max),
+            Cell::Text(name),
         ]);
     }
     table

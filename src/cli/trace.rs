@@ -1,22 +1,12 @@
-//! Reads other tools' traces for the verbs that want their events, with a bar where it takes long.
-
-use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
+//! Reads any trace, or a recording, for the verbs that want events, with a bar where it takes long.
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Console;
-use super::input::Source;
-use crate::error::Result;
-use crate::import::{self, Fork, Options, Seen};
-
-/// Files smaller than this are read before anybody could look at a bar: half a second's worth.
-const LONG: u64 = 512 << 20;
+use super::input::{Source, watched};
+use super::recorded::Events;
+use crate::error::{Error, ErrorKind, Result};
+use crate::import::{Fork, Kind, Options, Seen};
 
 /// How to read.
 #[derive(Debug, Args)]
@@ -33,53 +23,37 @@ pub(super) struct How {
 }
 
 /// Hands the events of `source` to `sink`.
-pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl Fork) -> Result<Seen> {
-    let path = match source {
-        Source::Stdin => PathBuf::from("-"),
-        Source::File(path) => path.clone(),
-    };
-    let opened = import::open(&path)?;
-    let progress = Arc::new(AtomicU64::new(0));
+pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl Fork) -> Result<()> {
+    let opened = source.open()?;
+    let kind = opened.kind();
+    if matches!(kind, Kind::Folded | Kind::ExtendedFolded) {
+        let what = format!("{source}: {kind} have no GPU operations; give the trace that they were made of");
+        return Err(Error::new(ErrorKind::Format, what));
+    }
     let options = Options {
         buffer: how.buffer.clamp(1, 1 << 20) << 10,
         threads: how.threads.clamp(1, 64),
         accept_cut: how.accept_cut,
-        progress: Some(Arc::clone(&progress)),
+        ..Options::default()
     };
-    let shown = opened.size().filter(|&size| !console.quiet && size >= LONG && io::stderr().is_terminal());
-    let seen = watched(shown, &progress, || opened.read_parallel(&options, sink))?;
-    remark(&path, &seen, console);
-    Ok(seen)
-}
-
-/// Runs `read`, with a bar if the file's size is given.
-fn watched<T>(size: Option<u64>, progress: &AtomicU64, read: impl FnOnce() -> T) -> T {
-    let Some(size) = size else { return read() };
-    let style =
-        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
-    let bar = ProgressBar::new(size).with_style(style.expect("the template is right"));
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                bar.set_position(progress.load(Ordering::Relaxed));
-                thread::sleep(Duration::from_millis(50));
-            }
-            bar.finish_and_clear();
-        });
-        let result = read();
-        done.store(true, Ordering::Relaxed);
-        result
-    })
+    let (options, _bar) = watched(options, &opened, console);
+    let seen = if kind == Kind::Recording {
+        let mut events = Events::new(sink);
+        source.recording(opened, &options, console, &mut |row| events.row(row))?;
+        Seen { untimed: events.untimed, ..Seen::default() }
+    } else {
+        opened.read_parallel(&options, sink)?
+    };
+    remark(source, &seen, console);
+    Ok(())
 }
 
 /// What is odd about a trace, and no failure.
-fn remark(path: &Path, seen: &Seen, console: Console) {
-    let path = path.display();
+fn remark(source: &Source, seen: &Seen, console: Console) {
     if let Some(at) = seen.cut {
-        console.remark(format!("{path}: cut short behind byte {at}; read {} whole events", seen.events));
+        console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
     }
     if seen.untimed > 0 {
-        console.remark(format!("{path}: passed over {} events without usable times", seen.untimed));
+        console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
     }
 }

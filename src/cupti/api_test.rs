@@ -65,7 +65,7 @@ impl Tracer for Scribe {
         tell(match event {
             GraphEvent::CallBegins { call, into } => format!("graph call {:?} into {into:?}", call.kind),
             GraphEvent::CallEnds(call) => format!("graph call {:?} ends", call.kind),
-            GraphEvent::NodeCreated(ids) => format!("graph node {ids:?}"),
+            GraphEvent::NodeCreated { ids, .. } => format!("graph node {ids:?}"),
             GraphEvent::NodeCloned(ids) => format!("graph node cloned {ids:?}"),
             GraphEvent::GraphEnds(graph) => format!("graph {} ends", graph.0),
             GraphEvent::ExecCreated(exec) => format!("exec {exec} created"),

@@ -129,8 +129,13 @@ pub enum GraphEvent<'a> {
     /// It is over.
     CallEnds(&'a Call<'a>),
     /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
-    /// capture, so that the launch has no activity of its own. None: CUPTI does not say which.
-    NodeCreated(Option<(GraphId, GraphNodeId)>),
+    /// capture, so that the launch has no activity of its own.
+    NodeCreated {
+        /// Which. None: CUPTI does not say.
+        ids: Option<(GraphId, GraphNodeId)>,
+        /// Lies in the frame of the function that CUPTI called: frames further in are ours.
+        frame: &'a CallbackId,
+    },
     /// A node was copied. None: CUPTI does not say which.
     NodeCloned(Option<ClonedNode>),
     /// A graph is about to go.
@@ -281,7 +286,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
             api_call::<T>(shared, domain, id, data);
         }
         // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
-        Domain::RESOURCE => resource::<T>(shared, id, unsafe { data.cast::<ResourceData>().as_ref() }),
+        Domain::RESOURCE => resource::<T>(shared, &id, unsafe { data.cast::<ResourceData>().as_ref() }),
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
             // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
             let state = unsafe { data.cast::<StateData>().as_ref() };
@@ -400,11 +405,12 @@ fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) 
     }
 }
 
-fn resource<T: Tracer>(shared: &Shared, id: CallbackId, data: Option<&ResourceData>) {
+/// `id` lies in the caller's frame.
+fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceData>) {
     if shared.is_off() {
         return;
     }
-    match id {
+    match *id {
         CallbackId::CONTEXT_CREATED => {
             shared.note_work();
             T::context_created();
@@ -420,11 +426,12 @@ fn resource<T: Tracer>(shared: &Shared, id: CallbackId, data: Option<&ResourceDa
     }
 }
 
-fn graph_event(shared: &Shared, id: CallbackId, data: &GraphData) -> Option<GraphEvent<'static>> {
+fn graph_event<'a>(shared: &Shared, id: &'a CallbackId, data: &GraphData) -> Option<GraphEvent<'a>> {
     let exec = data.graph_exec.addr() as u64;
-    Some(match id {
+    Some(match *id {
         CallbackId::GRAPH_NODE_CREATED => {
-            GraphEvent::NodeCreated(shared.graph_id(data.graph).zip(shared.node_id(data.node)))
+            let ids = shared.graph_id(data.graph).zip(shared.node_id(data.node));
+            GraphEvent::NodeCreated { ids, frame: id }
         }
         CallbackId::GRAPH_NODE_CLONED => {
             let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));

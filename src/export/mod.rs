@@ -12,6 +12,8 @@ mod callers;
 mod chrome;
 mod clean;
 #[cfg(feature = "cli")]
+mod compare;
+#[cfg(feature = "cli")]
 mod cupti_text;
 #[cfg(feature = "cli")]
 mod extended;
@@ -45,6 +47,8 @@ pub use chrome::write_chrome;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]
+pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg};
+#[cfg(feature = "cli")]
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
 pub use extended::write_extended;
@@ -61,6 +65,8 @@ pub use roots::Root;
 pub use sbt::write_sbt;
 #[cfg(feature = "cli")]
 pub use speedscope::write_speedscope;
+#[cfg(feature = "cli")]
+pub use stack::event_place;
 pub use stack::stack_names;
 pub use svg::{SvgOptions, write_idle_svg, write_memory_svg, write_svg, write_wait_svg};
 pub use table::write_csv;

@@ -2,7 +2,7 @@
 //!
 //! | column | type | what |
 //! |---|---|---|
-//! | `kind` | text | `kernel`, `copy`, `set`; `launch`: a call that had no activity |
+//! | `kind` | text | `kernel`, `copy`, `set`, `graph`; `launch`: a call that had no activity |
 //! | `name` | text | the kernel's name, the copy's direction, `memset` |
 //! | `device`, `context`, `stream` | int | where it ran |
 //! | `correlation` | int | ties it to its call, within a process |
@@ -10,7 +10,7 @@
 //! | `bytes` | long | moved or set |
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
 //! | `grid_x` … `block_z`, `registers`, `static_shared`, `dynamic_shared` | int | of a kernel |
-//! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between |
+//! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between; of a graph's node also `[graph]` and where it was made |
 //! | `thread`, `thread_name` | int, text | who called |
 //! | `launch_ns`, `launch_duration_ns` | long | when the call began, and how long it took |
 //! | `reason` | text | why it has no stack or no time; null where it has both |
@@ -33,6 +33,7 @@ use parquet::schema::types::Type;
 use super::callers::{Caller, Callers};
 use super::clean;
 use super::leaf::{self, Kind};
+use super::stack::{event_place, stack_names};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Call, Event, Events};
 use crate::join::{Launched, Origin};
@@ -74,7 +75,7 @@ const COLUMNS: [(&str, Column); 28] = [
     ("static_shared", Int(|line| Some(line.kernel()?.static_shared as i32))),
     ("dynamic_shared", Int(|line| Some(line.kernel()?.dynamic_shared as i32))),
     ("call", Text(|line| Some(clean::text(&line.caller()?.call)))),
-    ("stack", Text(|line| Some(line.caller()?.stack()))),
+    ("stack", Text(|line| line.stack())),
     ("thread", Int(|line| Some(line.caller()?.thread.0 as i32))),
     ("thread_name", Text(|line| Some(line.caller()?.thread_name.clone()))),
     ("launch_ns", Long(|line| Some(line.launched()?.time.0 as i64))),
@@ -213,6 +214,15 @@ impl Line<'_> {
     fn caller(&self) -> Option<std::rc::Rc<Caller>> {
         let context = self.launched()?.context;
         (context != ContextId::NONE).then(|| self.callers.get(context))
+    }
+
+    fn stack(&self) -> Option<String> {
+        let Row::Activity(event) = self.row else { return Some(self.caller()?.stack()) };
+        if event.activity.created.is_none() {
+            return Some(self.caller()?.stack());
+        }
+        let names = stack_names(self.profile, event_place(event));
+        Some(names.iter().map(|name| clean::frame(name)).collect::<Vec<_>>().join(";"))
     }
 
     fn kind(&self) -> &'static str {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+#[cfg(feature = "cli")]
+use crate::events::Event;
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, Created, Frame, FrameKind, Missing};
 
@@ -22,6 +24,17 @@ pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
             names.extend(made.into_iter().skip(shared));
             names
         }
+    }
+}
+
+/// What an activity hangs under.
+#[cfg(feature = "cli")]
+pub fn event_place(event: &Event) -> Place {
+    let launch = event.origin.context();
+    match (event.activity.created, launch) {
+        (Some(created), launch) => Place::Node { launch, created },
+        (None, Ok(context)) => Place::Context(context),
+        (None, Err(missing)) => Place::Missing(missing),
     }
 }
 

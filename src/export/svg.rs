@@ -61,7 +61,8 @@ impl SvgOptions {
 const SHARE: u64 = 10_000;
 
 /// What `inferno` calls the frame below all others.
-const WHOLE: &str = "";
+pub(super) const WHOLE: &str = "";
+pub(super) const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
 /// Draws `profile`. Where nothing has any width the picture says so in words.
 ///
@@ -169,7 +170,7 @@ fn draw(
     for (name, kind) in flame.kinds() {
         colors.insert(name, color(name, kind));
     }
-    colors.insert(WHOLE, Color { r: 205, g: 210, b: 205 });
+    colors.insert(WHOLE, WHOLE_COLOR);
     let mut inferno = Options::default();
     inferno.title = clean::text(&options.title);
     inferno.subtitle = Some(subtitle.to_owned());
@@ -190,7 +191,7 @@ fn draw(
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
 /// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
 /// where work waited. Names shade it a little, so that neighbours can be told apart.
-fn color(name: &str, kind: Kind) -> Color {
+pub(super) fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {
         Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
@@ -258,7 +259,7 @@ fn idle_subtitle(profile: &Profile) -> String {
     text
 }
 
-fn human(nanos: u64) -> String {
+pub(super) fn human(nanos: u64) -> String {
     match nanos {
         0..1_000 => format!("{nanos} ns"),
         1_000..1_000_000 => format!("{:.3} us", nanos as f64 / 1e3),

@@ -28,9 +28,9 @@ use crate::record::{
 /// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
 /// its last launch was complete.
 const FLUSHES: u64 = 2;
-/// Destroyed graphs and their nodes that are kept all the same, for kernels that run longer: 3 and 4 MiB.
-const KEPT_GRAPHS: usize = 1 << 14;
-const KEPT_NODES: usize = 1 << 18;
+/// Destroyed graphs and their nodes that are kept all the same, for kernels that run longer: 1 MiB each.
+const KEPT_GRAPHS: usize = 1 << 12;
+const KEPT_NODES: usize = 1 << 16;
 /// The same for what instantiations did before they were updated.
 const KEPT_PASTS: usize = 1 << 10;
 

@@ -14,6 +14,7 @@ mod kind;
 mod lines;
 mod link;
 mod model;
+mod names;
 mod nsys;
 mod open;
 mod rocprof;
@@ -27,6 +28,7 @@ pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
 };
+pub use names::Names;
 pub use open::{Kind, Opened, Options, open};
 pub use rows::{Collect, Linked, rows};
 pub use text::Text;

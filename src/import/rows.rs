@@ -10,7 +10,7 @@
 use super::link::{self, CallRecord, OpRecord};
 use super::model::*;
 use super::stack::{Interval, Stacks};
-use super::{Kind, Opened, Options, Seen, Text};
+use super::{Kind, Names, Opened, Options, Seen, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
@@ -41,6 +41,10 @@ pub struct Linked {
     pub early: u64,
     /// Launches without an operation.
     pub pending: u64,
+    /// Records of waits for an event, a stream or a device.
+    pub syncs: u64,
+    /// Calls that wait, or make a stream wait.
+    pub waits: u64,
     /// What was added to all times, so that none is below 1.
     pub offset: i64,
     /// The first id of a call, and the start of the first operation with a launch.
@@ -79,36 +83,19 @@ fn recording(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) 
     })
 }
 
-/// Numbers for texts.
-#[derive(Debug, Default)]
-struct Table {
-    texts: Vec<Box<str>>,
-    numbers: IdMap<Box<[u8]>, u32>,
-}
-
-impl Table {
-    fn number(&mut self, text: Text<'_>) -> u32 {
-        if let Some(&number) = self.numbers.get(text.raw()) {
-            return number;
-        }
-        let number = self.texts.len() as u32;
-        self.texts.push(text.decode().into());
-        self.numbers.insert(text.raw().into(), number);
-        number
-    }
-}
-
 /// A [`Sink`] that keeps what rows are made of.
 #[derive(Debug, Default)]
 pub struct Collect {
-    kernels: Table,
-    labels: Table,
-    ids: Table,
+    kernels: Names,
+    labels: Names,
+    ids: Names,
     processes: IdMap<(u8, i64), u32>,
     threads: IdMap<(u32, (u8, i64)), u32>,
     /// Process, number where it has one, and name of each thread.
     thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     ops: Vec<OpRecord>,
+    syncs: u64,
+    waits: u64,
     calls: Vec<CallRecord>,
     intervals: Vec<Vec<Interval>>,
 }
@@ -127,6 +114,7 @@ impl Sink for Collect {
             Event::Python(frame) => {
                 self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, 0);
             }
+            Event::Sync(_) => self.syncs += 1,
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread(named.process, named.thread);
                 self.thread_facts[thread as usize].2 = named.name.decode().into();
@@ -180,6 +168,8 @@ impl Collect {
         let (process, thread) = (self.process(call.process), self.thread(call.process, call.thread));
         let number = self.calls.len() as u32;
         let label = self.labels.number(call.name);
+        let name = call.name.decode();
+        self.waits += u64::from(name.contains("Synchronize") || name.contains("WaitEvent"));
         self.calls.push(CallRecord {
             start: call.start,
             end: call.end,
@@ -188,7 +178,7 @@ impl Collect {
             thread,
             stack: u32::MAX,
             ops: 0,
-            launches: is_launch(&call.name.decode()),
+            launches: is_launch(&name),
         });
         let (start, end) = (call.start, call.end);
         self.intervals[thread as usize].push(Interval { start, end, label, rank: 3, call: Some(number) });
@@ -234,6 +224,7 @@ impl Collect {
     /// Links, and calls `each` with all rows.
     pub fn finish(mut self, each: &mut dyn FnMut(&Row<'_>)) -> Linked {
         let mut linked = link::all(&mut self.ops, &mut self.calls);
+        (linked.syncs, linked.waits) = (self.syncs, self.waits);
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         let mut stacks = Stacks::default();
@@ -247,10 +238,10 @@ impl Collect {
     }
 
     fn name_rows(&self, each: &mut dyn FnMut(&Row<'_>)) {
-        for (id, text) in (0..).zip(&self.kernels.texts) {
+        for (id, text) in (0..).zip(self.kernels.texts()) {
             each(&Row::Name { id: NameId(id), text });
         }
-        for (id, text) in (0..).zip(&self.labels.texts) {
+        for (id, text) in (0..).zip(self.labels.texts()) {
             each(&Row::Label { id: LabelId(id), text });
         }
     }

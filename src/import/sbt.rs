@@ -12,7 +12,7 @@
 use std::io::Read;
 
 use super::model::*;
-use super::{Id, Seen, Text};
+use super::{Seen, Text};
 use crate::error::{Error, ErrorKind, Result};
 
 const HEADER: usize = 72;
@@ -74,80 +74,99 @@ fn events(
     at.section(4)?;
     let mut time = at.varint()?;
     for _ in 0..count {
+        let record = Record::read(&mut at, time, strings)?;
+        time = record.time;
+        seen.events += 1;
+        sink.event(&record.event());
+    }
+    Ok(())
+}
+
+/// An event as it stands in the file.
+struct Record<'a> {
+    kind: u8,
+    time: u64,
+    duration: u64,
+    device: u32,
+    stream: u32,
+    /// 0 where it has none.
+    correlation: u64,
+    name: Text<'a>,
+    /// Grid, block, shared memory, registers.
+    kernel: [u32; 8],
+    bytes: u64,
+}
+
+impl<'a> Record<'a> {
+    /// Reads the one that follows another at `before`.
+    fn read(at: &mut Cursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.byte()?, at.byte()?);
         // Unsorted times wrap around.
-        time = time.wrapping_add(at.varint()?);
+        let time = before.wrapping_add(at.varint()?);
         let duration = if flags & 1 != 0 { at.varint()? } else { 0 };
         let [device, stream, correlation, name] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
-        let mut kernel = [0; 8];
+        let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
+        let (device, stream) = (small(device), small(stream));
+        let (mut kernel, mut bytes) = ([0; 8], 0);
         if flags & 2 != 0 {
             for value in &mut kernel {
                 *value = small(at.varint()?);
             }
         }
-        let mut bytes = 0;
         if flags & 4 != 0 {
             at.varint()?;
             at.varint()?;
             bytes = at.varint()?;
         }
         if flags & 8 != 0 {
-            skip_stack(&mut at)?;
+            skip_stack(at)?;
         }
-        seen.events += 1;
-        let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
-        let (start, end) = (time as i64, (time as i64).saturating_add(duration as i64));
-        let op = |kind| {
-            let [a, b, c, d, e, f, shared, registers] = kernel;
-            Event::Op(Op {
-                kind,
-                name,
-                start,
-                end,
-                device: Some(small(device)),
-                stream: Some(small(stream)),
-                correlation: Some(correlation).filter(|&id| id != 0),
-                bytes,
-                grid: [a, b, c],
-                block: [d, e, f],
-                registers,
-                shared,
-                ..Op::default()
-            })
-        };
-        sink.event(&match kind {
-            1 => Event::Call(Call {
-                name,
-                start,
-                end,
-                thread: Id::None,
-                correlation: Some(correlation).filter(|&id| id != 0),
-                ..Call::default()
-            }),
-            2 => op(OpKind::Kernel),
-            3 => named(op(OpKind::Copy), "HtoD"),
-            4 => named(op(OpKind::Copy), "DtoH"),
-            5 => named(op(OpKind::Copy), "DtoD"),
-            6 => op(OpKind::Set),
-            7 | 8 | 10 => Event::Sync(Sync {
-                name,
-                start,
-                end,
-                device: Some(small(device)),
-                stream: Some(small(stream)),
-                correlation: Some(correlation).filter(|&id| id != 0),
-            }),
-            _ => Event::Other,
-        });
+        Ok(Self { kind, time, duration, device, stream, correlation, name, kernel, bytes })
     }
-    Ok(())
-}
 
-/// The format has the direction in the type, and any name.
-fn named<'a>(event: Event<'a>, name: &'a str) -> Event<'a> {
-    match event {
-        Event::Op(op) => Event::Op(Op { name: Text::from(name), ..op }),
-        other => other,
+    /// The format has a copy's direction in the type, and any name.
+    fn event(&self) -> Event<'a> {
+        let (name, (start, end)) = (self.name, self.times());
+        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.id());
+        match self.kind {
+            1 => Event::Call(Call { name, start, end, correlation, ..Call::default() }),
+            2 => self.op(OpKind::Kernel, name),
+            3 => self.op(OpKind::Copy, Text::from("HtoD")),
+            4 => self.op(OpKind::Copy, Text::from("DtoH")),
+            5 => self.op(OpKind::Copy, Text::from("DtoD")),
+            6 => self.op(OpKind::Set, name),
+            7 | 8 | 10 => Event::Sync(Sync { name, start, end, device, stream, correlation }),
+            _ => Event::Other,
+        }
+    }
+
+    fn op(&self, kind: OpKind, name: Text<'a>) -> Event<'a> {
+        let (start, end) = self.times();
+        let [x, y, z, a, b, c, shared, registers] = self.kernel;
+        Event::Op(Op {
+            kind,
+            name,
+            start,
+            end,
+            device: Some(self.device),
+            stream: Some(self.stream),
+            correlation: self.id(),
+            bytes: self.bytes,
+            grid: [x, y, z],
+            block: [a, b, c],
+            registers,
+            shared,
+            ..Op::default()
+        })
+    }
+
+    fn times(&self) -> (i64, i64) {
+        let start = self.time as i64;
+        (start, start.saturating_add(self.duration as i64))
+    }
+
+    fn id(&self) -> Option<u64> {
+        Some(self.correlation).filter(|&id| id != 0)
     }
 }
 

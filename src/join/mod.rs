@@ -5,15 +5,17 @@
 //! call and the driver call inside it). Nothing here grows with the number of launches:
 //!
 //! ```text
-//! launch row --> window, by id --displaced--> matched: forgotten
-//!                  ^                          else: waiting --full--> pending
-//!                  |                                  ^
-//! activity row ----+----------------------------------+--not found--> orphans --full--> a reason
+//! launch row --> window, by id --displaced--> matched:    forgotten
+//!                  ^                          of a graph: running --flushed--> forgotten
+//!                  |                          else:       waiting --full-----> pending
+//!                  |                                         ^
+//! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
 //! A launch is therefore found until an id is in use that is [`Limits::recent`] higher; one that still
-//! lacks an activity then, or belongs to a graph, for [`Limits::waiting`] more of its kind. What is given
-//! up has a [`Missing`] reason and a count, and the counts of [`Tally`] always add up.
+//! lacks an activity then, for [`Limits::waiting`] more of its kind. One of a graph, which may have more
+//! activities for as long as the graph runs, is forgotten when it had none between two flushes of the tracer
+//! ([`Join::flushed`]) and thousands of its kind came since. What is given up has a [`Missing`] reason and a count, and the counts of [`Tally`] always add up.
 //!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 
@@ -33,24 +35,27 @@ use crate::record::{Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, 
 use orphans::{Chain, Orphans};
 use window::{Entry, Found, Progress, Window};
 
-/// How much a [`Join`] remembers. The defaults cost up to 37 MiB, when all of it is full, which
-/// takes half a million launches that wait.
+/// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
+/// million launches that wait, and a quarter of a million of graphs between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Ids that are found directly, counted back from the highest one; rounded up to a power of two.
     /// Default: 262,144, or half as many launches where each has two ids.
     pub recent: usize,
-    /// Launches without an activity, or of graphs, in one generation of those that wait beyond; two of
-    /// these are kept. Default: 229,376, which fills a table of 2^18 buckets to the brim: more than forty
-    /// threads have whose buffers of 10,000 records the tracer has not filled yet.
+    /// Launches without an activity in one generation of those that wait beyond; two of these are kept.
+    /// Default: 229,376, which fills a table of 2^18 buckets to the brim: more than forty threads have whose
+    /// buffers of 10,000 records the tracer has not filled yet.
     pub waiting: usize,
+    /// The same for launches that had an activity and may have more, unless a flush shows that they are
+    /// over. Default: 114,688.
+    pub running: usize,
     /// Activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { recent: 1 << 18, waiting: 7 << 15, orphans: 1 << 16 }
+        Self { recent: 1 << 18, waiting: 7 << 15, running: 7 << 14, orphans: 1 << 16 }
     }
 }
 
@@ -73,7 +78,7 @@ impl Join {
     /// A join that has seen nothing.
     pub fn new(limits: Limits) -> Self {
         Self {
-            window: Window::new(limits.recent, limits.waiting),
+            window: Window::new(limits.recent, limits.waiting, limits.running),
             orphans: Orphans::new(limits.orphans),
             order: Order::default(),
             tally: Tally::default(),
@@ -134,6 +139,16 @@ impl Join {
                 retire(tally, id, launched, progress, sink);
             }
         });
+    }
+
+    /// The tracer was flushed, and what it handed over was pushed.
+    pub fn flushed(&mut self) {
+        self.window.flushed();
+    }
+
+    /// Whether so many launches of graphs may have more activities that a flush should come soon.
+    pub fn wants_flush(&self) -> bool {
+        self.window.wants_flush()
     }
 
     /// The counts so far.
@@ -226,6 +241,7 @@ fn deliver(
     let outside = launched.context == ContextId::OUTSIDE;
     if *progress == Progress::Waiting && !outside {
         tally.launches.matched += 1;
+        tally.launches.graphs += u64::from(activity.graph != GraphId(0));
     }
     progress.advance(activity);
     if outside {

@@ -18,6 +18,8 @@ pub struct Launches {
     pub seen: u64,
     /// Had at least one activity.
     pub matched: u64,
+    /// Of these: launched a graph.
+    pub graphs: u64,
     /// Were given up without one.
     pub pending: u64,
     /// Were made while no window was open, with or without an activity.

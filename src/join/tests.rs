@@ -65,7 +65,7 @@ fn check(seen: &Seen, tally: &Tally) {
 
 /// One page of 64 ids, and little beside.
 fn small() -> Limits {
-    Limits { recent: 64, waiting: 2, orphans: 3 }
+    Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
 
 const OUTSIDE: u32 = ContextId::OUTSIDE.0;
@@ -398,7 +398,7 @@ fn in_any_order_the_pairs_are_those_of_the_oracle() {
 
 #[test]
 fn a_small_window_is_as_exact_as_long_as_rows_come_roughly_in_order() {
-    let limits = Limits { recent: 512, waiting: 2000, orphans: 400 };
+    let limits = Limits { recent: 512, waiting: 2000, running: 2000, orphans: 400 };
     for seed in 1..10 {
         let mut chance = Chance::new(seed);
         let (mut rows, truth) = play(&mut chance, u32::MAX - 5_000, 10_000);
@@ -425,15 +425,15 @@ fn hostile_rows_never_break_the_sums() {
             });
         }
         let limit = |chance: &mut Chance| chance.below(6) as usize;
-        let limits =
-            Limits { recent: limit(&mut chance), waiting: limit(&mut chance), orphans: limit(&mut chance) };
-        run(limits, &rows);
+        let [recent, waiting, running, orphans] = std::array::from_fn(|_| limit(&mut chance));
+        run(Limits { recent, waiting, running, orphans }, &rows);
     }
 }
 
 #[test]
 fn memory_stays_the_same_however_many_launches_come() {
-    let (mut join, mut seen) = (Join::new(Limits { recent: 1000, waiting: 1000, orphans: 100 }), Nobody);
+    let limits = Limits { recent: 1000, waiting: 1000, running: 1000, orphans: 100 };
+    let (mut join, mut seen) = (Join::new(limits), Nobody);
     let mut at_one = 0;
     for id in 0..200_000_u32 {
         join.push_launch(&launch(id, 11), &mut seen);
@@ -449,13 +449,74 @@ fn memory_stays_the_same_however_many_launches_come() {
 }
 
 #[test]
-fn a_join_that_is_full_of_everything_holds_37_mib() {
+fn a_join_that_is_full_of_everything_holds_45_mib() {
     let mut join = Join::default();
     for id in 0..1_200_000_u32 {
         join.push_launch(&launch(id, 11), &mut Nobody);
         join.push_activity(&kernel(id + (1 << 30), 1, 2), &mut Nobody);
     }
-    assert!(join.heap_bytes() <= 37 << 20, "{} bytes", join.heap_bytes());
+    let without_graphs = join.heap_bytes();
+    assert!(without_graphs <= 37 << 20, "{without_graphs} bytes");
+    for id in 1_200_000..2_400_000 {
+        join.push_launch(&launch(id, 11), &mut Nobody);
+        join.push_activity(&node(id, 1), &mut Nobody);
+    }
+    assert!(join.heap_bytes() <= 45 << 20, "{} bytes", join.heap_bytes());
+}
+
+#[test]
+fn launches_of_graphs_are_forgotten_after_a_flush_and_leave_no_more_than_other_launches() {
+    let mut join = Join::default();
+    let mut held = |ids: std::ops::Range<u32>| {
+        for id in ids {
+            join.push_launch(&launch(id, 11), &mut Nobody);
+            join.push_activity(&node(id, 1), &mut Nobody);
+            if join.wants_flush() || id % 20_000 == 0 {
+                join.flushed();
+            }
+        }
+        join.heap_bytes()
+    };
+    let (few, many) = (held(0..400_000), held(400_000..4_000_000));
+    // 262,144 ids at 24 bytes, and two tables of 2^14 buckets at 33.
+    assert!(few < (6 << 20) + (2 << 20), "{few}");
+    assert_eq!(many, few);
+}
+
+#[test]
+fn a_graph_that_runs_is_found_as_long_as_its_kernels_come() {
+    let (mut join, mut seen) = (Join::new(Limits { recent: 64, ..Limits::default() }), Seen::default());
+    let mut next = 2;
+    let mut others = |join: &mut Join, seen: &mut Seen| {
+        for id in next..next + 30_000 {
+            join.push_launch(&launch(id, 20), seen);
+            join.push_activity(&node(id, 100), seen);
+        }
+        next += 30_000;
+        join.flushed();
+    };
+    join.push_launch(&launch(1, 11), &mut seen);
+    // A launch without an activity may wait for its first for as long.
+    for at in 50..60 {
+        others(&mut join, &mut seen);
+        join.push_activity(&node(1, at), &mut seen);
+        assert_eq!(seen.summary().last(), Some(&(at, Ok(11))));
+    }
+    for _ in 0..2 {
+        others(&mut join, &mut seen);
+    }
+    join.push_activity(&node(1, 60), &mut seen);
+    join.finish(&mut seen);
+    assert_eq!(
+        seen.summary().last(),
+        Some(&(60, Err(Missing::NoStack))),
+        "two flushes brought nothing of it"
+    );
+}
+
+/// A node of a graph.
+fn node(id: u32, start: u64) -> Activity {
+    Activity { graph: GraphId(3), ..kernel(id, start, start + 1) }
 }
 
 struct Nobody;

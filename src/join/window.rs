@@ -8,9 +8,10 @@
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A page is displaced by one with a higher number. What is finished by then is forgotten; what still
-//! waits moves to a hash map in two generations, and so does whatever comes with an id that is too old for
-//! its page. A lookup of a recent id thus costs two loads, and those of neighbours share a cache line.
+//! A page is displaced by one with a higher number. What is finished by then is forgotten. What still waits
+//! moves to a hash map in two generations, and so does whatever comes with an id that is too old for its
+//! page; launches that had an activity and may have more (those of graphs) move to another. A lookup of a
+//! recent id thus costs two loads, and those of neighbours share a cache line.
 //!
 //! It counts nothing and knows no sink: what it forgets it hands to the caller's closure.
 
@@ -68,13 +69,16 @@ pub(super) enum Found<'a> {
 #[derive(Debug)]
 pub(super) struct Window {
     recent: Recent,
-    waiting: Waiting,
+    /// Launches without an activity, activities without a launch, and the aliases of both.
+    waiting: Older,
+    /// Launches that had an activity, and their aliases.
+    running: Older,
 }
 
 impl Window {
-    /// A window for `recent` ids and two generations of `waiting` entries.
-    pub(super) fn new(recent: usize, waiting: usize) -> Self {
-        Self { recent: Recent::new(recent), waiting: Waiting::new(waiting) }
+    /// A window for `recent` ids, and for two generations each of what waits and of what runs.
+    pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
+        Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
     }
 
     /// Puts `entry` under `id` and returns what stood there before: orphans, or (ids wrapped, or the data
@@ -96,13 +100,14 @@ impl Window {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// What `id` stands for. An alias is followed once.
+    /// What `id` stands for, of which there is an activity. An alias is followed once.
     pub(super) fn find(&mut self, id: CorrelationId) -> Found<'_> {
         let target = match self.get(id) {
             Some(Entry::Alias(target)) => *target,
             Some(_) => id,
             None => return Found::Nothing(id),
         };
+        self.note_running(id, target);
         match self.get_mut(target) {
             Some(Entry::Launch(launched, progress)) => Found::Launch(launched, progress),
             Some(Entry::Orphans(chain)) => Found::Orphans(target, chain),
@@ -115,8 +120,19 @@ impl Window {
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut Entry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
-            None => self.waiting.get_mut(id),
+            None => self.waiting.get_mut(id).or_else(|| self.running.get_mut(id)),
         }
+    }
+
+    /// All that was complete has been handed over: launches that run and had no activity for a while are
+    /// forgotten, unless they are few.
+    pub(super) fn flushed(&mut self) {
+        self.running.flushed();
+    }
+
+    /// Whether so many launches may still have activities that a flush should come soon.
+    pub(super) fn wants_flush(&self) -> bool {
+        self.running.young.len() >= 2 * KEPT_RUNNING
     }
 
     /// Replaces the orphans of `id` by what `shorten` leaves of them. False: there are none. Where ids have
@@ -129,7 +145,7 @@ impl Window {
         if let Some(Entry::Orphans(chain)) = self.waiting.get_mut(id) {
             match shorten(*chain) {
                 Some(rest) => *chain = rest,
-                None => self.waiting.remove(id),
+                None => drop(self.waiting.take(id)),
             }
             return true;
         }
@@ -146,17 +162,56 @@ impl Window {
     /// Forgets everything, oldest first as far as that is known.
     pub(super) fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
         self.waiting.clear(forget);
+        self.running.clear(forget);
         self.recent.clear(forget);
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.recent.heap_bytes() + self.waiting.heap_bytes()
+        self.recent.heap_bytes() + self.waiting.heap_bytes() + self.running.heap_bytes()
     }
 
     fn get(&self, id: CorrelationId) -> Option<&Entry> {
         match self.recent.page_of(id) {
             Some(page) => page.entries[offset(id)].as_ref(),
-            None => self.waiting.get(id),
+            None => self.waiting.get(id).or_else(|| self.running.get(id)),
+        }
+    }
+
+    /// Where a launch with an activity is no longer recent, it and the alias it is known by go to those
+    /// that run, as the youngest.
+    fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
+        if self.recent.page_of(launch).is_some() {
+            return;
+        }
+        let is_launch = |entry: &Entry| matches!(entry, Entry::Launch(..));
+        if !self.waiting.get(launch).or_else(|| self.running.get(launch)).is_some_and(is_launch) {
+            return;
+        }
+        self.move_to_running(launch);
+        if id != launch && self.recent.page_of(id).is_none() {
+            self.move_to_running(id);
+        }
+    }
+
+    /// Makes the entry of `id` the youngest of those that run. What is displaced there had an activity.
+    fn move_to_running(&mut self, id: CorrelationId) {
+        let ran = self.running.take(id);
+        if let Some(entry) = self.waiting.take(id).or(ran) {
+            self.running.insert(id, entry, &mut |_, _| {});
+        }
+    }
+
+    /// Puts an entry that is no longer recent where it goes.
+    fn keep_older(
+        &mut self,
+        runs: bool,
+        id: CorrelationId,
+        entry: Entry,
+        forget: &mut impl FnMut(CorrelationId, Entry),
+    ) {
+        let older = if runs { &mut self.running } else { &mut self.waiting };
+        if let Some(shadowed) = older.insert(id, entry, forget) {
+            forget(id, shadowed);
         }
     }
 
@@ -168,12 +223,12 @@ impl Window {
             let Some((id, entry)) = self.recent.leave(id, at) else { continue };
             match entry {
                 Entry::Launch(_, Progress::Matched) => forget(id, entry),
-                Entry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
-                _ => {
-                    if let Some(shadowed) = self.waiting.insert(id, entry, forget) {
-                        forget(id, shadowed);
-                    }
+                Entry::Launch(_, Progress::Graph) => self.keep_older(true, id, entry, forget),
+                Entry::Alias(launch) if self.running.get(launch).is_some() => {
+                    self.keep_older(true, id, entry, forget);
                 }
+                Entry::Alias(launch) if self.get(launch).or(self.waiting.get(launch)).is_none() => {}
+                _ => self.keep_older(false, id, entry, forget),
             }
         }
     }
@@ -277,16 +332,19 @@ impl Recent {
 
 type Map = IdMap<CorrelationId, Entry>;
 
+/// Launches in a generation that are kept whatever was flushed since: they fill a table of 2^13 buckets.
+const KEPT_RUNNING: usize = 7 << 10;
+
 /// Entries by age, roughly: a whole map at a time grows old, so that the tables stay as large as they once
 /// became.
 #[derive(Debug)]
-struct Waiting {
+struct Older {
     young: Map,
     old: Map,
     room: usize,
 }
 
-impl Waiting {
+impl Older {
     fn new(room: usize) -> Self {
         Self { young: Map::default(), old: Map::default(), room: room.max(1) }
     }
@@ -299,10 +357,8 @@ impl Waiting {
         self.young.get_mut(&id).or_else(|| self.old.get_mut(&id))
     }
 
-    fn remove(&mut self, id: CorrelationId) {
-        if self.young.remove(&id).is_none() {
-            self.old.remove(&id);
-        }
+    fn take(&mut self, id: CorrelationId) -> Option<Entry> {
+        self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
     /// As [`Window::insert`].
@@ -316,10 +372,27 @@ impl Waiting {
             return Some(std::mem::replace(there, entry));
         }
         if self.young.len() >= self.room {
-            std::mem::swap(&mut self.young, &mut self.old);
-            self.young.drain().for_each(|(id, entry)| forget(id, entry));
+            self.grow_old(forget);
         }
         self.young.insert(id, entry)
+    }
+
+    /// Forgets the old and has the young grow old, if these are many. So what is forgotten has seen a whole
+    /// flush since it last had an activity.
+    fn flushed(&mut self) {
+        if self.young.len() < KEPT_RUNNING {
+            return;
+        }
+        self.grow_old(&mut |_, _| {});
+        // What a burst has left is given back.
+        if self.young.capacity() > 4 * KEPT_RUNNING {
+            self.young = Map::default();
+        }
+    }
+
+    fn grow_old(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
+        std::mem::swap(&mut self.young, &mut self.old);
+        self.young.drain().for_each(|(id, entry)| forget(id, entry));
     }
 
     fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {

@@ -144,7 +144,7 @@ impl Collector {
 
 /// Bytes that gpuflame holds: mapped and on the heap.
 pub(super) fn bytes_held() -> usize {
-    capture::held() + unwind::bytes_held() + cupti::bytes_held() + heap::held()
+    unwind::bytes_held() + cupti::bytes_held() + heap::held()
 }
 
 /// The most bytes it held whenever the collector looked, which is before it reads what waits for it.

@@ -36,6 +36,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     lines.extend(top(profile));
     lines.extend(host(profile, pipeline.memory()));
     lines.push(cost(capture::cost(), held));
+    lines.extend(graph_cost(tally.launches.graphs));
     lines.extend(verified(capture::verified()));
     lines.extend(
         report.renamed.iter().map(|rename| {
@@ -195,11 +196,21 @@ fn verified(verified: Verified) -> Option<String> {
     })
 }
 
-fn cost(cost: Cost, held: usize) -> String {
-    let each = match cost.median {
+/// What a launch of a graph cost the application, if there were any: it does not follow the number of nodes.
+fn graph_cost(launches: u64) -> Option<String> {
+    let each = median(capture::graph_cost(launches));
+    (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))
+}
+
+fn median(cost: Cost) -> String {
+    match cost.median {
         Some(median) => format!("{median} ns a call (median of {} timed)", cost.timed),
         None => "not measured".to_owned(),
-    };
+    }
+}
+
+fn cost(cost: Cost, held: usize) -> String {
+    let each = median(cost);
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let most = mib(held.max(collector::most_held()));
     format!("own cost: {each}, {} calls, {:.1} MiB held, {most:.1} at most", cost.calls, mib(held))

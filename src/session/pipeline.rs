@@ -116,6 +116,8 @@ impl Pipeline {
     /// meanwhile is left. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api, all: bool) -> bool {
         self.refresh_modules();
+        // Copies of large graphs may fill the log without a launch or a record.
+        capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_beside(|row| self.rows.push(row));
         let most = if all { ALL_STEPS } else { MOST_STEPS };
         (0..most).take_while(|_| self.step(api)).count() > 0
@@ -135,7 +137,8 @@ impl Pipeline {
     /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
     /// keeps a buffer for each thread, of some 10,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
-        self.rows.join.tally().launches.open() > 4 * MANY_OPEN || self.rows.graphs.wants_flush()
+        let Rows { join, graphs, .. } = &self.rows;
+        join.tally().launches.open() > 4 * MANY_OPEN || join.wants_flush() || graphs.wants_flush()
     }
 
     fn read_launches(&mut self) -> bool {
@@ -173,12 +176,13 @@ impl Pipeline {
         self.finish_flush();
     }
 
-    /// Has graphs forgotten when all buffers have been read that there were after a flush.
+    /// Has graphs and their launches forgotten when all buffers have been read that there were after a flush.
     fn finish_flush(&mut self) {
         if self.flushed_at.is_some_and(|last| self.buffers_read >= last) {
             self.flushed_at = None;
             capture::drain_graphs(|row| self.rows.push(row));
             self.rows.graphs.flushed();
+            self.rows.join.flushed();
         }
     }
 

@@ -3,11 +3,12 @@
 //! Two of its calls are safe inside a callback, even while another thread sits in a `dlopen`:
 //! `_dl_find_object` (glibc 2.35 and newer) and `dl_iterate_phdr`. `dladdr`, `dlsym` and `dlopen` are
 //! not: they wait for the loader's big lock. So the first is looked up by [`prepare`], at load time, and
-//! where it is missing the second does its work.
+//! where it is missing a copy of what the second shows does its work (see `objects`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use super::objects::{self, Unsure};
 use super::watch;
 use crate::record::ModuleEpoch;
 
@@ -31,6 +32,11 @@ impl Counts {
     /// Objects unloaded so far, modulo 2^32.
     pub(crate) fn unloads(self) -> u32 {
         self.0 as u32
+    }
+
+    /// Both in one word.
+    pub(crate) fn as_word(self) -> u64 {
+        self.0
     }
 }
 
@@ -121,12 +127,22 @@ struct LinkMap {
 
 /// `_dl_find_object`, or null where libc has none.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// Set by a test that is to run as if it were not there.
+static IS_WITHOUT: AtomicBool = AtomicBool::new(false);
+
+/// From now on as with a glibc before 2.35.
+pub(crate) fn do_without_find_object() {
+    IS_WITHOUT.store(true, Ordering::Relaxed);
+    FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
+}
 
 /// Looks up what may not be looked up inside a callback. Call it when the library is loaded.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    FIND_OBJECT.store(find, Ordering::Relaxed);
+    if !IS_WITHOUT.load(Ordering::Relaxed) {
+        FIND_OBJECT.store(find, Ordering::Relaxed);
+    }
     if let Some((global, bytes)) = loader_data() {
         visit(|object| {
             // SAFETY: the loader says that its variable is so long; it is aligned for the pointers in it.
@@ -181,10 +197,43 @@ pub(crate) struct Object {
 }
 
 impl Object {
+    /// No object: it holds no address.
+    pub(super) const NONE: Self = Self {
+        start: 0,
+        end: 0,
+        bias: 0,
+        name: std::ptr::null(),
+        headers: std::ptr::null(),
+        header_count: 0,
+        counts: Counts(0),
+    };
+
+    /// All but the loader's counts, as words that threads can hand each other.
+    pub(super) fn to_words(self) -> [u64; 6] {
+        let (name, headers) = (self.name.expose_provenance(), self.headers.expose_provenance());
+        [self.start, self.end, self.bias, name as u64, headers as u64, self.header_count as u64]
+    }
+
+    /// The object of which [`to_words`](Self::to_words) made these.
+    pub(super) fn from_words([start, end, bias, name, headers, header_count]: [u64; 6]) -> Self {
+        Self {
+            start,
+            end,
+            bias,
+            name: std::ptr::with_exposed_provenance(name as usize),
+            headers: std::ptr::with_exposed_provenance(headers as usize),
+            header_count: header_count as usize,
+            counts: Counts::default(),
+        }
+    }
+
     /// The object that holds `address`, if any. Safe inside a callback.
     pub(crate) fn holding(address: u64) -> Option<Self> {
         let find = FIND_OBJECT.load(Ordering::Relaxed);
-        if find.is_null() { Self::holding_by_visit(address) } else { Self::holding_by_call(find, address) }
+        if !find.is_null() {
+            return Self::holding_by_call(find, address);
+        }
+        objects::holding(address).unwrap_or_else(|Unsure| Self::holding_by_visit(address))
     }
 
     fn holding_by_call(find: *mut c_void, address: u64) -> Option<Self> {

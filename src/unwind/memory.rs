@@ -1,7 +1,9 @@
 //! Memory that comes straight from the kernel.
 //!
-//! The callback runs inside somebody's program, perhaps inside somebody's allocator, so nothing on its
-//! path may call `malloc`. What a thread or the process needs for good is mapped here, zeroed, once.
+//! The callback runs inside somebody's program, as often as not inside somebody's allocator (a malloc that
+//! launches a kernel is a real thing), so nothing on its path may call `malloc`. What `unwind` and `capture`
+//! need for a thread or for the process is mapped here, zeroed. Every byte is counted, and the ledger prints
+//! the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +61,9 @@ pub(crate) fn word_if_mapped(address: u64) -> Option<u64> {
     // SAFETY: the kernel writes at most eight bytes to `word`, and checks the other address itself.
     let read = unsafe {
         let this = libc::syscall(libc::SYS_getpid);
-        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, 1, &raw const remote, 1, 0)
+        // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
+        let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
     };
     // SAFETY: as above. The host must find errno as it left it.
     unsafe { errno.write(before) };

@@ -23,11 +23,16 @@ use std::ops::Range;
 
 use crate::record::{ContextFlags, Frame};
 
+// Some of these three serves only rules of our own: framehop finds objects by itself.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod loader;
-mod memory;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) mod memory;
 mod modules;
 mod notes;
+mod objects;
 pub mod tls;
 mod verify;
 mod watch;
@@ -54,6 +59,12 @@ pub const MAX_FRAMES: usize = 1024;
 pub fn prepare() {
     loader::prepare();
     bounds::prepare();
+}
+
+/// From now on finds objects as with a glibc before 2.35, whatever is installed. For tests.
+#[doc(hidden)]
+pub fn as_on_older_glibc() {
+    loader::do_without_find_object();
 }
 
 /// Asks the loader whether objects were loaded or unloaded, about 12 ns, and says whether that was so

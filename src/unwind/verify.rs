@@ -1,7 +1,7 @@
 //! Takes a stack once more, by the plain walk and by libgcc, to see whether all three agree.
 //!
 //! For whoever wants proof on a program of their own (`GPUFLAME_VERIFY`), and for bug reports. It costs some
-//! 10 us a stack; libgcc may take the loader's lock and allocate.
+//! 20 us a stack; libgcc may take the loader's lock and allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;

@@ -249,7 +249,7 @@ struct OnSimulated {
     /// By situation and depth: with one thread, and with two.
     callbacks: Vec<(Situation, usize, [Figure; 2])>,
     beyond_capture: f64,
-    process: f64,
+    process: process::Took,
 }
 
 impl OnSimulated {
@@ -403,7 +403,8 @@ fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, alloca
     lines.push(format!("two_threads_worst {worst:.2} x"));
     lines.push(format!("callback_beyond_capture {:.1} ns", simulated.beyond_capture));
     lines.push(format!("callback_allocations {allocations} n"));
-    lines.push(format!("process_added {:.0} ns/launch", simulated.process));
+    lines.push(format!("process_added {:.0} ns/launch", simulated.process.wall));
+    lines.push(format!("process_added_on_all_processors {:.0} ns/launch", simulated.process.processors));
     lines
 }
 

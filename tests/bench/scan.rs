@@ -1,9 +1,9 @@
 //! How fast a large trace is read: `cargo bench --bench scan` (it needs half a gigabyte of disk, and for
 //! the comparison 4 GB of memory; `-- --no-serde` leaves that out).
 //!
-//! Each reader runs in this process on the same file, one after the other and in several rounds, so that
-//! the ratios hold on a machine that is not quiet. Memory is the peak of the process so far, which is why
-//! those that need little run first.
+//! Each reader runs in this process on the same file, one after the other and in several rounds of which the
+//! best counts, so that the ratios hold on a machine that is not quiet. Memory is the peak of the process
+//! while the reader ran for the first time; those that need little run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -27,7 +27,8 @@ fn main() {
     let plain = folder.join("gpuflame-large-trace.json");
     trace_gen::make(&plain, trace_gen::EVENTS, Some(trace_gen::BYTES));
     let gzip = plain.with_extension("json.gz");
-    if gzip.metadata().map_or(true, |metadata| metadata.len() < 1 << 20) {
+    let made = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    if made(&gzip) < made(&plain) {
         compress(&plain, &gzip);
     }
     println!("{}: {} bytes", plain.display(), plain.metadata().unwrap().len());
@@ -48,31 +49,56 @@ fn main() {
     if !std::env::args().any(|argument| argument == "--no-serde") {
         readers.push(("serde_json::Value", Box::new(|| serde(&plain))));
     }
-    let mut best = vec![f64::MAX; readers.len()];
-    let mut peaks = vec![0; readers.len()];
-    let mut counts = vec![0; readers.len()];
+    let measured = measure(&readers);
+    for ((name, _), Measured { best, processor, peak, count }) in readers.iter().zip(&measured) {
+        let peak = peak / 1024;
+        println!("{name:20} {best:7.3} s   {processor:6.2} s of processor   peak {peak:5} MB   {count}");
+    }
+    let best = |name: &str| {
+        let at = readers.iter().position(|(known, _)| *known == name);
+        at.map_or(f64::NAN, |at| measured[at].best)
+    };
+    for name in ["stats", "extract"] {
+        let [one, two] = ["1 thread", "2 threads"].map(|threads| best(&format!("{name}, {threads}")));
+        let serde = best("serde_json::Value");
+        println!(
+            "{name}: {:.1} times as fast as serde_json::Value, with two threads {:.1}",
+            serde / one,
+            serde / two
+        );
+    }
+    println!("stats of gz: {:.2} times as long as inflating it", best("stats of gz") / best("inflate only"));
+}
+
+struct Measured {
+    /// Seconds.
+    best: f64,
+    /// Seconds that processors worked, all threads together: what others on the machine do not lengthen so much.
+    processor: f64,
+    /// KiB.
+    peak: u64,
+    count: u64,
+}
+
+fn measure(readers: &[Reader<'_>]) -> Vec<Measured> {
+    let nothing = || Measured { best: f64::MAX, processor: f64::MAX, peak: 0, count: 0 };
+    let mut all: Vec<Measured> = readers.iter().map(|_| nothing()).collect();
     for round in 0..ROUNDS {
-        for (at, (name, reader)) in readers.iter().enumerate() {
+        for ((name, reader), measured) in readers.iter().zip(&mut all) {
             if *name == "serde_json::Value" && round > 1 {
                 continue;
             }
-            let begin = Instant::now();
-            counts[at] = reader();
-            best[at] = best[at].min(begin.elapsed().as_secs_f64());
+            forget_peak();
+            let (begin, worked) = (Instant::now(), processor());
+            measured.count = reader();
+            measured.best = measured.best.min(begin.elapsed().as_secs_f64());
+            measured.processor = measured.processor.min(processor() - worked);
             if round == 0 {
-                peaks[at] = peak();
+                measured.peak = peak();
             }
         }
     }
-    for (at, (name, _)) in readers.iter().enumerate() {
-        let ratio = best[best.len() - 1] / best[at];
-        println!(
-            "{name:20} {:7.3} s   {ratio:6.1} x   peak {:5} MB   {}",
-            best[at],
-            peaks[at] / 1024,
-            counts[at]
-        );
-    }
+    all
 }
 
 fn read_only(path: &Path) -> u64 {
@@ -139,7 +165,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// A tenth of the trace.
+/// All of the trace, the most that there can be.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
@@ -172,7 +198,20 @@ fn compress(plain: &Path, gzip: &Path) {
     std::fs::rename(part, gzip).unwrap();
 }
 
-/// The most memory that this process had, in KiB.
+/// Seconds that processors have worked for this process, in steps of 10 ms.
+fn processor() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    ticks as f64 / 100.0
+}
+
+/// Has the kernel count anew what [`peak`] says.
+fn forget_peak() {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+}
+
+/// The most memory that this process had since [`forget_peak`], in KiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

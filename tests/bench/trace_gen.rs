@@ -1,10 +1,10 @@
-//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,201 of them GPU operations and
-//! 352,864 calls.
+//! Makes a large Kineto trace: 1,588,124 events in 531,635,124 bytes, 135,133 of them GPU operations and
+//! 352,659 calls (of the real trace's events).
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` of the folder of traces), or where
-//! there is none of a made-up training step, again and again with times and ids moved on. Both are in
-//! Kineto's own layout. Blanks behind the events make up what is
-//! missing in bytes: the numbers of later events are no longer than those of the first.
+//! there is none of a made-up training step, again and again with times and ids moved on, as far as they get
+//! no longer by it. Both are in Kineto's own layout. Blanks behind the events, of each as many, make up what
+//! is missing in bytes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -35,33 +35,39 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     if bytes.is_some() && path.metadata().is_ok_and(|metadata| Some(metadata.len()) == bytes) {
         return events;
     }
-    let texts = real().unwrap_or_else(made_up);
-    let templates: Vec<Template> = texts.iter().map(|text| Template::new(text)).collect();
+    let templates: Vec<Template> =
+        real().unwrap_or_else(made_up).iter().map(|text| Template::new(text)).collect();
+    let write = |at: u64, line: &mut String| {
+        let count = templates.len() as u64;
+        line.clear();
+        templates[(at % count) as usize].write(at / count, line);
+        line.push_str(if at + 1 == events { "\n" } else { ",\n" });
+    };
+    const HEAD: &str = "{\n  \"schemaVersion\": 1,\n  \"traceEvents\": [\n";
+    const TAIL: &str = "  ],\n  \"traceName\": \"large\"\n}";
+    let mut line = String::new();
+    let natural = (HEAD.len() + TAIL.len()) as u64
+        + (0..events)
+            .map(|at| {
+                write(at, &mut line);
+                line.len() as u64
+            })
+            .sum::<u64>();
+    let bytes = bytes.unwrap_or(natural);
+    let missing = bytes.checked_sub(natural).expect("the events alone are larger than that");
     let part = path.with_extension("part");
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(&part).unwrap());
-    let head = "{\n  \"schemaVersion\": 1,\n  \"traceEvents\": [\n";
-    let mut written = head.len() as u64;
-    out.write_all(head.as_bytes()).unwrap();
-    let mut line = String::new();
+    out.write_all(HEAD.as_bytes()).unwrap();
     for at in 0..events {
-        let (round, template) =
-            (at / templates.len() as u64, &templates[(at % templates.len() as u64) as usize]);
-        line.clear();
-        template.write(round, &mut line);
-        line.push_str(if at + 1 == events { "\n" } else { ",\n" });
-        if let Some(bytes) = bytes {
-            // What is still missing, in even shares.
-            let share = (bytes - 64).saturating_sub(written) / (events - at);
-            line.extend(std::iter::repeat_n(' ', (share as usize).saturating_sub(line.len()).min(16)));
-        }
-        written += line.len() as u64;
+        write(at, &mut line);
+        let blanks = missing * (at + 1) / events - missing * at / events;
+        line.extend(std::iter::repeat_n(' ', blanks as usize));
         out.write_all(line.as_bytes()).unwrap();
     }
-    let tail = "  ],\n  \"traceName\": \"large\"";
-    let missing = bytes.map_or(0, |bytes| bytes.saturating_sub(written + tail.len() as u64 + 2));
-    write!(out, "{tail}{}\n}}", " ".repeat(missing as usize)).unwrap();
+    out.write_all(TAIL.as_bytes()).unwrap();
     out.into_inner().unwrap().sync_all().unwrap();
     std::fs::rename(part, path).unwrap();
+    assert_eq!(path.metadata().unwrap().len(), bytes);
     events
 }
 
@@ -161,9 +167,9 @@ impl Template {
         for (before, number) in &self.pieces {
             line.push_str(before);
             match number {
-                // A little longer than the real trace takes.
+                // Longer than the trace takes, and further apart than its ids reach.
                 Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
-                Some((number, Shift::Id)) => write!(line, "{}", number + round * 10_000_000).unwrap(),
+                Some((number, Shift::Id)) => write!(line, "{}", number + round * 500_000).unwrap(),
                 None => {}
             }
         }

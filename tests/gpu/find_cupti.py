@@ -1,11 +1,24 @@
-"""Prints the path of a libcupti among this Python's packages, where PyTorch and JAX bring one; else nothing."""
+"""Prints the paths of the libcupti files on this machine, one a line, best first: that of the nvcc on PATH, of a
+toolkit, of LD_LIBRARY_PATH, of the system, and those that PyTorch and JAX bring among the packages of this Python."""
 
 import glob
+import os
+import shutil
 import sys
 
-for folder in sys.path:
-    for name in ("nvidia/cu13/lib", "nvidia/cuda_cupti/lib"):
-        found = sorted(glob.glob(f"{folder}/{name}/libcupti.so.*"))
-        if found:
-            print(found[-1])
-            sys.exit()
+nvcc = shutil.which("nvcc")
+toolkits = [os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))] if nvcc else []
+toolkits += [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+toolkits += ["/usr/local/cuda", *sorted(glob.glob("/usr/local/cuda-*"), reverse=True), "/opt/cuda"]
+folders = [f"{toolkit}/{inside}" for toolkit in toolkits
+           for inside in ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")]
+folders += [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+folders += [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
+folders += [f"{folder}/{inside}" for folder in sys.path + sys.argv[1:]
+            for inside in ("nvidia/cu13/lib", "nvidia/cuda_cupti/lib")]
+seen = set()
+for folder in folders:
+    for path in sorted(glob.glob(f"{folder}/libcupti.so.1[0-9]*"), key=len):
+        if os.path.realpath(path) not in seen:
+            seen.add(os.path.realpath(path))
+            print(path)

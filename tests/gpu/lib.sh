@@ -1,6 +1,7 @@
 # What steps share: notes for the report, programs under gpuflame or the probe, each under a limit. Sourced by
 # run.sh before a step, with KIT_HERE (the kit), KIT_ROOT (the repository), KIT_OUT, KIT_STEP (this step's
-# folder), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library or nothing) and KIT_CLI.
+# folder), KIT_LIMIT (its seconds), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library or nothing), KIT_CLI, KIT_PREBUILT
+# and KIT_PYTHON, the same, and KIT_OWN_PYTHON.
 # shellcheck shell=bash
 
 bin=$KIT_OUT/bin
@@ -52,6 +53,12 @@ cost() {
     printf '{"cost": %s, "with": %s, "unit": %s, "values": [%s]}\n' "$(json "$program")" "$(json "$with")" "$(json "$unit")" "${values%, }" >>"$facts"
 }
 
+# runs SENTENCE RC FOLDER: the check that a program ended well; if not, the end of what it said stands beside it.
+runs() {
+    [ "$2" = 0 ] || fact "the last words of: $1" "$(tail -n 5 "$3/stderr" 2>/dev/null | cut -c 1-400)"
+    holds "$1" 0 "$2"
+}
+
 # need PROGRAM: it was built, or the step ends with the reason why not.
 need() {
     [ -x "$bin/$1" ] || [ -f "$bin/$1" ] && return
@@ -60,33 +67,70 @@ need() {
 
 need_gpuflame() { [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: build it with cargo build --release -p gpuflame-capi, or say --gpuflame FILE"; }
 
-# The CUDA libraries that programs shall find: the simulated ones, or what the machine has.
+# Where CUDA's tools lie that are not on PATH.
+for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
+    [ "$KIT_SIMULATED" = 0 ] && [ -n "$folder" ] && [ -d "$folder/bin" ] && PATH=$PATH:$folder/bin
+done
+
+# python_with MODULE: the first Python that has it, since a machine may hold several; nothing where none has.
+python_with() {
+    local module=$1 known=$KIT_OUT/python-with-$1 python
+    if [ ! -f "$known" ]; then
+        : >"$known"
+        for python in "$KIT_PYTHON" python3 python "${VIRTUAL_ENV:-/nowhere}/bin/python" "${CONDA_PREFIX:-/nowhere}/bin/python" \
+            /opt/conda/bin/python /opt/venv/bin/python /usr/local/bin/python3 /usr/bin/python3 /opt/*/bin/python3 /opt/conda/envs/*/bin/python; do
+            command -v "$python" >/dev/null 2>&1 || continue
+            if timeout 30 "$python" -c "import sys; from importlib.util import find_spec; sys.exit(find_spec('$module') is None)" 2>/dev/null; then
+                command -v "$python" >"$known"
+                break
+            fi
+        done
+    fi
+    cat "$known"
+}
+
+# The kit's own scripts.
+python() { timeout -k 5 "$within" "${KIT_OWN_PYTHON:-python3}" "$@"; }
+
+# The libcupti that the probe loads where the program has none: the simulated one, nvcc's own, a toolkit's, a wheel's.
 if [ "$KIT_SIMULATED" = 1 ]; then
     export LD_LIBRARY_PATH=$KIT_OUT/sim
     PROBE_CUPTI=$KIT_OUT/sim/libcupti.so.13
 else
-    PROBE_CUPTI=
-    for file in /usr/local/cuda*/extras/CUPTI/lib64/libcupti.so.1? /usr/local/cuda*/lib64/libcupti.so.1? \
-        /usr/local/cuda*/targets/x86_64-linux/lib/libcupti.so.1? /usr/lib/x86_64-linux-gnu/libcupti.so.1?; do
-        [ -z "$PROBE_CUPTI" ] && [ -f "$file" ] && PROBE_CUPTI=$file
-    done
-    if [ -z "$PROBE_CUPTI" ] && command -v python3 >/dev/null; then
-        PROBE_CUPTI=$(timeout 60 python3 "$KIT_HERE/find_cupti.py")
-    fi
+    PROBE_CUPTI=$(cat "$KIT_OUT/libcupti" 2>/dev/null)
 fi
 export PROBE_CUPTI
+if [ -f "$KIT_OUT/no-gpu" ] && [ "$KIT_STEP" != "$KIT_OUT/steps/build" ] && [ "$KIT_STEP" != "$KIT_OUT/steps/machine" ]; then
+    skip "a GPU: $(cat "$KIT_OUT/no-gpu")"
+fi
 
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
-# Each in a folder of its own, whose path they print; stdout, stderr and rc lie in it.
+# A step that is cut off takes its program along, which would else run on beside the next step: `timeout` puts it into a
+# process group of its own.
+running=
+cut_off() {
+    if [ -n "$running" ]; then
+        kill -TERM "$running" 2>/dev/null
+        for _ in 1 2 3 4 5 6 7 8; do kill -0 -- "-$running" 2>/dev/null && sleep 0.25; done
+        kill -KILL -- "-$running" 2>/dev/null
+    fi
+    exit 124
+}
+trap cut_off TERM
+
+# Each in a folder of its own; stdout, stderr and rc lie in it.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift
     mkdir -p "$folder"
-    (cd "$folder" && timeout -k 5 "$within" "$@" >stdout 2>stderr </dev/null)
-    rc=$?
+    (cd "$folder" && exec timeout -k 5 "$within" "$@" >stdout 2>stderr </dev/null) &
+    running=$!
+    wait "$running"
+    rc=$? running=
     echo $rc >"$folder/rc"
     [ $rc = 0 ] || echo "exit $rc: $* (in $folder): $(tail -n 3 "$folder/stderr")"
+    [ $rc = 124 ] && echo "kit: cut off after $within s" >>"$folder/stderr"
     return $rc
 }
 
@@ -98,9 +142,24 @@ plainly() { # FOLDER COMMAND..
 under_gpuflame() { # FOLDER COMMAND..
     local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out)
     shift
+    # Where gpuflame's own search did not find what the kit found (step right), the rest shall still be measured.
+    [ ! -f "$KIT_OUT/search-failed" ] || settings+=(GPUFLAME_CUPTI="$PROBE_CUPTI")
     [ "${KIT_VERIFY:-0}" = 0 ] || settings+=(GPUFLAME_VERIFY=1)
     [ "${KIT_TRUTH:-1}" = 0 ] || settings+=(GPUSIM_TRUTH=summary:truth.json)
     run_in "$folder" env "${settings[@]}" "$@"
+    local rc=$?
+    case $rc in 132 | 134 | 135 | 136 | 139) where_it_died "$folder/died" env "${settings[@]}" "$@" ;; esac
+    return $rc
+}
+
+# A crash with gpuflame inside is the most important thing that a first run can find: once more, in a debugger.
+where_it_died() { # FOLDER COMMAND..
+    if ! command -v gdb >/dev/null; then
+        missing "gdb: where ${*: -1} died is not known"
+        return
+    fi
+    run_in "$1" gdb -nx -batch -ex run -ex 'bt 60' -ex 'info sharedlibrary' --args "${@:2}"
+    fact "where ${*: -1} died" "$(grep -E '^(Program|Thread .* received|#)' "$1/stdout" | head -n 40)"
 }
 
 under_probe() { # MODE FOLDER COMMAND..
@@ -110,5 +169,3 @@ under_probe() { # MODE FOLDER COMMAND..
     rm -f "$folder/probe.jsonl"
     PROBE=$mode PROBE_OUT=probe.jsonl CUDA_INJECTION64_PATH=$bin/probe.so run_in "$folder" "$@"
 }
-
-python() { timeout -k 5 "$within" python3 "$@"; }

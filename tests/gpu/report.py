@@ -7,7 +7,8 @@ import statistics
 import sys
 
 KIT = os.path.dirname(os.path.abspath(__file__))
-NOT_MEASURED = "**Nothing here was measured on hardware**: the simulated CUDA stack only tests the kit itself."
+NOT_MEASURED = "**Nothing here was measured on hardware**: "
+SIMULATED = "the simulated CUDA stack only tests the kit itself."
 
 
 def lines_of(path):
@@ -89,8 +90,12 @@ def markdown(report):
     about = report["machine"]
     yield "# What was seen" + ("" if report["simulated"] else " on a GPU")
     yield ""
-    yield NOT_MEASURED if report["simulated"] else (
-        f"{about.get('gpu', 'unknown GPU')}, driver {about.get('driver', 'unknown')}, {report['date']}.")
+    if report["simulated"]:
+        yield NOT_MEASURED + SIMULATED
+    elif not report["measured_on_hardware"]:
+        yield f"{NOT_MEASURED}no GPU could be used: {about.get('gpu', 'the step machine did not end')}."
+    else:
+        yield f"{about['gpu']}, driver {about.get('driver') or 'unknown'}, {report['date']}."
     yield "\n## Steps\n\n| step | outcome | checks | seconds |\n|---|---|---|---|"
     for step in report["steps"]:
         held = sum(check["ok"] for check in step["checks"])
@@ -108,7 +113,7 @@ def markdown(report):
     if tables:
         yield "\n## What it costs\n"
         if report["simulated"]:
-            yield NOT_MEASURED
+            yield NOT_MEASURED + SIMULATED
         yield from tables
     answers = sorted((row for step in report["steps"] for row in step["answers"]), key=lambda row: row["answer"])
     if answers:
@@ -138,8 +143,14 @@ def main(folder):
     steps = list(steps_of(folder))
     simulated = any(step["simulated"] for step in steps)
     date = "".join(tail(os.path.join(folder, "date")))
-    report = {"kit": 1, "date": date, "simulated": simulated, "measured_on_hardware": not simulated,
-              "machine": machine(steps), "steps": steps}
+    about = machine(steps)
+    # nvidia-smi's or, where that is not there, the driver's own name of it.
+    gpu = next((about[name] for name in ("gpu", "GPU 0 by libcuda") if about.get(name)), "none: no step found one")
+    if os.path.exists(os.path.join(folder, "no-gpu")):
+        gpu = "none: " + "".join(tail(os.path.join(folder, "no-gpu")))
+    about["gpu"] = gpu
+    report = {"kit": 1, "date": date, "simulated": simulated,
+              "measured_on_hardware": not simulated and not gpu.startswith("none"), "machine": about, "steps": steps}
     write(os.path.join(folder, "report.json"), json.dumps(report, indent=1) + "\n")
     write(os.path.join(folder, "report.md"), "\n".join(markdown(report)) + "\n")
 

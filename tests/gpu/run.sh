@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
 # The truth kit: what must be seen on a real GPU, in one command and under 20 minutes, on a machine with CUDA
 # and Python but no Rust. Each step runs under a limit of its own; what fails is recorded and the next goes on.
+# It changes no setting of the GPU, downloads nothing and writes into FOLDER only.
 #
 #   tests/gpu/run.sh [OPTIONS] [FOLDER]      writes FOLDER/report.json and report.md (default ./gpu-report)
 #
 #   --simulated      on the simulated stack of tests/gpusim: tests the kit itself, measures nothing
-#   --only STEP      this step only; may be given several times. What it needs of `build` is built anyway
+#   --only STEPS     these steps only, by commas or given several times; `machine` and what they need of `build`
+#                    run anyway. `golden` and `cost` stand for recordings and for matrix,decode,transformer
+#   --part 1|2       one half, where a command may last ten minutes only: 1 what is right, 2 Python and costs
 #   --also FILE      one more step, a script like those in steps/
 #   --list           names the steps, with their limits
 #   --quick          small counts, one repetition
-#   --total SECONDS  for all steps together (1140)
+#   --total SECONDS  for all steps together (1170; 580 with --part)
 #   --gpuflame FILE  the libgpuflame.so to test (default: looked for beside the kit and in target/release)
 #   --cli FILE       the gpuflame command, likewise
+#   --prebuilt DIR   programs for what cannot be built here, made by prebuild.sh (default: target/gpu-kit)
+#   --python FILE    the Python to ask first for PyTorch, JAX and CuPy
 #
 # Exit codes: 0 all steps done or skipped, 1 one failed, 2 wrong use. FOLDER/report.json holds the rest.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-export KIT_HERE=$here KIT_ROOT=$root KIT_SIMULATED=0 KIT_QUICK=0 KIT_GPUFLAME='' KIT_CLI=''
+export KIT_HERE=$here KIT_ROOT=$root KIT_SIMULATED=0 KIT_QUICK=0 KIT_GPUFLAME='' KIT_CLI='' KIT_PREBUILT='' KIT_PYTHON=''
+# A tool that the caller has injected would see every program of the kit, and its settings would reach gpuflame.
+unset CUDA_INJECTION64_PATH LD_PRELOAD PROBE PROBE_OUT
+for variable in $(compgen -e | grep '^GPUFLAME_'); do unset "$variable"; done
 
 die() {
     echo "run.sh: $*; tests/gpu/run.sh --help tells more" >&2
@@ -26,6 +34,8 @@ die() {
 }
 
 value() { [ $# -ge 2 ] && [ -n "$2" ] || die "$1 wants a value"; }
+
+file() { [ -e "$2" ] || die "$1: there is no $2"; }
 
 name_of() { basename "$1" .sh | sed 's/^[0-9]*-//'; }
 
@@ -35,7 +45,7 @@ limit_of() {
     echo "${limit:-60}"
 }
 
-steps=("$here"/steps/*.sh) only=() out='' total=1140 list=0
+steps=("$here"/steps/*.sh) only=() out='' total='' list=0
 while [ $# -gt 0 ]; do
     case $1 in
         -h | --help)
@@ -45,11 +55,33 @@ while [ $# -gt 0 ]; do
         --simulated) KIT_SIMULATED=1 ;;
         --quick) KIT_QUICK=1 ;;
         --list) list=1 ;;
-        --only) value "$@" && only+=("$2") && shift ;;
+        --only)
+            value "$@"
+            for name in ${2//,/ }; do
+                case $name in
+                    golden) only+=(recordings) ;;
+                    cost) only+=(matrix decode transformer) ;;
+                    *) only+=("$name") ;;
+                esac
+            done
+            shift
+            ;;
+        --part)
+            value "$@"
+            case $2 in
+                1) only+=(right graph command recordings questions) ;;
+                2) only+=(python matrix decode transformer) ;;
+                *) die "--part wants 1 or 2, not $2" ;;
+            esac
+            total=${total:-580}
+            shift
+            ;;
         --also) value "$@" && steps+=("$2") && shift ;;
         --total) value "$@" && total=$2 && shift ;;
-        --gpuflame) value "$@" && KIT_GPUFLAME=$2 && shift ;;
-        --cli) value "$@" && KIT_CLI=$2 && shift ;;
+        --gpuflame) value "$@" && file "$@" && KIT_GPUFLAME=$2 && shift ;;
+        --cli) value "$@" && file "$@" && KIT_CLI=$2 && shift ;;
+        --prebuilt) value "$@" && file "$@" && KIT_PREBUILT=$2 && shift ;;
+        --python) value "$@" && file "$@" && KIT_PYTHON=$2 && shift ;;
         -*) die "unknown option $1" ;;
         *)
             [ -z "$out" ] || die "two folders: $out and $1"
@@ -58,14 +90,18 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-case $total in '' | *[!0-9]*) die "--total wants a number of seconds, not $total" ;; esac
+total=${total:-1170}
+case $total in *[!0-9]*) die "--total wants a number of seconds, not $total" ;; esac
+sum=0
 for step in "${steps[@]}"; do
     [ -f "$step" ] || die "no step $step"
+    sum=$((sum + $(limit_of "$step")))
 done
 if [ "$list" = 1 ]; then
     for step in "${steps[@]}"; do
         printf '%-14s %4s s  %s\n' "$(name_of "$step")" "$(limit_of "$step")" "$(sed -n '1s/^# //p' "$step")"
     done
+    printf '%-14s %4s s  at most; --total ends it after %s s\n' together "$sum" "$total"
     exit 0
 fi
 for name in "${only[@]}"; do
@@ -75,10 +111,15 @@ for name in "${only[@]}"; do
 done
 
 out=${out:-gpu-report}
-mkdir -p "$out" || die "cannot make the folder $out"
+mkdir -p "$out/steps" || die "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 export KIT_OUT=$out
 command -v timeout >/dev/null || die "timeout (coreutils) is missing"
+# Programs and facts of the simulated stack must never be taken for hardware's, nor the reverse.
+stack=$([ $KIT_SIMULATED = 1 ] && echo simulated || echo hardware)
+before=$(cat "$out/stack" 2>/dev/null || echo "$stack")
+[ "$before" = "$stack" ] || die "$out holds a report of the $before stack; name another folder"
+echo "$stack" >"$out/stack"
 
 # The first of these that is a file.
 first_file() {
@@ -89,14 +130,20 @@ first_file() {
 target=${CARGO_TARGET_DIR:-$root/target}
 KIT_GPUFLAME=$(first_file "$KIT_GPUFLAME" "$here/libgpuflame.so" "$root/libgpuflame.so" "$target/release/libgpuflame.so")
 KIT_CLI=$(first_file "$KIT_CLI" "$here/gpuflame" "$root/gpuflame" "$target/release/gpuflame")
+KIT_PREBUILT=$(cd "${KIT_PREBUILT:-$target/gpu-kit}" 2>/dev/null && pwd)
+
+# A Python for the kit's own scripts; which one has PyTorch is asked later.
+for python in "$KIT_PYTHON" python3 python /opt/conda/bin/python /usr/bin/python3; do
+    if [ -n "$python" ] && timeout 20 "$python" -c 'import json, ctypes; "".removesuffix("")' >/dev/null 2>&1; then
+        export KIT_OWN_PYTHON=$python
+        break
+    fi
+done
 
 report() {
-    if command -v python3 >/dev/null; then
-        timeout 60 python3 "$here/report.py" "$out"
-    else
-        printf '{"error": "python3 is missing: the steps ran, their facts are in steps/"}\n' >"$out/report.json"
-        printf 'python3 is missing: the facts are in steps/*/facts.jsonl.\n' >"$out/report.md"
-    fi
+    if [ -n "${KIT_OWN_PYTHON:-}" ] && timeout 60 "$KIT_OWN_PYTHON" -B "$here/report.py" "$out"; then return; fi
+    printf '{"error": "no Python 3.9 or later, or it failed: the steps ran, their facts are in steps/"}\n' >"$out/report.json"
+    printf 'No Python 3.9 or later, or it failed: the facts are in steps/*/facts.jsonl.\n' >"$out/report.md"
 }
 
 # outcome STEP STATUS RC SECONDS LIMIT: what the report says of a step.
@@ -120,8 +167,8 @@ run_step() { # FILE
     report
     begin=$SECONDS
     # shellcheck disable=SC2016 # for the shell that runs the step
-    KIT_STEP=$out/steps/$name timeout -k 10 "$limit" bash -uo pipefail -c '. "$KIT_HERE/lib.sh"; . "$1"' step "$step" \
-        >"$out/steps/$name/log" 2>&1
+    KIT_STEP=$out/steps/$name KIT_LIMIT=$limit timeout -k 10 "$limit" \
+        bash -uo pipefail -c '. "$KIT_HERE/lib.sh"; . "$1"' step "$step" >"$out/steps/$name/log" 2>&1
     rc=$? seconds=$((SECONDS - begin))
     case $rc in
         0) status="done" ;;
@@ -132,11 +179,12 @@ run_step() { # FILE
     # A step that ended well but whose checks do not hold has failed.
     grep -qs '"ok": false' "$out/steps/$name/facts.jsonl" && [ "$status" = "done" ] && status=failed
     outcome "$name" "$status" "$rc" "$seconds" "$limit"
-    printf '%-14s %-22s %4s s\n' "$name" "$status" "$seconds" >&2
+    printf '%-14s %-22s %4s s of %s\n' "$name" "$status" "$seconds" "$limit" >&2
     case $status in done | skipped) return 0 ;; *) return 1 ;; esac
 }
 
 date -u +%Y-%m-%dT%H:%M:%SZ >"$out/date"
+rm -f "$out/no-gpu"
 failed=0
 for step in "${steps[@]}"; do
     name=$(name_of "$step")
@@ -145,14 +193,23 @@ for step in "${steps[@]}"; do
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
         # What the others stand on.
-        case $name in build) [ -e "$out/bin/done" ] || wanted=1 ;; esac
+        case $name in
+            machine) wanted=1 ;;
+            build) [ -e "$out/bin/done" ] || wanted=1 ;;
+        esac
     fi
     [ $wanted = 1 ] || continue
     run_step "$step" || failed=1
+    if [ "$name" = machine ] && [ $KIT_SIMULATED = 0 ] && [ ! -e "$out/no-gpu" ] && [ -n "${KIT_OWN_PYTHON:-}" ]; then
+        timeout "$total" "$KIT_OWN_PYTHON" -B "$here/machine.py" --hold "$total" >/dev/null 2>&1 &
+        trap 'kill '$!' 2>/dev/null' EXIT
+    fi
 done
-# Few files to take home: recordings and everything else, beside the two reports.
+# Few and small files to take home: recordings and everything else, beside the two reports.
 [ -d "$out/golden" ] && tar -C "$out" -czf "$out/golden.tgz" golden
-tar -C "$out" --exclude=bin --exclude=sim --exclude=golden -czf "$out/steps.tgz" steps 2>/dev/null
+rm -f "$out/steps.tgz"
+tar -C "$out" --exclude='*.gfr' --exclude=inductor --exclude=triton --exclude='*.values' --exclude='*.wall' -czf "$out/steps.tgz" steps 2>/dev/null
 report
+[ -e "$out/no-gpu" ] && echo "run.sh: no GPU here ($(cat "$out/no-gpu")): nothing was measured" >&2 && failed=1
 echo "report: $out/report.md" >&2
 exit $failed

@@ -240,6 +240,32 @@ FRAME void forked(int n)
     STAY();
 }
 
+/* Everything is destroyed while the GPU is still at work, and a context with all of it, many times. */
+FRAME void in_flight(int n)
+{
+    const cudaStream_t outer = stream;
+    for (int i = 0; i < n; i++) {
+        CUcontext context;
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        CHECK((cudaError_t)cuCtxCreate_v2(&context, 0, 0));
+        CHECK(cudaStreamCreate(&stream));
+        graph = capture();
+        exec = instantiate(graph);
+        replay(exec, 3);
+        at("in_flight");
+        CHECK(cudaStreamDestroy(stream));
+        CHECK(cudaGraphExecDestroy(exec));
+        CHECK(cudaStreamCreate(&stream));
+        step(instantiate(graph), 2);
+        CHECK(cudaGraphDestroy(graph));
+        CHECK(cudaStreamDestroy(stream));
+        CHECK((cudaError_t)cuCtxDestroy_v2(context));
+    }
+    stream = outer;
+    STAY();
+}
+
 static void keep_up(int i)
 {
 #ifdef LINKED
@@ -312,7 +338,7 @@ int main(int argc, char **argv)
         void (*run)(int);
     } modes[] = {
         MODE(captured), MODE(explicitly), MODE(copies), MODE(children), MODE(updated),
-        MODE(update_that_fails), MODE(forked), MODE(churn),
+        MODE(update_that_fails), MODE(forked), MODE(churn), MODE(in_flight),
 #ifdef LINKED
         MODE(windowed), MODE(before),
 #endif

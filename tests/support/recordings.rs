@@ -73,6 +73,9 @@ impl Ids {
     }
 }
 
+/// Here `original` is a graph, elsewhere a node.
+const GRAPH_CLONED: u32 = 11;
+
 fn number(row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or(0)
 }
@@ -85,7 +88,7 @@ fn callback(row: &Value, ids: &mut Ids) -> Option<String> {
     if let Some(site) = row["call"].as_str() {
         let correlation = ids.rename("correlation", number(row, "corr"));
         return Some(format!(
-            "{site} {}:{} {} correlation {correlation} thread {thread} symbol {} context {} stream {} slot {} result {}",
+            "{site} {}:{} {} correlation {correlation} thread {thread} symbol {} context {} stream {} slot {} instance {} from graph {} result {}",
             row["domain"],
             row["id"],
             row["name"].as_str().unwrap_or_default(),
@@ -93,18 +96,24 @@ fn callback(row: &Value, ids: &mut Ids) -> Option<String> {
             row["context"],
             ids.stream(row["stream"].as_i64().unwrap_or(-1)),
             if number(row, "slot") == 0 { "empty" } else { "kept" },
+            ids.rename_some("instance", number(row, "handle")),
+            ids.rename_some("graph", number(row, "graph")),
             row["result"],
         ));
     }
     if row.get("resource").is_some() {
         return Some(format!(
-            "resource {} in correlation {} thread {thread} graph {} node {} from {} exec {}",
+            "resource {} in correlation {} thread {thread} graph {} node {} from {} exec {} instance {}",
             row["resource"],
             ids.rename_some("correlation", number(row, "corr")),
             ids.rename_some("graph", number(row, "graph")),
             ids.rename_some("node", number(row, "node")),
-            ids.rename_some("node", number(row, "original")),
+            ids.rename_some(
+                if row["resource"] == GRAPH_CLONED { "graph" } else { "node" },
+                number(row, "original")
+            ),
             ids.rename_some("graph", number(row, "exec")),
+            ids.rename_some("instance", number(row, "handle")),
         ));
     }
     if let Some(result) = row.get("flush") {

@@ -229,14 +229,14 @@ impl<'a, L: Level> Reading<'a, L> {
     fn times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
             (start, end) if start.shape == Shape::Missing || end.shape == Shape::Missing => None,
-            (start, end) => moment(start.of(self.bytes)).zip(moment(end.of(self.bytes))),
+            (start, end) => moment(self.bytes, start).zip(moment(self.bytes, end)),
         };
         if let Some(((start, fraction), (end, _))) = exact {
             self.count(fraction);
             return Some((start, end));
         }
-        let time = moment(self.fields.time.of(self.bytes));
-        let Some(((start, fraction), (duration, _))) = time.zip(moment(self.fields.duration.of(self.bytes)))
+        let time = moment(self.bytes, self.fields.time);
+        let Some(((start, fraction), (duration, _))) = time.zip(moment(self.bytes, self.fields.duration))
         else {
             self.seen.untimed += 1;
             return None;
@@ -254,8 +254,12 @@ impl<'a, L: Level> Reading<'a, L> {
 
 /// A time, which may be text with blanks around it and a unit behind it (`"12.345 us"`).
 #[inline(always)]
-fn moment(text: &[u8]) -> Option<(i64, bool)> {
-    micros(text).or_else(|| micros(text.split(u8::is_ascii_whitespace).find(|word| !word.is_empty())?))
+fn moment(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
+    let number = match value.of(bytes) {
+        raw @ [.., b'0'..=b'9'] => micros(raw),
+        _ => None,
+    };
+    number.or_else(|| micros(text(bytes, value).decode().split_ascii_whitespace().next()?.as_bytes()))
 }
 
 #[inline(always)]

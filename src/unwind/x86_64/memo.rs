@@ -12,7 +12,8 @@
 //!   compares one stack pointer a frame.
 //! * Frames below the stack pointer are gone, whatever their words say.
 //! * The newest frames are the first to go, so the words of a walk are worked out only when the next
-//!   capture finds that everything behind them still stands, and no further than they do themselves.
+//!   capture finds that everything behind them still stands, and no further than they do themselves. So
+//!   where stacks share nothing the memo costs what a plain walk does, and need not step aside.
 //! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
 //! * A signal frame, what it interrupted, and whatever needs the slow walk are barriers: they, and what
 //!   lies leafward of them, are not kept.

@@ -18,6 +18,8 @@
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
 
+const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
+
 /// The kinds of rules beside the plain step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

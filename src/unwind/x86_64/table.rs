@@ -8,9 +8,9 @@
 //! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release.
 //! * A reader loads the key with Acquire, then the rule. A slot whose key carries the present unload
 //!   count is not written again, but for an *unknown* rule that learns better in place.
-//! * A slot is reused only by a newer rule, after the count moved on. A reader that might have met such a slot finds the
-//!   count changed at the end of its capture and starts over (see `walk`), so one check a capture
-//!   replaces one a frame. What it read meanwhile was held against the stack's bounds.
+//! * A slot is reused only by a newer rule, after the count moved on. A reader that might have met such a
+//!   slot finds the count changed at the end of its capture and starts over (see `Engine::capture_idle`), so
+//!   one check a capture replaces one a frame. What it read meanwhile was held against the stack's bounds.
 //! * A table that fills up is replaced by one twice as large. The old one stays, for readers inside it:
 //!   all old tables together are smaller than the new one.
 

@@ -3,14 +3,15 @@
  *
  *   {"n":0,"recording":1,"version":130000,"program":".."}
  *   {"n":7,"call":"enter","domain":2,"id":211,"name":"cudaLaunchKernel","corr":5,"thread":91,"symbol":"..",
- *    "context":1,"stream":7,"slot":0,"result":null}
- *   {"n":8,"resource":13,"thread":91,"corr":5,"graph":3,"node":17,"original":0,"exec":0}
+ *    "context":1,"stream":7,"slot":0,"handle":0,"graph":0,"result":null}
+ *   {"n":8,"resource":13,"thread":91,"corr":5,"graph":3,"node":17,"original":0,"exec":0,"handle":0}
  *   {"n":9,"wait":1,..}   {"n":10,"state":1,..}
  *   {"n":11,"buffer":1,"thread":92,"thread_name":"..","size":2097152,"valid":216,"at":[0],"names":["k"],"hex":".."}
  *   {"n":12,"flush":0,"dropped":0}
  *
- * `n` is the order in which the client heard of things. Pointers in a buffer are the process's own: the
- * names they point to stand beside it. */
+ * `graph` of a call is the graph that an instance is updated from; `handle` is the address of the graph instance that
+ * a call or callback is about. `n` is the order in which the client heard of things. Pointers in a buffer are the
+ * process's own: the names they point to stand beside it. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -52,6 +53,28 @@ static long stream_of(uint32_t domain, const struct api_data *call)
     return (long)id;
 }
 
+/* The graph instance that a call is about: its first argument. */
+static unsigned long long handle_of(const struct api_data *call)
+{
+    const char *name = call->name ? call->name : "";
+    uint64_t handle = 0;
+    if (call->params && (strstr(name, "GraphLaunch") || strstr(name, "GraphExecUpdate") || strstr(name, "GraphExecDestroy")))
+        memcpy(&handle, call->params, sizeof handle);
+    return handle;
+}
+
+/* The graph that an instance is updated from: the second argument. */
+static uint32_t source_of(const struct api_data *call)
+{
+    uint32_t graph = 0;
+    void *source = NULL;
+    if (call->params && call->name && strstr(call->name, "GraphExecUpdate"))
+        memcpy(&source, (const char *)call->params + sizeof source, sizeof source);
+    if (source && cupti.GetGraphId)
+        cupti.GetGraphId(source, &graph);
+    return graph;
+}
+
 static void record_call(uint32_t domain, uint32_t id, const struct api_data *call)
 {
     uint32_t context = 0;
@@ -63,10 +86,10 @@ static void record_call(uint32_t domain, uint32_t id, const struct api_data *cal
         snprintf(result, sizeof result, "%d", (int)*call->result);
     pthread_mutex_lock(&order);
     say("{\"n\":%lu,\"call\":\"%s\",\"domain\":%u,\"id\":%u,\"name\":\"%s\",\"corr\":%u,\"thread\":%ld,\"symbol\":\"%s\","
-        "\"context\":%u,\"context_result\":%d,\"stream\":%ld,\"slot\":%llu,\"result\":%s}",
+        "\"context\":%u,\"context_result\":%d,\"stream\":%ld,\"slot\":%llu,\"handle\":%llu,\"graph\":%u,\"result\":%s}",
         ++n, call->site == ENTER ? "enter" : "exit", domain, id, call->name ? call->name : "", call->correlation,
         thread_id(), call->symbol ? call->symbol : "", context, known, stream,
-        (unsigned long long)(call->slot ? *call->slot : 0), result);
+        (unsigned long long)(call->slot ? *call->slot : 0), handle_of(call), source_of(call), result);
     pthread_mutex_unlock(&order);
     if (call->slot && call->site == ENTER)
         *call->slot = call->correlation;
@@ -74,28 +97,44 @@ static void record_call(uint32_t domain, uint32_t id, const struct api_data *cal
     inside = depth > 0 ? call->correlation : 0;
 }
 
-enum { FIRST_OF_GRAPHS = 9, GRAPH_EXEC_FIRST = 17, GRAPH_NODE_CLONED = 20, LAST_OF_GRAPHS = 23 };
+enum {
+    FIRST_OF_GRAPHS = 9,
+    GRAPH_CLONED = 11,
+    GRAPH_EXEC_FIRST = 17,
+    GRAPH_EXEC_CREATED = 18,
+    GRAPH_NODE_CLONED = 20,
+    LAST_OF_GRAPHS = 23
+};
 
 static void record_resource(uint32_t id, const struct resource_data *data)
 {
     uint32_t graph = 0, exec = 0;
-    uint64_t node = 0, original = 0;
+    uint64_t node = 0, original = 0, handle = 0;
     const struct graph_data *of = data->descriptor;
     const int is_graph = id >= FIRST_OF_GRAPHS && id <= LAST_OF_GRAPHS && id != 21;
     if (is_graph && of) {
         const int has_node = (id >= 12 && id <= 16) || id == GRAPH_NODE_CLONED || id >= 22;
-        if (of->graph && cupti.GetGraphId && id < GRAPH_EXEC_FIRST)
+        const int is_exec = id >= GRAPH_EXEC_FIRST && id < GRAPH_NODE_CLONED;
+        if (of->graph && cupti.GetGraphId && !is_exec)
             cupti.GetGraphId(of->graph, &graph);
+        if (is_exec)
+            handle = (uintptr_t)of->exec;
         if (has_node && of->node && cupti.GetGraphNodeId)
             cupti.GetGraphNodeId(of->node, &node);
         if (id == GRAPH_NODE_CLONED && of->original_node && cupti.GetGraphNodeId)
             cupti.GetGraphNodeId(of->original_node, &original);
-        if (id == 18 && of->exec && cupti.GetGraphExecId)
+        if (id == GRAPH_CLONED && of->original_graph && cupti.GetGraphId) {
+            uint32_t from = 0;
+            cupti.GetGraphId(of->original_graph, &from);
+            original = from;
+        }
+        if (id == GRAPH_EXEC_CREATED && of->exec && cupti.GetGraphExecId)
             cupti.GetGraphExecId(of->exec, &exec);
     }
     pthread_mutex_lock(&order);
-    say("{\"n\":%lu,\"resource\":%u,\"thread\":%ld,\"corr\":%u,\"graph\":%u,\"node\":%llu,\"original\":%llu,\"exec\":%u}", ++n,
-        id, thread_id(), inside, graph, (unsigned long long)node, (unsigned long long)original, exec);
+    say("{\"n\":%lu,\"resource\":%u,\"thread\":%ld,\"corr\":%u,\"graph\":%u,\"node\":%llu,\"original\":%llu,\"exec\":%u,\"handle\":%llu}",
+        ++n, id, thread_id(), inside, graph, (unsigned long long)node, (unsigned long long)original, exec,
+        (unsigned long long)handle);
     pthread_mutex_unlock(&order);
 }
 

@@ -2,15 +2,15 @@
 
     model.py --mode eager|graph|compile [--kineto TABLE] [--iterations N] [--device cuda]
 
-With --kineto the whole run is under torch.profiler, whose counts and times per kernel go to TABLE:
-{"kernels": {name: [count, ns]}, "copies": count}. Each iteration calls `attend` and `feed`; in mode graph they
-are captured once and replayed. Exit code 75: this PyTorch cannot do it."""
+With --kineto the whole run is under torch.profiler, whose counts and times per kernel go to TABLE
+(kineto_table.py). Each iteration calls `attend` and `feed`; in mode graph they are captured once and replayed.
+Exit code 75: this PyTorch cannot do it."""
 
 import argparse
-import json
 import sys
 import tempfile
-from collections import defaultdict
+
+import kineto_table
 
 try:
     import torch
@@ -75,19 +75,6 @@ def work(options):
         torch.cuda.synchronize()
 
 
-def table(trace):
-    """Counts and nanoseconds from the trace that torch.profiler exports."""
-    kernels, copies = defaultdict(lambda: [0, 0]), 0
-    for event in trace["traceEvents"]:
-        category = event.get("cat")
-        if category == "kernel":
-            kernels[event["name"]][0] += 1
-            kernels[event["name"]][1] += round(1000 * float(event["dur"]))
-        elif category in ("gpu_memcpy", "gpu_memset"):
-            copies += 1
-    return {"kernels": dict(kernels), "copies": copies}
-
-
 def profiled(options):
     from torch.profiler import ProfilerActivity, profile
 
@@ -96,10 +83,7 @@ def profiled(options):
         work(options)
     with tempfile.TemporaryDirectory() as folder:
         profiler.export_chrome_trace(folder + "/trace.json")
-        with open(folder + "/trace.json") as file:
-            trace = json.load(file)
-    with open(options.kineto, "w") as file:
-        json.dump(table(trace), file)
+        kineto_table.write(folder + "/trace.json", options.kineto)
 
 
 def main():
@@ -109,9 +93,12 @@ def main():
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print("PyTorch sees no GPU", file=sys.stderr)
-        sys.exit(75)
+    if options.device == "cuda":
+        try:
+            torch.cuda.init()
+        except (RuntimeError, AssertionError) as error:  # no driver, too old a one, or a build for the CPU
+            print("PyTorch sees no GPU:", str(error).partition("\n")[0], file=sys.stderr)
+            sys.exit(75)
     profiled(options) if options.kineto else work(options)
 
 

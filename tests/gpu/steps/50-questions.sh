@@ -1,9 +1,9 @@
 # Fifteen questions about the real stack, each answered by a program
-# LIMIT 240
+# LIMIT 150
 # What the simulated stack assumes stands in these answers; where they differ from it, it is to be mended.
 
 need probe.so
-within=45
+within=25
 launches=$(quick 20000 2000)
 launched=$((launches + 100)) # the loop warms up with a hundred
 
@@ -23,10 +23,13 @@ if [ -x "$bin/forks" ]; then
     under_probe fork "$KIT_STEP/fork" "$bin/forks"
 fi
 # 1, 7: libraries on top, where PyTorch is installed.
-if [ "$KIT_SIMULATED" = 0 ] && python -c 'import torch' 2>/dev/null; then
-    PROBE_BUFFER=1048576 under_probe record "$KIT_STEP/torch" python3 "$KIT_HERE/programs/torch_ask.py" launches
-    plainly "$KIT_STEP/maps" python3 "$KIT_HERE/programs/torch_ask.py" maps
-    [ -n "$KIT_GPUFLAME" ] && under_gpuflame "$KIT_STEP/beside" python3 "$KIT_HERE/programs/torch_ask.py" beside
+torch=$(python_with torch)
+if [ "$KIT_SIMULATED" = 0 ] && [ -n "$torch" ]; then
+    export TRITON_CACHE_DIR=$KIT_STEP/triton
+    within=40 # importing it may take half of that
+    PROBE_BUFFER=1048576 under_probe record "$KIT_STEP/torch" "$torch" "$KIT_HERE/programs/torch_ask.py" launches
+    plainly "$KIT_STEP/maps" "$torch" "$KIT_HERE/programs/torch_ask.py" maps
+    [ -n "$KIT_GPUFLAME" ] && under_gpuflame "$KIT_STEP/beside" "$torch" "$KIT_HERE/programs/torch_ask.py" beside
 else
     missing "PyTorch on a GPU: cuBLAS's and Triton's nested calls, and which libcupti PyTorch maps"
 fi

@@ -22,6 +22,10 @@ pub enum Fault {
     UnmatchedCorrelation,
     /// `dup_corr`: the record is written twice.
     Duplicate,
+    /// `device_graph`: a copy follows of a graph's kernel as if the GPU itself had launched the graph.
+    DeviceGraph,
+    /// `unknown_node`: a copy follows of a graph's kernel with the id of a node that was never made.
+    UnknownNode,
     /// `name_null`: the kernel's name is NULL.
     NameNull,
     /// `name_bad_utf8`: the kernel's name is no UTF-8.
@@ -33,13 +37,15 @@ pub enum Fault {
 use Fault::*;
 
 impl Fault {
-    const NAMES: [(&'static str, Fault); 9] = [
+    const NAMES: [(&'static str, Fault); 11] = [
         ("zero_ts", ZeroTimestamps),
         ("reversed", Reversed),
         ("early_start", EarlyStart),
         ("unknown_kind", UnknownKind),
         ("unmatched_corr", UnmatchedCorrelation),
         ("dup_corr", Duplicate),
+        ("device_graph", DeviceGraph),
+        ("unknown_node", UnknownNode),
         ("name_null", NameNull),
         ("name_bad_utf8", NameBadUtf8),
         ("name_4k", Name4k),
@@ -52,7 +58,7 @@ impl Fault {
 
     /// Whether only kernels can have it.
     fn needs_kernel(self) -> bool {
-        matches!(self, NameNull | NameBadUtf8 | Name4k)
+        matches!(self, DeviceGraph | UnknownNode | NameNull | NameBadUtf8 | Name4k)
     }
 }
 

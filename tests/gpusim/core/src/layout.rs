@@ -3,7 +3,7 @@
 
 use crate::faults::{Fault, UNKNOWN_KIND};
 use crate::version::{CuptiVersion, kind};
-use crate::work::{Memory, Work, WorkKind};
+use crate::work::{Memory, NodeRun, Work, WorkKind};
 
 /// Offset of `start` in every record of GPU work; `end` follows 8 bytes later.
 pub const START: usize = 16;
@@ -115,6 +115,8 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u64(104, name);
     write_channel(work, 168, COMPUTE_CHANNEL, r);
     write_node(work, 144, 156, 232, r);
+    // isDeviceLaunched, 13.0 on.
+    r.u8(208, u8::from(work.fault == Some(Fault::DeviceGraph) && work.enter == 0));
 }
 
 fn write_copy_head(work: &Work, r: &mut Record<'_>) {
@@ -194,6 +196,15 @@ pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
             Some((record_kind, Work { correlation: never_handed_out, nested_correlation: 0, ..*work }))
         }
         Fault::UnknownKind => Some((UNKNOWN_KIND, *work)),
+        Fault::DeviceGraph if work.graph.node != 0 => {
+            let never_handed_out = work.correlation.wrapping_add(1 << 30);
+            let no_call = Work { correlation: never_handed_out, nested_correlation: 0, enter: 0, ..*work };
+            Some((record_kind, no_call))
+        }
+        Fault::UnknownNode if work.graph.node != 0 => {
+            let graph = NodeRun { node: work.graph.node + (1 << 40), source_node: 0, ..work.graph };
+            Some((record_kind, Work { graph, ..*work }))
+        }
         _ => None,
     }
 }

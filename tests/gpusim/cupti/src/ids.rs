@@ -1,6 +1,7 @@
 //! From CUDA's handles to the small integers of the records.
 
 use crate::link;
+use crate::replay;
 use crate::result::{Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, answer, parameter};
 use gpusim_core::arg::{Handle, Out};
 
@@ -43,6 +44,9 @@ macro_rules! graph_ids {
         extern "C" fn $name(graph: Handle, id: Out<$ty>) -> Code {
             let find = || {
                 let core = link::ready()?;
+                if let Some(recorded) = replay::recorded_id(graph) {
+                    return parameter(id.set(recorded as $ty));
+                }
                 let mut found = 0;
                 match (core.graph_id)($what, graph, &mut found) {
                     0 => parameter(id.set(found as $ty)),

@@ -16,6 +16,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 
 /// Plays the recording at `path`; 0, or 1 and a sentence on stderr.
 #[unsafe(no_mangle)]
@@ -110,7 +111,10 @@ fn serve_other(row: &Value) -> Result<(), String> {
         match id as u32 {
             // Made where the recording says so; that tells the client by itself.
             resource::CONTEXT_CREATED => drop(context(1)?),
-            id => (HOOKS.resource)(id, context(1)?, null_mut(), null_mut()),
+            id => {
+                let mut graph = GraphData::of(row, id);
+                (HOOKS.resource)(id, context(1)?, null_mut(), (&raw mut graph).cast());
+            }
         }
     } else if let Some(id) = row["wait"].as_u64() {
         (HOOKS.synchronize)(id as u32, context(1)?, null_mut());
@@ -130,8 +134,65 @@ fn context(uid: u32) -> Result<*mut c_void, String> {
     }
 }
 
-/// The arguments of the call, which a recording does not hold: zeroes, enough for every struct a client reads.
-static NO_ARGUMENTS: [u64; 32] = [0; 32];
+/// CUpti_GraphData, with handles that [`recorded_id`] knows.
+#[repr(C)]
+struct GraphData {
+    graph: *mut c_void,
+    original_graph: *mut c_void,
+    node: *mut c_void,
+    original_node: *mut c_void,
+    node_type: u32,
+    dependency: *mut c_void,
+    exec: *mut c_void,
+}
+
+impl GraphData {
+    fn of(row: &Value, id: u32) -> GraphData {
+        let original = handle(number(row, "original"));
+        let of_graph = id == resource::GRAPH_CLONED;
+        if id == resource::GRAPHEXEC_CREATED {
+            let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+            instances.push((instance(row) as u64, number(row, "exec")));
+        }
+        GraphData {
+            graph: handle(number(row, "graph")),
+            original_graph: if of_graph { original } else { null_mut() },
+            node: handle(number(row, "node")),
+            original_node: if of_graph { null_mut() } else { original },
+            node_type: 0,
+            dependency: null_mut(),
+            exec: instance(row),
+        }
+    }
+}
+
+/// No address that a process can have is as high as this.
+const RECORDED: u64 = 0x6770_0000_0000_0000;
+const TAG: u64 = 0xffff_0000_0000_0000;
+
+/// What stands for the handle of a graph or node of this id.
+fn handle(id: u64) -> *mut c_void {
+    if id == 0 { null_mut() } else { (RECORDED | id) as *mut c_void }
+}
+
+/// What stands for the address of a graph's instance: that address, moved to where no other lies.
+fn instance(row: &Value) -> *mut c_void {
+    handle(number(row, "handle") & !TAG)
+}
+
+/// Instances by what stands for them, and their ids; an address may be used again.
+static INSTANCES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+
+/// The id of a graph, node or instance whose handle comes from a recording.
+pub(crate) fn recorded_id(handle: *mut c_void) -> Option<u64> {
+    let handle = handle as u64;
+    if handle & TAG != RECORDED {
+        return None;
+    }
+    let instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = instances.iter().rev().find(|(address, _)| *address == handle).map(|(_, id)| *id);
+    Some(known.unwrap_or(handle & !TAG))
+}
 
 fn serve_call(
     row: &Value,
@@ -140,7 +201,11 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    let mut call = Call::new(domain, id, c"", &NO_ARGUMENTS, lasting(&row["symbol"]));
+    // The arguments: a recording holds a graph and its instance only. Enough zeroes for every struct a client reads.
+    let mut arguments = [0_u64; 32];
+    arguments[0] = instance(row) as u64;
+    arguments[1] = handle(number(row, "graph")) as u64;
+    let mut call = Call::new(domain, id, c"", &arguments, lasting(&row["symbol"]));
     call.name = lasting(&row["name"]);
     call.correlation = number(row, "corr") as u32;
     if is_on {

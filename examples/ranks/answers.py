@@ -1,0 +1,33 @@
+"""What both examples print: the answers to queries.sql as JSON."""
+
+import json
+from pathlib import Path
+
+QUERIES = [
+    query.strip()
+    for query in "\n".join(
+        line for line in (Path(__file__).parent / "queries.sql").read_text().splitlines() if not line.startswith("--")
+    ).split(";")
+    if query.strip()
+]
+
+
+def straggler(ranks):
+    """Who comes last to a collective waits for nobody in it. Where not all communicate, whoever has most work."""
+    if all(row["communication_ns"] > 0 for row in ranks):
+        return min(ranks, key=lambda row: (row["communication_ns"], row["rank"]))["rank"]
+    return min(ranks, key=lambda row: (-row["work_ns"], row["rank"]))["rank"]
+
+
+def show(ask):
+    """`ask` runs a query and gives its rows as dictionaries."""
+    for query in QUERIES:
+        ask(query)
+    ranks = ask("SELECT * FROM rank_work JOIN rank_busy USING (rank) ORDER BY rank")
+    answers = {
+        "ranks": ranks,
+        "straggler": straggler(ranks),
+        "stacks": ask("SELECT * FROM top_stacks ORDER BY total_ns DESC, stack LIMIT 10"),
+        "idle": ask("SELECT * FROM idle_causes ORDER BY total_ns DESC, cause"),
+    }
+    print(json.dumps(answers, indent=1))

@@ -1,0 +1,263 @@
+//! `gpuflame merge-ranks`: many recordings or traces of one job as one profile, and the table that shows
+//! which of them holds the others up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::explain::{Explained, explain};
+use super::input::Source;
+use super::output::Target;
+use super::report::{self, Cell, Format, Table};
+use super::{Console, Ended, Outcome, ranks};
+use crate::aggregate::Aggregate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::{
+    FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, stack_names, work_name,
+    write_lines_folded, write_lines_svg,
+};
+use crate::profile::{Idle, Profile};
+use crate::record::Work;
+use crate::symbolize::SymbolizeOptions;
+
+/// Put the ranks of a job together.
+///
+/// The straggler is the rank that spends least time in communication (kernels of NCCL or RCCL): who comes last
+/// to a collective waits for nobody in it, and all others wait for him, whether his GPU had more work or his CPU
+/// was late with launches. Where not all ranks communicate it is the one with most work. `vs_median` is how
+/// much more or less that is than what ranks usually have; a few percent mean that no rank stands out. A
+/// rank's time is what it has recorded: nothing is compared between the clocks of two ranks.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
+    gpuflame merge-ranks rank-*.json.gz --format json")]
+pub(super) struct MergeRanks {
+    /// Recordings or traces, one a rank, or folders of them. Ranks are told from the names.
+    #[arg(required = true)]
+    inputs: Vec<Source>,
+    /// Where to write one profile of all, each rank a frame at the root (.folded or .svg).
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<Target>,
+    /// Where to write the table.
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    table: Target,
+    /// How to write the table.
+    #[arg(short, long, default_value = "text")]
+    format: Format,
+    /// How many kernels to name for each rank, and stacks over all; 0: all.
+    #[arg(short, long, default_value_t = 3)]
+    number: usize,
+    /// What a stack weighs in the profile: ns, us or count.
+    #[arg(short, long, default_value = "ns")]
+    unit: Unit,
+    /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
+    #[arg(long, default_value = "both")]
+    graph: GraphStacks,
+}
+
+/// What is known of a rank.
+struct Rank {
+    rank: u32,
+    source: String,
+    busy: u64,
+    idle: u64,
+    work: u64,
+    communication: u64,
+    linked: (u64, u64),
+    /// Heaviest first.
+    kernels: Vec<(u64, String)>,
+}
+
+impl MergeRanks {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        let sources = ranks::expand(&self.inputs)?;
+        let mut all = Vec::new();
+        let (mut merged, mut stacks, mut idle) = (Lines::new(), Stacks::new(), BTreeMap::new());
+        let numbers = ranks::of(&sources);
+        let bar = watched(sources.len(), console);
+        let options = FoldedOptions { unit: self.unit, graph: self.graph, root: Vec::new() };
+        for (source, &rank) in sources.iter().zip(&numbers) {
+            let explained = explain(source, SymbolizeOptions::default(), console, None::<Aggregate>)?;
+            for (stack, weight) in lines(&explained.profile, &options) {
+                *merged.entry(format!("rank {rank};{stack}")).or_default() += weight;
+            }
+            add_stacks(&mut stacks, rank, &explained.profile);
+            add_idle(&mut idle, &explained.profile);
+            all.push(Rank::of(rank, source, &explained));
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        all.sort_by_key(|rank| rank.rank);
+        if let Some(output) = &self.output {
+            self.profile(&merged, output, console)?;
+        }
+        let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
+        self.table.write(console, |out| report::write(&tables, self.format, out))?;
+        Ok(Ended::Well)
+    }
+
+    fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {
+        match output.ending() {
+            Some("svg") => {
+                let title = "GPU time by rank and launching stack".to_owned();
+                let options = SvgOptions { unit: self.unit, title, graph: self.graph, root: Vec::new() };
+                output.write(console, |mut out| write_lines_svg(merged, &options, &mut out))
+            }
+            Some("folded" | "txt") | None => {
+                output.write(console, |mut out| write_lines_folded(merged, self.unit, &mut out))
+            }
+            Some(other) => {
+                let message = format!("a profile of many ranks is a .folded or an .svg, not a .{other}");
+                Err(Error::new(ErrorKind::Setting, message))
+            }
+        }
+    }
+
+    fn most(&self) -> usize {
+        if self.number == 0 { usize::MAX } else { self.number }
+    }
+
+    fn kernels(&self, all: &[Rank]) -> Table {
+        let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
+        for rank in all {
+            for (nanos, name) in rank.kernels.iter().take(self.most()) {
+                table.row([Cell::Text(rank.rank.to_string()), Cell::Nanos(*nanos), Cell::Text(name.clone())]);
+            }
+        }
+        table
+    }
+
+    fn stacks(&self, stacks: &Stacks) -> Table {
+        let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
+        let total = stacks.values().map(|(nanos, _)| nanos).sum();
+        let mut stacks: Vec<_> = stacks.iter().collect();
+        stacks.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(b.0)));
+        for (stack, (nanos, ranks)) in stacks.into_iter().take(self.most()) {
+            table.row([
+                Cell::Nanos(*nanos),
+                Cell::share(*nanos, total),
+                Cell::Count(ranks.len() as u64),
+                Cell::Text(stack.clone()),
+            ]);
+        }
+        table
+    }
+}
+
+/// GPU time by launching stack, and the ranks that have it.
+type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
+
+fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile) {
+    for sample in profile.samples().iter().filter(|sample| sample.weight.nanos > 0) {
+        let names = stack_names(profile, sample.place);
+        let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
+        let sum = stacks.entry(names.join(";")).or_default();
+        sum.0 = sum.0.saturating_add(sample.weight.nanos);
+        sum.1.insert(rank);
+    }
+}
+
+/// Adds idle time and the number of gaps, by cause.
+fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
+    for sample in profile.idle() {
+        let cause = match sample.idle {
+            Idle::Between(_, cause) => cause.word(),
+            Idle::Opening(..) => "before_the_first",
+            Idle::Closing => "after_the_last",
+        };
+        let sum = sums.entry(cause).or_default();
+        *sum = (sum.0.saturating_add(sample.nanos), sum.1 + sample.gaps);
+    }
+}
+
+fn causes(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
+    let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause"]);
+    let total = sums.values().map(|(nanos, _)| nanos).sum();
+    let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
+    sums.sort_by_key(|(cause, (nanos, _))| (std::cmp::Reverse(*nanos), **cause));
+    for (cause, (nanos, gaps)) in sums {
+        table.row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
+    }
+    table
+}
+
+fn table(all: &[Rank]) -> Table {
+    let columns = &[
+        "rank",
+        "busy_ns",
+        "idle_ns",
+        "busy_share_percent",
+        "work_ns",
+        "communication_ns",
+        "vs_median_percent",
+        "linked_percent",
+        "straggler",
+        "source",
+    ];
+    let mut table = Table::new("ranks", columns);
+    let all_communicate = all.iter().all(|rank| rank.communication > 0);
+    let what = |rank: &Rank| if all_communicate { rank.communication } else { rank.work };
+    let mut sorted: Vec<u64> = all.iter().map(what).collect();
+    sorted.sort_unstable();
+    let (least, median, most) = (sorted[0], sorted[(sorted.len() - 1) / 2], sorted[sorted.len() - 1]);
+    for rank in all {
+        let mark = match all_communicate {
+            _ if least == most => "",
+            true if rank.communication == least => "<- others wait for it",
+            false if rank.work == most => "<- most work",
+            _ => "",
+        };
+        let to_median = 100.0 * (what(rank) as f64 - median as f64) / median as f64;
+        table.row([
+            Cell::Text(rank.rank.to_string()),
+            Cell::Nanos(rank.busy),
+            Cell::Nanos(rank.idle),
+            Cell::share(rank.busy, rank.busy + rank.idle),
+            Cell::Nanos(rank.work),
+            Cell::Nanos(rank.communication),
+            if median > 0 { Cell::Share(to_median) } else { Cell::Nothing },
+            Cell::share(rank.linked.0, rank.linked.1),
+            mark.into(),
+            Cell::Text(rank.source.clone()),
+        ]);
+    }
+    table
+}
+
+/// A bar over the files, on a terminal.
+fn watched(files: usize, console: Console) -> ProgressBar {
+    if console.quiet || files < 2 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} ranks, {eta} left");
+    ProgressBar::new(files as u64).with_style(style.expect("the template is right"))
+}
+
+impl Rank {
+    fn of(rank: u32, source: &Source, explained: &Explained) -> Self {
+        let (profile, tally) = (&explained.profile, explained.tally.activities);
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut work, mut communication) = (0, 0);
+        for one in profile.works() {
+            let name = work_name(profile, one.work);
+            let is_kernel = matches!(one.work, Work::Kernel(_));
+            *(if is_kernel && is_communication(&name) { &mut communication } else { &mut work }) +=
+                one.weight.nanos;
+            if is_kernel {
+                *sums.entry(name).or_default() += one.weight.nanos;
+            }
+        }
+        let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
+        kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        let busy = profile.times().iter().map(|time| time.busy).sum();
+        let idle = profile.times().iter().map(|time| time.idle).sum();
+        let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
+        Self { rank, source, busy, idle, work, communication, linked, kernels }
+    }
+}
+
+/// Kernels of NCCL and RCCL are named after it.
+fn is_communication(name: &str) -> bool {
+    name.to_ascii_lowercase().contains("nccl")
+}

@@ -1,0 +1,75 @@
+//! A recording as the events of a trace, for the verbs that were made for other tools' traces: activities
+//! are operations, and each window is a step.
+
+use crate::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
+use crate::record::{Activity, Detail, IdMap, NameId, Nanos, Row, WindowEdge};
+use crate::symbolize::kernel_name;
+
+/// Makes events of rows.
+pub(super) struct Events<'a, S> {
+    sink: &'a mut S,
+    names: IdMap<NameId, String>,
+    /// When the window was opened that has not been closed yet.
+    opened: Option<Nanos>,
+    windows: u64,
+    /// Activities without usable times: passed over.
+    pub(super) untimed: u64,
+}
+
+impl<'a, S: Sink> Events<'a, S> {
+    pub(super) fn new(sink: &'a mut S) -> Self {
+        Self { sink, names: IdMap::default(), opened: None, windows: 0, untimed: 0 }
+    }
+
+    pub(super) fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text))),
+            Row::Activity(activity) => self.op(activity),
+            Row::Window { edge: WindowEdge::Open, time } => self.opened = Some(*time),
+            Row::Window { edge: WindowEdge::Close, time } => self.window(*time),
+            _ => {}
+        }
+    }
+
+    fn op(&mut self, activity: &Activity) {
+        if activity.duration().is_none() {
+            self.untimed += 1;
+            return;
+        }
+        let copy;
+        let (kind, name) = match activity.detail {
+            Detail::Kernel(kernel) => {
+                let name = self.names.get(&kernel.name).map_or("[kernel without a name]", String::as_str);
+                (OpKind::Kernel, name)
+            }
+            Detail::Graph => (OpKind::Kernel, "[graph]"),
+            Detail::Set(_) => (OpKind::Set, "Memset"),
+            Detail::Copy(detail) => {
+                copy = format!("Memcpy {}", detail.kind.label());
+                (OpKind::Copy, &*copy)
+            }
+        };
+        self.sink.event(&Event::Op(Op {
+            kind,
+            name: Text::from(name),
+            start: activity.start.0 as i64,
+            end: activity.end.0 as i64,
+            device: Some(activity.device.0),
+            stream: Some(activity.stream.0),
+            ..Op::default()
+        }));
+    }
+
+    fn window(&mut self, end: Nanos) {
+        let Some(start) = self.opened.take() else { return };
+        self.windows += 1;
+        let name = format!("Window#{}", self.windows);
+        self.sink.event(&Event::Cpu(CpuOp {
+            kind: CpuKind::Step,
+            name: Text::from(&*name),
+            start: start.0 as i64,
+            end: end.0 as i64,
+            ..CpuOp::default()
+        }));
+    }
+}

@@ -1,0 +1,199 @@
+//! `gpuflame view`: single activities as text, in the order of time; or a picture of each stream in
+//! letters.
+
+use std::io::Write;
+
+use clap::Args;
+
+use super::explain::{Explained, explain};
+use super::input::Source;
+use super::output::Target;
+use super::report::{self, Cell, Format, Table, human};
+use super::{Console, Ended, Outcome, top};
+use crate::error::Result;
+use crate::events::{Event, Events};
+use crate::export::{event_place, stack_names, work_name};
+use crate::import;
+use crate::profile::Profile;
+use crate::record::{DeviceId, StreamId, Work};
+use crate::symbolize::SymbolizeOptions;
+
+/// Show single activities.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1000 --to 2000\n  \
+    gpuflame view trace.json.gz --stats --name gemm\n  \
+    gpuflame view trace.json.gz --timeline")]
+pub(super) struct View {
+    /// The recording or trace (`-`: standard input).
+    input: Source,
+    /// How many activities, or rows of sums; 0: all.
+    #[arg(short, long, default_value_t = 20)]
+    number: usize,
+    /// Sums by kernel instead, of the same activities.
+    #[arg(long, conflicts_with = "timeline")]
+    stats: bool,
+    /// A line of letters for each stream instead: how full each stretch of time was.
+    #[arg(long)]
+    timeline: bool,
+    /// Only these kinds: kernel, copy, set, graph.
+    #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
+    kind: Vec<Kind>,
+    /// Only names that contain this.
+    #[arg(long, value_name = "TEXT")]
+    name: Option<String>,
+    /// Only this GPU.
+    #[arg(long)]
+    device: Option<u32>,
+    /// Only this stream.
+    #[arg(long)]
+    stream: Option<u32>,
+    /// Only what begins at or after this, in microseconds from the first activity.
+    #[arg(long, value_name = "US")]
+    from: Option<f64>,
+    /// Only what begins before this, in microseconds from the first activity.
+    #[arg(long, value_name = "US")]
+    to: Option<f64>,
+    /// How to write it.
+    #[arg(short, long, default_value = "text")]
+    format: Format,
+    /// Where to write.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    Kernel,
+    Copy,
+    Set,
+    Graph,
+}
+
+/// So many letters stand for the whole time.
+const WIDTH: usize = 80;
+/// Empty to full.
+const LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
+
+impl View {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        if let (Some(from), Some(to)) = (self.from, self.to)
+            && from >= to
+        {
+            return Err(super::usage(format!("--from {from} is not before --to {to}")));
+        }
+        let mut events = Events::default();
+        let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut events)?;
+        events.sort();
+        let profile = &explained.profile;
+        let timed = events.activities().iter().find(|event| event.activity.duration().is_some());
+        let zero = timed.map_or(0, |event| event.activity.start.0);
+        let wanted: Vec<&Event> =
+            events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
+        self.output.write(console, |out| {
+            if self.timeline {
+                return timeline(&wanted, out);
+            }
+            let table = if self.stats {
+                top::sums(profile, &wanted, self.most())
+            } else {
+                self.list(&explained, &wanted, zero)
+            };
+            report::write(&[table], self.format, out)
+        })?;
+        if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
+            console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
+        }
+        Ok(Ended::Well)
+    }
+
+    fn wants(&self, profile: &Profile, event: &Event, zero: u64) -> bool {
+        let activity = &event.activity;
+        let kind = match activity.work() {
+            Work::Kernel(_) => Kind::Kernel,
+            Work::Copy(_) => Kind::Copy,
+            Work::Set => Kind::Set,
+            Work::Graph => Kind::Graph,
+        };
+        let micros = activity.start.0.saturating_sub(zero) as f64 / 1e3;
+        (self.kind.is_empty() || self.kind.contains(&kind))
+            && self.device.is_none_or(|device| activity.device == DeviceId(device))
+            && self.stream.is_none_or(|stream| activity.stream == StreamId(stream))
+            && self.from.is_none_or(|from| micros >= from)
+            && self.to.is_none_or(|to| micros < to)
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
+    }
+
+    fn most(&self) -> usize {
+        if self.number == 0 { usize::MAX } else { self.number }
+    }
+
+    fn list(&self, explained: &Explained, wanted: &[&Event], zero: u64) -> Table {
+        let profile = &explained.profile;
+        let columns =
+            &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
+        let mut table = Table::new("activities", columns);
+        // Ids of other tools' traces are numbered anew: ours mean nothing to whoever looks into the file.
+        let has_ids = explained.facts.kind == import::Kind::Recording;
+        for event in wanted.iter().take(self.most()) {
+            let activity = &event.activity;
+            let nanos = activity.duration();
+            table.row([
+                nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
+                nanos.map_or(Cell::Nothing, Cell::Nanos),
+                Cell::Count(activity.device.0.into()),
+                Cell::Count(activity.stream.0.into()),
+                if has_ids { Cell::Text(activity.correlation.0.to_string()) } else { Cell::Nothing },
+                Cell::Count(activity.bytes()),
+                Cell::Text(work_name(profile, activity.work())),
+                Cell::Text(stack_names(profile, event_place(event)).join(";")),
+            ]);
+        }
+        table
+    }
+}
+
+fn timeline(wanted: &[&Event], out: &mut dyn Write) -> Result<()> {
+    let timed =
+        || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
+    let (Some(from), Some(to)) = (timed().map(|a| a.start.0).min(), timed().map(|a| a.end.0).max()) else {
+        return Ok(writeln!(out, "nothing with times")?);
+    };
+    let mut streams: Vec<_> = timed().map(|a| (a.device, a.stream)).collect();
+    streams.sort_unstable();
+    streams.dedup();
+    let step = (to - from).div_ceil(WIDTH as u64).max(1);
+    writeln!(
+        out,
+        "{} in all, {} a letter: {} from idle to busy",
+        human(to - from),
+        human(step),
+        LETTERS.iter().collect::<String>()
+    )?;
+    for (device, stream) in streams {
+        let mut busy = [0_u64; WIDTH];
+        for activity in timed().filter(|a| (a.device, a.stream) == (device, stream)) {
+            let (start, end) = (activity.start.0 - from, activity.end.0 - from);
+            for (at, busy) in
+                busy.iter_mut().enumerate().take((end / step) as usize + 1).skip((start / step) as usize)
+            {
+                let (low, high) = (at as u64 * step, (at as u64 + 1) * step);
+                *busy += end.min(high).saturating_sub(start.max(low));
+            }
+        }
+        let letter = |busy: &u64| match *busy {
+            0 => LETTERS[0],
+            busy => LETTERS[1 + (busy * 4 / (step + 1)).min(3) as usize],
+        };
+        writeln!(
+            out,
+            "GPU {} stream {:>4} {}",
+            device.0,
+            stream.0,
+            busy.iter().map(letter).collect::<String>()
+        )?;
+    }
+    Ok(())
+}

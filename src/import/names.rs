@@ -1,0 +1,61 @@
+//! A number for each name of a trace: millions of events share a few hundred.
+
+use super::Text;
+use crate::record::IdMap;
+
+/// Names, each once.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    texts: Vec<Box<str>>,
+    numbers: IdMap<Box<[u8]>, u32>,
+}
+
+impl Names {
+    /// The number of `text`.
+    pub(crate) fn number(&mut self, text: Text<'_>) -> u32 {
+        match self.numbers.get(text.raw()) {
+            Some(&number) => number,
+            None => self.insert(text.raw().into(), text.decode().into()),
+        }
+    }
+
+    fn insert(&mut self, raw: Box<[u8]>, text: Box<str>) -> u32 {
+        let number = self.texts.len() as u32;
+        self.texts.push(text);
+        self.numbers.insert(raw, number);
+        number
+    }
+
+    /// The text of a number that this table gave.
+    pub fn text(&self, number: u32) -> &str {
+        &self.texts[number as usize]
+    }
+
+    /// All texts, by number.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.texts.iter().map(|text| &**text)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Takes in the names of a later stretch; gives the new number of each.
+    pub(crate) fn join(&mut self, later: Self) -> Vec<u32> {
+        let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
+        later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);
+        let texts = raw.into_iter().zip(later.texts);
+        texts
+            .map(|(raw, text)| match self.numbers.get(&raw) {
+                Some(&number) => number,
+                None => self.insert(raw, text),
+            })
+            .collect()
+    }
+}

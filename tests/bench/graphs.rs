@@ -1,0 +1,129 @@
+//! What a launch of a CUDA graph costs the application, by how many nodes the graph has: examples/graph_decode.c
+//! on the simulated stack. Prints a line a figure, `name value unit`.
+//!
+//! Instructions are counted by callgrind inside our callback, for more launches and for fewer, and the difference
+//! counts: they must not follow the number of nodes, or this fails. Times are the ledger's; there the nodes
+//! show, since between two launches the (simulated) driver books them and leaves our data cold in the caches.
+//!
+//!     cargo bench --bench graphs
+#![cfg(target_os = "linux")]
+
+use std::ffi::OsStr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs, process};
+
+/// Layers of eight kernels, and how many tokens are timed: at most 1.6 million records, which fit the buffers
+/// even where the collector gets no processor.
+const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
+/// How often all sizes are timed; the best counts.
+const TURNS: usize = 3;
+/// Tokens that are counted.
+const FEW: u32 = 20;
+const MANY: u32 = 60;
+/// How much more instructions a launch of the largest graph may take than one of the smallest.
+const MOST: f64 = 1.01;
+
+/// A shared library that cargo built beside this program.
+fn built(name: &str) -> PathBuf {
+    env::current_exe().expect("a program has a file").with_file_name(name)
+}
+
+/// The program, in a folder with the simulated libraries under their real names.
+fn stage(folder: &Path) -> PathBuf {
+    fs::create_dir_all(folder).expect("the target folder is writable");
+    for (library, name) in [
+        ("libgpusim_cuda.so", "libcuda.so.1"),
+        ("libgpusim_cudart.so", "libcudart.so.13"),
+        ("libgpusim_cudart.so", "libcudart.so"),
+        ("libgpusim_cupti.so", "libcupti.so.13"),
+    ] {
+        symlink(built(library), folder.join(name)).expect("the folder is new");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.join("graph_decode");
+    let status = Command::new("gcc")
+        .args(["-O2", "-g", "-std=c99", "-I"])
+        .arg(root.join("tests/gpusim/include"))
+        .arg(root.join("examples/graph_decode.c"))
+        .arg("-o")
+        .arg(&program)
+        .arg("-L")
+        .arg(folder)
+        .arg("-lcudart")
+        .status();
+    assert!(status.is_ok_and(|status| status.success()), "gcc is needed, and compiles graph_decode.c");
+    program
+}
+
+/// Runs the program, perhaps under a tool: what it left on stderr.
+fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -> String {
+    let words = tool.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
+    let mut command = Command::new(words[0]);
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("GPU") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(&words[1..])
+        .args(["--layers", &layers.to_string(), "--tokens", &tokens.to_string()])
+        .current_dir(folder)
+        .env("LD_LIBRARY_PATH", folder)
+        .env("CUDA_INJECTION64_PATH", built("libgpuflame.so"))
+        .env("GPUFLAME_OUTPUT", "out-%p")
+        .stdin(Stdio::null());
+    let output = command.output().expect("the program runs; instructions are counted by valgrind");
+    let ledger = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{ledger}");
+    let nodes = u64::from(layers) * 8 * u64::from(tokens);
+    assert!(ledger.contains(&format!("graph activities {nodes} = created {nodes} ")), "{ledger}");
+    ledger
+}
+
+/// The median of what our callback took.
+fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
+    let ledger = run(&[], program, folder, layers, tokens);
+    let line = ledger.lines().find_map(|line| line.strip_prefix("gpuflame: graph launches: "));
+    let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
+    number.expect("the ledger says what a graph launch costs")
+}
+
+/// Instructions in our callback for each launch.
+fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
+    let counted = |tokens: u32| {
+        let file = folder.join(format!("callgrind.{layers}.{tokens}"));
+        let out = format!("--callgrind-out-file={}", file.display());
+        let tool = ["valgrind", "--tool=callgrind", "--toggle-collect=*on_event*", &out];
+        run(&tool, program, folder, layers, tokens);
+        let text = fs::read_to_string(file).expect("callgrind writes its file");
+        let line = text.lines().find_map(|line| line.strip_prefix("summary: ")).expect("and a summary in it");
+        line.trim().parse::<u64>().expect("a number")
+    };
+    (counted(MANY) - counted(FEW)) as f64 / f64::from(MANY - FEW)
+}
+
+#[allow(clippy::print_stdout)]
+fn main() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-graphs-{}", process::id()));
+    let program = stage(&folder);
+    let counts = SIZES.map(|(layers, _)| instructions(&program, &folder, layers));
+    let mut times = [f64::INFINITY; SIZES.len()];
+    for _ in 0..TURNS {
+        for ((layers, tokens), best) in SIZES.into_iter().zip(&mut times) {
+            *best = best.min(nanoseconds(&program, &folder, layers, tokens));
+        }
+    }
+    for (at, (layers, _)) in SIZES.iter().enumerate() {
+        let nodes = 8 * layers;
+        println!("graph_launch_{nodes}_nodes {:.0} instructions", counts[at]);
+        println!("graph_launch_{nodes}_nodes {:.0} ns", times[at]);
+    }
+    let ratio = counts[2] / counts[0];
+    println!("graph_launch_3200_to_8_nodes {ratio:.3} ratio_of_instructions");
+    println!("graph_launch_3200_to_8_nodes {:.2} ratio_of_ns", times[2] / times[0]);
+    // What cannot be removed is left for the next `cargo clean`.
+    let _ = fs::remove_dir_all(folder);
+    assert!(ratio <= MOST, "a launch of a graph takes more instructions where the graph has more nodes");
+}
