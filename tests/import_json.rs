@@ -73,7 +73,9 @@ fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
 
 #[test]
 fn seven_dialects_say_the_same_in_any_order_of_keys() {
-    type Fields = [(&'static str, &'static str)];
+    /// Name, fields, arguments, and what is read.
+    type Dialect<'a> =
+        (&'static str, Vec<(&'static str, &'static str)>, &'a [(&'static str, &'static str)], &'static str);
     const X: (&str, &str) = ("ph", "\"X\"");
     const NAME: (&str, &str) = ("name", "\"gemm\"");
     const PLACE: [(&str, &str); 2] = [("device", "0"), ("stream", "7")];
@@ -91,7 +93,7 @@ fn seven_dialects_say_the_same_in_any_order_of_keys() {
     let eunomia = [("correlationId", "9"), ("deviceId", "0"), ("streamId", "7"), ("grid", "[1, 1, 1]")];
     let cut = "op Kernel \"gemm\" 5000250..5012250 pNone dSome(0) sSome(7) cSome(9)";
     let whole = "op Kernel \"gemm\" 5000000..5012000 pNone dSome(0) sSome(7) cSome(9)";
-    let dialects: [(&str, Vec<(&str, &str)>, &Fields, &str); 8] = [
+    let dialects: [Dialect<'_>; 8] = [
         (
             "Paddle",
             vec![

@@ -2,8 +2,11 @@
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
 //! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
+#![cfg(feature = "cli")]
 
-use std::collections::HashSet;
+mod support;
+
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,6 +18,8 @@ use gpuflame::join::Join;
 use gpuflame::profile::Profile;
 use gpuflame::record::Row;
 use gpuflame::timeline::Timeline;
+use support::command::gpuflame;
+use support::scratch;
 
 /// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
@@ -114,6 +119,40 @@ fn what_was_launched_before_the_trace_is_shown_as_such() {
     let counted = CHROME.iter().find(|counted| counted.0.contains("resnet")).unwrap();
     let folded = check(&folder.join(counted.0), counted);
     assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
+}
+
+/// What the command says of a trace in which 25 launches of graphs share their ids with up to 15 kernels each.
+#[test]
+fn all_kernels_of_a_graph_launch_are_under_its_call() {
+    let Some(folder) = traces() else { return };
+    let trace = folder.join("graphs/graph_execution.json.gz");
+    let trace = trace.to_str().unwrap();
+    let out = scratch("graphs-trace");
+    let folded = gpuflame(&out, ["-q", "flamegraph", trace, "--format", "folded"]).ok().stdout;
+    let mut by_call: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in folded.lines().filter(|line| !line.starts_with("# ")) {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        let call = stack.split(';').rev().find(|frame| frame.starts_with("hip")).unwrap_or("none");
+        *by_call.entry(call).or_default() += weight.parse::<u64>().unwrap();
+    }
+    let counted = [
+        ("hipExtModuleLaunchKernel", 346_637),
+        ("hipGraphLaunch", 149_919_755),
+        ("hipLaunchKernel", 595_208),
+        ("hipMemcpyAsync", 77_399),
+        ("hipModuleLaunchKernel", 5_146_906),
+    ];
+    assert_eq!(by_call, BTreeMap::from(counted));
+    let info = gpuflame(&out, ["info", trace]).ok().stdout;
+    for (what, count) in [
+        ("launches matched", 87),
+        ("activities matched", 423),
+        ("launches with several activities", 25),
+        ("most activities of a launch", 15),
+    ] {
+        let line = info.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_else(|| panic!("{info}"));
+        assert_eq!(line.trim().parse::<u64>(), Ok(count), "{what}");
+    }
 }
 
 #[test]
