@@ -38,7 +38,8 @@ fn truth(done: &Done) -> Sums {
 /// What the ledger says of ranges that are not shown as they were.
 fn dropped(done: &Done) -> u64 {
     let lost = done.ledger("lost:");
-    lost[0].rsplit_once("ranges_dropped ").unwrap().1.parse().unwrap()
+    let (_, rest) = lost[0].split_once("ranges_dropped ").unwrap();
+    rest.split(',').next().unwrap().parse().unwrap()
 }
 
 fn ranges(flags: &[&str]) -> Run {

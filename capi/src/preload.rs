@@ -90,7 +90,7 @@ fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
     // SAFETY: RTLD_NOLOAD only finds what is loaded already.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    // SAFETY: a null handle is not looked into; the name is NUL-terminated.
-    NonNull::new(handle)
-        .and_then(|handle| NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) }))
+    let handle = NonNull::new(handle)?;
+    // SAFETY: the handle is live, and the name NUL-terminated.
+    NonNull::new(unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) })
 }

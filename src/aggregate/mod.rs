@@ -4,8 +4,11 @@
 //! It grows with the number of distinct things, never with the number of launches, and knows ids only:
 //! what they mean stands in the [`Profile`] that it fills.
 
+mod host;
 #[cfg(test)]
 mod tests;
+
+pub use host::HostSums;
 
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};

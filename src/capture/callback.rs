@@ -13,10 +13,11 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::control::window::{self, State};
-use crate::cupti::{ApiCall, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
+use crate::cupti::{ApiCall, BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
 use crate::unwind::{Captured, Skip, Verifier};
 
+use super::beside;
 use super::buffers;
 use super::events::{self, Event};
 use super::graphs;
@@ -30,7 +31,7 @@ pub struct Capture;
 /// What the slot that both ends of a call share says: this call is the launch.
 const OUTERMOST: u64 = 1;
 /// This call is part of the launch around it.
-const NESTED: u64 = 2;
+pub(super) const NESTED: u64 = 2;
 /// This call makes or copies graphs, and is the outermost to do so.
 pub(super) const GRAPH_CALL: u64 = 3;
 
@@ -177,6 +178,10 @@ impl Tracer for Capture {
         graphs::note(&event);
     }
 
+    fn beside(event: BesideEvent<'_>) {
+        beside::note(&event);
+    }
+
     fn fatal(reason: &str) {
         events::announce(Event::Fatal(reason));
     }
@@ -229,6 +234,10 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
         // If it failed it stays without an activity, and is counted as such.
+        if is_synchronous(call.kind) {
+            let Launch { correlation, context, time: begun, .. } = own.pending.launch;
+            beside::waited(thread, correlation, context, begun, time);
+        }
     } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);
     } else {
@@ -267,6 +276,11 @@ pub(super) fn capture_launch(own: &mut Own, thread: &Thread) -> Option<ApiCall> 
         thread.tally.lose(Loss::LaunchesCaptured);
     }
     Some(pending.api)
+}
+
+/// Whether a call at this depth of the stack is part of a launch.
+pub(super) fn is_inside_launch(own: &Own, depth: usize) -> bool {
+    own.pending.is_under_way && depth < own.pending.depth
 }
 
 /// The frame for the API call itself.

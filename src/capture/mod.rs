@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+mod beside;
 mod buffers;
 mod callback;
 mod cost;
@@ -17,6 +18,7 @@ pub mod process;
 mod ranges;
 mod thread;
 
+pub use beside::{drain_beside, note_waits};
 pub use buffers::{filled, many_filled, next_filled, recycle};
 pub use callback::{Capture, now, record_stack, verify_every};
 pub use cost::Cost;

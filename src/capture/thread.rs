@@ -15,6 +15,7 @@ use crate::record::{
 };
 use crate::unwind::{Unwinder, memory, tls};
 
+use super::beside::BesideCall;
 use super::buffers;
 use super::callback::{Pending, Verifying};
 use super::cost::{self, Cost, Times};
@@ -62,6 +63,7 @@ pub(super) struct Own {
     pub(super) pending: Pending,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
+    pub(super) beside: Option<BesideCall>,
     /// The graph that was copied last: what an instantiation that is announced next is made of.
     pub(super) copied_graph: Option<GraphId>,
     pub(super) calls: u64,
@@ -309,6 +311,7 @@ impl Own {
             pending: Pending::NONE,
             verifying: Verifying::new(),
             graph_call: None,
+            beside: None,
             copied_graph: None,
             calls: 0,
         })

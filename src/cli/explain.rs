@@ -2,7 +2,7 @@
 
 use super::Console;
 use super::input::{Facts, Source};
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, HostSums};
 use crate::error::Result;
 use crate::graphs::Graphs;
 use crate::import::Opened;
@@ -42,7 +42,7 @@ pub(super) fn explain_opened(
     mut sink: impl Sink,
 ) -> Result<Explained> {
     let (mut join, mut profile) = (Join::default(), Profile::default());
-    let (mut graphs, mut timeline) = (Graphs::default(), Timeline::default());
+    let (mut graphs, mut timeline, mut host) = (Graphs::default(), Timeline::default(), HostSums::default());
     let facts = source.rows(opened, console, &mut |row| {
         let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
         graphs.push(row);
@@ -55,11 +55,13 @@ pub(super) fn explain_opened(
             _ => join.push(row, &mut sinks),
         }
         timeline.row(row);
+        host.row(row);
         profile.push(row);
     })?;
     join.finish(&mut (&mut aggregate, (&mut timeline, &mut sink)));
     aggregate.fill(&mut profile);
     timeline.fill(&mut profile);
+    host.fill(&mut profile);
     let mut symbolizer = Symbolizer::new(options);
     symbolizer.name(&mut profile);
     Ok(Explained { profile, tally: *join.tally(), facts, unnamed: symbolizer.misses() })

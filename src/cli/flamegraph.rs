@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     FoldedOptions, GraphStacks, Lines, Root, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
     write_diff_svg, write_folded, write_idle_folded, write_idle_svg, write_lines_folded, write_lines_svg,
-    write_svg,
+    write_memory_folded, write_memory_svg, write_svg, write_wait_folded, write_wait_svg,
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::symbolize::SymbolizeOptions;
@@ -40,6 +40,12 @@ pub(super) struct Flamegraph {
     /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
     #[arg(long)]
     idle: bool,
+    /// Draw the time in which the host waited for a GPU, where it was recorded with the format `wait`.
+    #[arg(long, conflicts_with = "idle")]
+    wait: bool,
+    /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
+    #[arg(long, conflicts_with_all = ["idle", "wait"])]
+    alloc: bool,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
@@ -89,11 +95,16 @@ impl Flamegraph {
         let sums = self.sums();
         let profile = explain_opened(input, opened, options, console, sums, None::<Aggregate>)?.profile;
         let folded = self.folded_options();
-        target.write(console, |mut out| match (format, self.idle) {
-            (Format::Folded, false) => write_folded(&profile, &folded, &mut out),
-            (Format::Folded, true) => write_idle_folded(&profile, &folded, &mut out),
-            (Format::Svg, false) => write_svg(&profile, &self.svg_options(), &mut out),
-            (Format::Svg, true) => write_idle_svg(&profile, &self.svg_options(), &mut out),
+        let (svg, folds) = (self.svg_options(), format == Format::Folded);
+        target.write(console, |mut out| match (self.idle, self.wait, self.alloc) {
+            (true, ..) if folds => write_idle_folded(&profile, &folded, &mut out),
+            (true, ..) => write_idle_svg(&profile, &svg, &mut out),
+            (_, true, _) if folds => write_wait_folded(&profile, &folded, &mut out),
+            (_, true, _) => write_wait_svg(&profile, &svg, &mut out),
+            (_, _, true) if folds => write_memory_folded(&profile, &folded, &mut out),
+            (_, _, true) => write_memory_svg(&profile, &svg, &mut out),
+            _ if folds => write_folded(&profile, &folded, &mut out),
+            _ => write_svg(&profile, &svg, &mut out),
         })?;
         Ok(Ended::Well)
     }
@@ -106,8 +117,8 @@ impl Flamegraph {
         target: &Target,
         console: Console,
     ) -> Result<()> {
-        if self.idle {
-            return Err(usage("--diff compares what ran; leave --idle away"));
+        if self.idle || self.wait || self.alloc {
+            return Err(usage("--diff compares what ran; leave --idle, --wait and --alloc away"));
         }
         let (before, after) = (self.lines(before, console)?, self.lines(after, console)?);
         let mut options = self.svg_options();
@@ -147,7 +158,7 @@ impl Flamegraph {
         target: &Target,
         console: Console,
     ) -> Result<()> {
-        if self.idle {
+        if self.idle || self.wait || self.alloc {
             return Err(usage(format!("{input}: folded stacks do not say when the GPU was idle")));
         }
         let lines = stacks(input, opened, self.unit)?;
@@ -158,7 +169,12 @@ impl Flamegraph {
     }
 
     fn svg_options(&self) -> SvgOptions {
-        let mut options = if self.idle { SvgOptions::idle() } else { SvgOptions::default() };
+        let mut options = match (self.idle, self.wait, self.alloc) {
+            (true, ..) => SvgOptions::idle(),
+            (_, true, _) => SvgOptions::waits(),
+            (_, _, true) => SvgOptions::memory(),
+            _ => SvgOptions::default(),
+        };
         (options.unit, options.graph) = (self.unit, self.graph);
         options.root.clone_from(&self.root);
         options.title = self.title.clone().unwrap_or(options.title);

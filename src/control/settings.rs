@@ -32,6 +32,14 @@ pub enum Format {
     IdleFolded,
     /// The same as a flame graph.
     IdleSvg,
+    /// Time in which the host waited, as folded stacks.
+    WaitFolded,
+    /// The same as a flame graph.
+    WaitSvg,
+    /// Bytes allocated and freed, as folded stacks.
+    AllocFolded,
+    /// The same as a flame graph.
+    AllocSvg,
     /// A row per activity.
     Activities,
     /// The recording: every row, to be explained later.
@@ -40,12 +48,16 @@ pub enum Format {
 
 impl Format {
     /// The word in `GPUFLAME_FORMATS`, which two share, and the suffix of the file.
-    pub const ALL: [(Self, &'static str, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str, &'static str); 11] = [
         (Self::Folded, "folded", ".folded"),
         (Self::Svg, "svg", ".svg"),
         (Self::Csv, "csv", ".csv"),
         (Self::IdleFolded, "idle", ".idle.folded"),
         (Self::IdleSvg, "idle", ".idle.svg"),
+        (Self::WaitFolded, "wait", ".wait.folded"),
+        (Self::WaitSvg, "wait", ".wait.svg"),
+        (Self::AllocFolded, "alloc", ".alloc.folded"),
+        (Self::AllocSvg, "alloc", ".alloc.svg"),
         (Self::Activities, "activities", ".activities.csv"),
         (Self::Gfr, "gfr", ".gfr"),
     ];
@@ -182,10 +194,11 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, activities, gfr",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, gfr",
         default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
-               stacks) of GPU idle time, table of every activity, recording.",
+               stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
+               allocated and freed (both cost a callback a call), table of every activity, recording.",
         apply: |settings, value| {
             settings.formats = formats(value)?;
             Ok(())
@@ -457,8 +470,8 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, idle, activities, gfr; going on \
-                 with the default (folded,svg,csv,idle)",
+                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, gfr; \
+                 going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_UNIT=hours: it is none of ns, us, count; going on with the default (ns)",
             ]
         );

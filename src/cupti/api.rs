@@ -3,10 +3,11 @@
 //!
 //! What a version or a family of calls can and cannot do is settled here, and not seen outside.
 
+use super::Options;
 use super::activity::{self, Tally};
 use super::buffer::Filled;
 use super::callback::{LENT, Shared, Tracer, on_buffer_completed, on_buffer_requested, on_event};
-use super::calls::{ApiCall, MAX_CALLBACK_ID, NamedCall, classify};
+use super::calls::{ApiCall, CallKind, MAX_CALLBACK_ID, NamedCall, classify, classify_beside};
 use super::family::Functions;
 use super::names::Names;
 use super::version::Version;
@@ -54,7 +55,7 @@ impl Api {
         functions: Functions,
         version: Version,
         file: PathBuf,
-        whole_graphs: bool,
+        options: &Options,
     ) -> Result<&'static Self, Refusal> {
         let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
         let userdata = ptr::from_ref(shared).cast_mut().cast();
@@ -64,8 +65,8 @@ impl Api {
         shared.subscriber.store(subscriber.0, Ordering::Release);
 
         let mut notes = Vec::new();
-        match set_up_records::<T>(shared, whole_graphs, &mut notes) {
-            Ok(()) => enable_callbacks::<T>(shared, subscriber, version, &mut notes),
+        match set_up_records::<T>(shared, options.whole_graphs, &mut notes) {
+            Ok(()) => enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes),
             Err(refusal) => {
                 let _ = functions.unsubscribe(subscriber);
                 return Err(refusal);
@@ -198,11 +199,11 @@ fn set_up_records<T: Tracer>(
 fn enable_callbacks<T: Tracer>(
     shared: &'static Shared,
     subscriber: Subscriber,
-    version: Version,
+    (version, options): (Version, &Options),
     notes: &mut Vec<String>,
 ) {
     let functions = &shared.functions;
-    let mut calls = named_calls(functions);
+    let mut calls = named_calls(functions, options);
     calls.retain(|call| T::GRAPHS || !call.kind.edits_graph());
     shared.calls.fill(&calls);
     let api = calls.iter().map(|call| (call.domain, CallbackId(call.id), call.name.as_str()));
@@ -238,7 +239,8 @@ fn enable_callbacks<T: Tracer>(
 }
 
 /// Every call of both API domains that matters, by walking all their names.
-fn named_calls(functions: &Functions) -> Vec<NamedCall> {
+fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
+    let is_wanted = |kind: &CallKind| if *kind == CallKind::Wait { options.waits } else { options.memory };
     let mut calls = Vec::new();
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
         let mut last_named = 0;
@@ -248,7 +250,7 @@ fn named_calls(functions: &Functions) -> Vec<NamedCall> {
             }
             let Some(name) = functions.callback_name(domain, CallbackId(id)) else { continue };
             last_named = id;
-            if let Some(kind) = classify(name) {
+            if let Some(kind) = classify(name).or_else(|| classify_beside(name).filter(is_wanted)) {
                 calls.push(NamedCall { domain, id, name: name.to_owned(), kind });
             }
         }

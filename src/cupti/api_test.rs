@@ -91,7 +91,7 @@ fn attach<T: Tracer>(driver: u32) -> Result<&'static Api, String> {
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
         load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
-    Api::attach::<T>(functions, version, "fake".into(), false)
+    Api::attach::<T>(functions, version, "fake".into(), &Options::default())
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
 

@@ -6,7 +6,7 @@
 
 use super::activity;
 use super::buffer::{Buffer, Filled, Lent, Returned};
-use super::calls::{ApiCall, CallKind, CallTable};
+use super::calls::{AllocationKind, ApiCall, CallKind, CallTable};
 use super::family::Functions;
 use crate::record::{CorrelationId, GraphId, GraphNodeId};
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
@@ -60,6 +60,12 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
+    /// A call that makes no GPU work, but waits for it, or allocates or frees memory: only where asked for
+    /// (see [`Options`](super::Options)).
+    fn beside(event: BesideEvent<'_>) {
+        let _ = event;
+    }
+
     /// CUPTI met an error it cannot go on after, and has finalised itself. No call is made to it any
     /// more; what was not delivered is lost.
     fn fatal(reason: &str) {
@@ -91,6 +97,24 @@ pub struct Call<'a> {
     pub return_value: u32,
     /// For launches: the kernel's mangled name, valid during the callback; else null.
     pub symbol_name: *const c_char,
+}
+
+/// A call that makes no GPU work.
+pub enum BesideEvent<'a> {
+    /// It begins.
+    Begins {
+        /// Which.
+        call: &'a Call<'a>,
+        /// What it frees, if it frees.
+        address: u64,
+    },
+    /// It is over.
+    Ends {
+        /// Which.
+        call: &'a Call<'a>,
+        /// What it allocated, if it did: where, and how many bytes.
+        memory: Option<(u64, u64)>,
+    },
 }
 
 /// What happens to a graph. Graphs and nodes are named by the ids that records carry.
@@ -290,8 +314,11 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
         return_value: 0,
         symbol_name: data.symbol_name,
     };
-    if kind.edits_graph() {
-        return graph_call::<T>(shared, &call, data);
+    if kind.is_beside_work() {
+        if kind.edits_graph() {
+            return graph_call::<T>(shared, &call, data);
+        }
+        return beside::<T>(&mut call, data);
     }
     match data.site {
         Site::ENTER => T::enter(&call),
@@ -307,6 +334,52 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
 fn result_of(data: &CallbackData) -> u32 {
     // SAFETY: null, or after the call its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
+}
+
+/// A call that waits, allocates or frees.
+#[cold]
+fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
+    let is_free = call.kind == CallKind::Free;
+    match data.site {
+        Site::ENTER => {
+            // SAFETY: the first argument of calls that free is the address or a handle, of 64 bits; CUPTI passes
+            // the arguments as a struct, or null at worst.
+            let first = unsafe { data.function_params.cast::<u64>().as_ref() };
+            let address = first.copied().filter(|_| is_free).unwrap_or(0);
+            T::beside(BesideEvent::Begins { call, address });
+        }
+        Site::EXIT => {
+            call.return_value = result_of(data);
+            let worked = call.return_value == 0;
+            let memory = match call.kind {
+                // SAFETY: the call allocates and has worked.
+                CallKind::Allocate(kind) if worked => unsafe { allocated(kind, data.function_params) },
+                _ => None,
+            };
+            T::beside(BesideEvent::Ends { call, memory });
+        }
+        _ => {}
+    }
+}
+
+/// Where a call put memory, and how many bytes.
+///
+/// # Safety
+/// `arguments` are those of a call that has allocated memory of this kind, or null.
+unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<(u64, u64)> {
+    // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
+    // with pointers to the address and to the length of a row, and then the width and the count of them.
+    unsafe {
+        let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
+        let bytes = match kind {
+            AllocationKind::Pitched => {
+                let arguments = &*arguments.cast::<[*const u64; 4]>();
+                arguments[1].as_ref()?.checked_mul(arguments[3].addr() as u64)?
+            }
+            _ => (*arguments.cast::<[u64; 2]>())[1],
+        };
+        Some((*at, bytes))
+    }
 }
 
 /// A call that makes or changes graphs. Some arguments are needed that no event tells.

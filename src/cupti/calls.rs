@@ -36,12 +36,36 @@ pub enum CallKind {
     GraphCopy,
     /// Has an instantiation take over what another graph does.
     GraphUpdate,
+    /// Waits for a GPU.
+    Wait,
+    /// Allocates memory.
+    Allocate(AllocationKind),
+    /// Frees it.
+    Free,
+}
+
+/// What memory a call allocates, and where its arguments say how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AllocationKind {
+    /// Of the GPU.
+    Device,
+    /// Of the GPU, in rows: so many of the length that the call answers.
+    Pitched,
+    /// Of the host, locked.
+    Pinned,
+    /// Of both.
+    Managed,
 }
 
 impl CallKind {
     /// Whether activities may come of it.
     pub fn makes_work(self) -> bool {
-        !self.ends_context() && !self.edits_graph()
+        !self.ends_context() && !self.is_beside_work()
+    }
+
+    /// Whether no activity comes of it by itself, and it ends no context.
+    pub fn is_beside_work(self) -> bool {
+        self.edits_graph() || matches!(self, Self::Wait | Self::Allocate(_) | Self::Free)
     }
 
     /// Whether it makes or changes graphs, which run later.
@@ -83,6 +107,33 @@ pub fn classify(name: &str) -> Option<CallKind> {
     } else {
         None
     }
+}
+
+/// What the call named `name` does that makes no GPU work, but waits for it or has to do with memory; `None` if
+/// neither. Such calls are seen only where they are asked for.
+pub fn classify_beside(name: &str) -> Option<CallKind> {
+    let label = label(name);
+    let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
+    Some(match verb {
+        "DeviceSynchronize" | "ThreadSynchronize" | "CtxSynchronize" | "StreamSynchronize"
+        | "EventSynchronize" => CallKind::Wait,
+        "Malloc"
+        | "MallocAsync"
+        | "MallocFromPoolAsync"
+        | "MemAlloc"
+        | "MemAllocAsync"
+        | "MemAllocFromPoolAsync"
+        | "MemCreate" => CallKind::Allocate(AllocationKind::Device),
+        "MallocPitch" | "MemAllocPitch" => CallKind::Allocate(AllocationKind::Pitched),
+        "MallocHost" | "HostAlloc" | "MemAllocHost" | "MemHostAlloc" => {
+            CallKind::Allocate(AllocationKind::Pinned)
+        }
+        "MallocManaged" | "MemAllocManaged" => CallKind::Allocate(AllocationKind::Managed),
+        "Free" | "FreeAsync" | "FreeHost" | "MemFree" | "MemFreeAsync" | "MemFreeHost" | "MemRelease" => {
+            CallKind::Free
+        }
+        _ => return None,
+    })
 }
 
 /// Words in names that begin as a launch, a copy or a fill does, but only ask, describe, or run on the
@@ -131,7 +182,7 @@ pub(super) struct CallTable {
 
 /// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
 /// Code 0 is a call that was not enabled.
-const KINDS: [CallKind; 11] = [
+const KINDS: [CallKind; 17] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
     CallKind::Copy { sync: false },
@@ -143,6 +194,12 @@ const KINDS: [CallKind; 11] = [
     CallKind::GraphNode,
     CallKind::GraphCopy,
     CallKind::GraphUpdate,
+    CallKind::Wait,
+    CallKind::Allocate(AllocationKind::Device),
+    CallKind::Allocate(AllocationKind::Pitched),
+    CallKind::Allocate(AllocationKind::Pinned),
+    CallKind::Allocate(AllocationKind::Managed),
+    CallKind::Free,
 ];
 
 impl CallTable {

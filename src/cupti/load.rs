@@ -3,6 +3,7 @@
 //! A candidate that cannot be used is skipped with its reason and the next is tried. Some answers end the
 //! search at once, because no other copy would answer differently.
 
+use super::Options;
 use super::api::{Api, Refusal};
 use super::callback::Tracer;
 use super::driver::Driver;
@@ -39,13 +40,13 @@ pub(super) enum Skipped {
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
     surroundings: &Surroundings,
-    whole_graphs: bool,
+    options: &Options,
 ) -> Result<&'static Api, Error> {
     let search = surroundings.search();
     let mut tried = Vec::new();
     let mut seen = Vec::new();
     for candidate in &search.candidates {
-        match attach_one::<T>(driver, candidate, whole_graphs, &mut seen) {
+        match attach_one::<T>(driver, candidate, options, &mut seen) {
             Ok(api) => return Ok(api),
             Err(reason) => {
                 let is_last = ends_search(&reason, candidate.source);
@@ -64,7 +65,7 @@ pub(super) fn attach<T: Tracer>(
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
-    whole_graphs: bool,
+    options: &Options,
     seen: &mut Vec<PathBuf>,
 ) -> Result<&'static Api, Skipped> {
     let library = open(candidate)?;
@@ -74,7 +75,7 @@ fn attach_one<T: Tracer>(
     }
     seen.push(file.clone());
     let (functions, version) = check(driver, library)?;
-    Api::attach::<T>(functions, version, file, whole_graphs)
+    Api::attach::<T>(functions, version, file, options)
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 

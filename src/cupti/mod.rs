@@ -32,8 +32,8 @@ pub mod version;
 pub use activity::Tally;
 pub use api::Api;
 pub use buffer::{Buffer, Filled, bytes_held};
-pub use callback::{Call, ClonedNode, GraphEvent, Layer, Tracer};
-pub use calls::{ApiCall, CallKind, classify, label};
+pub use callback::{BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
+pub use calls::{AllocationKind, ApiCall, CallKind, classify, classify_beside, label};
 pub use driver::Driver;
 pub use names::Names;
 
@@ -53,6 +53,10 @@ pub struct Options {
     /// Whether to record a graph launch as one activity, and none of its nodes: cheap, and blind to what is
     /// in the graph. Default: `false`.
     pub whole_graphs: bool,
+    /// Whether to tell of calls that wait. Default: `false`.
+    pub waits: bool,
+    /// Whether to tell of calls that allocate and free memory. Default: `false`.
+    pub memory: bool,
 }
 
 /// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.
@@ -78,7 +82,7 @@ pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
 
 fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
-    load::attach::<T>(driver, &here::surroundings(driver, options.library.clone()), options.whole_graphs)
+    load::attach::<T>(driver, &here::surroundings(driver, options.library.clone()), options)
 }
 
 /// The subscription is over: another may come.

@@ -9,7 +9,7 @@ use std::io;
 use super::leaf::{self, Kind};
 use super::roots::Roots;
 use super::{GraphStacks, Root, Unit, clean, stack};
-use crate::profile::{Idle, IdleSample, Place, Profile, RANGE, Sample, StringId};
+use crate::profile::{HostCall, HostSample, Idle, IdleSample, Place, Profile, RANGE, Sample, StringId};
 use crate::record::{ContextId, Created, IdMap, Loss, Missing};
 
 /// See the module's documentation.
@@ -56,6 +56,18 @@ impl Flame {
         let roots: Vec<_> = roots.iter().copied().filter(|root| *root != Root::Stream).collect();
         let mut build = Build::new(profile, unit, GraphStacks::Launch, &roots);
         profile.idle().iter().for_each(|sample| build.idle(sample));
+        build.finish()
+    }
+
+    /// The tree of what the host did beside launching: nanoseconds of waiting or bytes of memory, or calls if
+    /// counts are the unit.
+    pub(super) fn host(profile: &Profile, part: HostPart, unit: Unit, roots: &[Root]) -> Self {
+        // It is no GPU's and no stream's.
+        let roots: Vec<_> =
+            roots.iter().copied().filter(|root| matches!(root, Root::Process | Root::Thread)).collect();
+        let mut build = Build::new(profile, unit, GraphStacks::Launch, &roots);
+        let is_part = |sample: &&HostSample| (sample.call == HostCall::Wait) == (part == HostPart::Waits);
+        profile.host().iter().filter(is_part).for_each(|sample| build.host(sample));
         build.finish()
     }
 
@@ -106,6 +118,13 @@ impl Flame {
         let (first, count) = self.nodes[node as usize].children;
         Level { left: &self.order[first as usize..][..count as usize], path, small: 0 }
     }
+}
+
+/// Which of the things that the host did beside launching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostPart {
+    Waits,
+    Memory,
 }
 
 /// A node whose children are being written.
@@ -234,6 +253,20 @@ impl<'a> Build<'a> {
         };
         let at = self.child(at, &name, kind);
         self.add(at, if self.unit == Unit::Count { sample.gaps } else { sample.nanos });
+    }
+
+    fn host(&mut self, sample: &HostSample) {
+        let context = sample.context;
+        let place = match self.profile.context(context) {
+            Some(_) => Place::Context(context),
+            None => Place::Missing(Missing::NoStack),
+        };
+        let root = self.root(self.roots.frames(Some(place), None, None));
+        let mut at = self.place(root, place);
+        if let Some((name, kind)) = leaf::host(sample.call) {
+            at = self.child(at, &name, kind);
+        }
+        self.add(at, if self.unit == Unit::Count { sample.count } else { sample.amount });
     }
 
     fn place(&mut self, root: u32, place: Place) -> u32 {

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use super::flame::Flame;
+use super::flame::{Flame, HostPart};
 use super::{GraphStacks, Root, Unit, missing};
 use crate::error::Result;
 use crate::profile::{DeviceTime, Profile};
@@ -49,6 +49,28 @@ pub fn write_idle_folded(profile: &Profile, options: &FoldedOptions, out: &mut i
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
     write_lines(&Flame::idle(profile, options.unit, &options.root), options.unit, out)
+}
+
+/// Writes the time in which the host waited for a GPU as folded stacks.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_wait_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in missing::losses(profile) {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    write_lines(&Flame::host(profile, HostPart::Waits, options.unit, &options.root), options.unit, out)
+}
+
+/// Writes what was allocated and freed as folded stacks, in bytes, or in calls if counts are the unit.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_memory_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in missing::losses(profile) {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    write_lines(&Flame::host(profile, HostPart::Memory, options.unit, &options.root), Unit::Count, out)
 }
 
 fn write_lines(flame: &Flame, unit: Unit, out: &mut impl Write) -> Result<()> {

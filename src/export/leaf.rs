@@ -1,6 +1,6 @@
 //! The names of what a GPU did, as they stand at the tip of a flame.
 
-use crate::profile::{Cause, Leaf, Profile};
+use crate::profile::{Cause, HostCall, Leaf, Profile};
 use crate::record::{DeviceId, Missing, Work};
 
 /// What a frame stands for; pictures colour by it.
@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Graph,
     /// Something missing or lost.
     Loss,
+    /// Memory that was allocated.
+    Allocation,
+    /// Memory that was freed.
+    Free,
     /// Time in which a GPU had nothing to do.
     Idle(Cause),
 }
@@ -47,6 +51,8 @@ impl Kind {
             Self::Set => "set",
             Self::Graph => "graph",
             Self::Loss => "missing",
+            Self::Allocation => "allocation",
+            Self::Free => "free",
             Self::Idle(_) => "idle",
         }
     }
@@ -72,6 +78,16 @@ pub(super) fn idle(profile: &Profile, cause: Cause, device: DeviceId) -> (String
 /// The tip of idle time that no work ended.
 pub(super) fn closing(profile: &Profile, device: DeviceId) -> (String, Kind) {
     (format!("[{}_Idle]", gpu(profile, Some(device))), Kind::Loss)
+}
+
+/// `[Alloc device]` or `[Free pinned]`; a wait ends in the call that waits.
+pub(super) fn host(call: HostCall) -> Option<(String, Kind)> {
+    match call {
+        HostCall::Wait => None,
+        HostCall::Allocate(memory) => Some((format!("[Alloc {}]", memory.label()), Kind::Allocation)),
+        HostCall::Free(Some(memory)) => Some((format!("[Free {}]", memory.label()), Kind::Free)),
+        HostCall::Free(None) => Some(("[Free of unknown size]".to_owned(), Kind::Loss)),
+    }
 }
 
 /// `GPU`, or `GPU1` where more than one did anything.

@@ -52,7 +52,7 @@ pub use compare::{Lines, lines, write_diff_folded, write_diff_svg, write_lines_f
 pub use cupti_text::write_cupti_text;
 #[cfg(feature = "cli")]
 pub use extended::write_extended;
-pub use folded::{FoldedOptions, write_folded, write_idle_folded};
+pub use folded::{FoldedOptions, write_folded, write_idle_folded, write_memory_folded, write_wait_folded};
 pub use leaf::name as work_name;
 #[cfg(feature = "cli")]
 pub use parquet::write_parquet;
@@ -68,7 +68,7 @@ pub use speedscope::write_speedscope;
 #[cfg(feature = "cli")]
 pub use stack::event_place;
 pub use stack::stack_names;
-pub use svg::{SvgOptions, write_idle_svg, write_svg};
+pub use svg::{SvgOptions, write_idle_svg, write_memory_svg, write_svg, write_wait_svg};
 pub use table::write_csv;
 
 use std::str::FromStr;

@@ -6,11 +6,11 @@ use std::io::Write;
 use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, Options, TextTruncateDirection};
 
-use super::flame::Flame;
+use super::flame::{Flame, HostPart};
 use super::leaf::Kind;
 use super::{GraphStacks, Root, Unit, clean, missing};
 use crate::error::Result;
-use crate::profile::{Cause, DeviceTime, Idle, Profile};
+use crate::profile::{Cause, DeviceTime, HostCall, Idle, Profile};
 use crate::record::hash_one;
 
 /// How to draw.
@@ -41,6 +41,18 @@ impl SvgOptions {
     /// With the heading for idle time.
     pub fn idle() -> Self {
         Self { title: "GPU idle time by the stack whose launch ended it".to_owned(), ..Self::default() }
+    }
+}
+
+impl SvgOptions {
+    /// With the heading for the time in which the host waited.
+    pub fn waits() -> Self {
+        Self { title: "Host time waiting for the GPU, by stack".to_owned(), ..Self::default() }
+    }
+
+    /// With the heading for memory.
+    pub fn memory() -> Self {
+        Self { title: "Bytes allocated and freed, by stack".to_owned(), ..Self::default() }
     }
 }
 
@@ -85,6 +97,61 @@ pub fn write_idle_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Wr
         return write_empty(options, why, &subtitle, out);
     }
     draw(&flame, options, &subtitle, "gaps", out)
+}
+
+/// Draws the time in which the host waited for a GPU, by the stack of the call.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_wait_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
+    write_host_svg(profile, HostPart::Waits, options, out)
+}
+
+/// Draws what was allocated and freed, in bytes unless counts are the unit.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_memory_svg(profile: &Profile, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
+    write_host_svg(profile, HostPart::Memory, options, out)
+}
+
+fn write_host_svg(
+    profile: &Profile,
+    part: HostPart,
+    options: &SvgOptions,
+    out: &mut impl Write,
+) -> Result<()> {
+    let of = |wanted: fn(HostCall) -> bool| {
+        let samples = profile.host().iter().filter(|sample| wanted(sample.call));
+        samples.fold((0_u64, 0_u64), |(count, sum), s| (count + s.count, sum.saturating_add(s.amount)))
+    };
+    let mut subtitle = match part {
+        HostPart::Waits => {
+            let (count, nanos) = of(|call| call == HostCall::Wait);
+            format!("{} in {count} calls", human(nanos))
+        }
+        HostPart::Memory => {
+            let (count, bytes) = of(|call| matches!(call, HostCall::Allocate(_)));
+            let (frees, freed) = of(|call| matches!(call, HostCall::Free(_)));
+            format!("{bytes} bytes allocated in {count} calls, {freed} freed in {frees}")
+        }
+    };
+    losses(profile, &mut subtitle);
+    let flame = Flame::host(profile, part, options.unit, &options.root);
+    if flame.total() == 0 {
+        let why = match part {
+            HostPart::Waits => "No call waited for a GPU.",
+            HostPart::Memory => "No memory was allocated or freed.",
+        };
+        return write_empty(options, why, &subtitle, out);
+    }
+    match (part, options.unit) {
+        (HostPart::Memory, Unit::Nanos | Unit::Micros) => {
+            let options = SvgOptions { unit: Unit::Count, ..options.clone() };
+            draw(&flame, &options, &subtitle, "bytes", out)
+        }
+        _ => draw(&flame, options, &subtitle, "calls", out),
+    }
 }
 
 fn draw(
@@ -135,6 +202,8 @@ pub(super) fn color(name: &str, kind: Kind) -> Color {
         Kind::Idle(Cause::LaunchLatency) => (240 + shade(12), 190 + shade(20), 60),
         Kind::Idle(Cause::Dependency) => (110 + shade(25), 150 + shade(30), 215),
         Kind::Loss | Kind::Idle(Cause::Unknown) => (165 + shade(12), 165 + shade(12), 165 + shade(12)),
+        Kind::Allocation => (225 + shade(20), 110 + shade(30), 60 + shade(20)),
+        Kind::Free => (120 + shade(25), 165 + shade(25), 215),
         Kind::Root => (200 + shade(12), 190 + shade(12), 175 + shade(12)),
         Kind::Range => (70 + shade(25), 165 + shade(25), 160 + shade(25)),
         Kind::Cpu => (170 + shade(35), 205 + shade(20), 165 + shade(25)),

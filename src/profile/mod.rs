@@ -17,7 +17,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use samples::{
-    Cause, DeviceTime, DeviceUse, Idle, IdleSample, Leaf, Place, Sample, StreamUse, Weight, WorkStats,
+    Cause, DeviceTime, DeviceUse, HostCall, HostSample, Idle, IdleSample, Leaf, Place, Sample, StreamUse,
+    Weight, WorkStats,
 };
 pub use strings::{StringId, Strings};
 
@@ -81,6 +82,7 @@ pub struct Profile {
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     idle: Vec<IdleSample>,
+    host: Vec<HostSample>,
     streams: Vec<StreamUse>,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
@@ -119,6 +121,8 @@ impl Profile {
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
             Row::Launch(_)
             | Row::Activity(_)
+            | Row::Wait(_)
+            | Row::Memory(_)
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
@@ -300,6 +304,17 @@ impl Profile {
         idle.sort_unstable();
         streams.sort_unstable();
         (self.times, self.idle, self.streams) = (times, idle, streams);
+    }
+
+    /// Replaces what the host did beside launching. Kept sorted as well.
+    pub fn set_host(&mut self, mut host: Vec<HostSample>) {
+        host.sort_unstable();
+        self.host = host;
+    }
+
+    /// What the host did beside launching: each (stack, call) once.
+    pub fn host(&self) -> &[HostSample] {
+        &self.host
     }
 
     /// How much of what ran where: each (place, leaf, device) once.

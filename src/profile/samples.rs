@@ -1,6 +1,6 @@
 //! What ran, how often and how long: the rows of a profile.
 
-use crate::record::{ContextId, Created, DeviceId, GpuContextId, Missing, Nanos, StreamId, Work};
+use crate::record::{ContextId, Created, DeviceId, GpuContextId, MemoryKind, Missing, Nanos, StreamId, Work};
 
 /// What a sample hangs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +64,30 @@ pub struct Sample {
     pub stream: Option<(GpuContextId, StreamId)>,
     /// How much of it there was.
     pub weight: Weight,
+}
+
+/// What the host did about a GPU, beside launching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HostCall {
+    /// It waited: nanoseconds.
+    Wait,
+    /// It allocated memory of this kind: bytes.
+    Allocate(MemoryKind),
+    /// It freed memory of this kind, or of one that was allocated before anybody looked: bytes.
+    Free(Option<MemoryKind>),
+}
+
+/// One (stack, host call) and how much of it there was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostSample {
+    /// Who called; [`ContextId::NONE`] where the stack was lost.
+    pub context: ContextId,
+    /// What.
+    pub call: HostCall,
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds or bytes.
+    pub amount: u64,
 }
 
 /// One kind of work on one device. Work without usable times is not in it.

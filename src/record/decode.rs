@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::PROCESS => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::MEMORY => true,
         _ => false,
     }
 }
@@ -168,6 +168,8 @@ fn row<'a>(
         tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
         tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
         tag::RANGE => range(&mut fields)?,
+        tag::WAIT => wait(&mut fields),
+        tag::MEMORY => memory(&mut fields),
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
@@ -270,6 +272,20 @@ fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let Some(name) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Range { id: RangeId(id), domain, text }))
+}
+
+fn wait<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    let (time, duration) = (Nanos(fields.u64()?), fields.u64()?);
+    let (correlation, context) = (CorrelationId(fields.u32()?), ContextId(fields.u32()?));
+    Some(Row::Wait(Wait { time, duration, correlation, context }))
+}
+
+fn memory<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    let (time, correlation) = (Nanos(fields.u64()?), CorrelationId(fields.u32()?));
+    let (context, address) = (ContextId(fields.u32()?), fields.u64()?);
+    let (allocates, memory, bytes) = (fields.u8()? != 0, MemoryKind(fields.u16()?), fields.u64()?);
+    let allocated = allocates.then_some(Allocated { memory, bytes });
+    Some(Row::Memory(MemoryCall { time, correlation, context, address, allocated }))
 }
 
 fn module(fields: &mut Fields<'_>) -> Parsed<Module> {

@@ -22,6 +22,8 @@
 //!  13   end       graph:u32
 //!  14   range     id:u32 domain:text text
 //!  15   process   id:u32 text
+//!  16   wait      time:u64 duration:u64 correlation:u32 context:u32
+//!  17   memory    time:u64 correlation:u32 context:u32 address:u64 allocated:u8 memory:u16 bytes:u64
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -36,7 +38,7 @@
 
 use std::io::Write;
 
-use super::{Activity, Detail, Launch, Module, Row, WindowEdge};
+use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -59,6 +61,8 @@ pub(super) mod tag {
     pub(crate) const GRAPH_END: u8 = 13;
     pub(crate) const RANGE: u8 = 14;
     pub(crate) const PROCESS: u8 = 15;
+    pub(crate) const WAIT: u8 = 16;
+    pub(crate) const MEMORY: u8 = 17;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -138,6 +142,17 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());
             tag::PROCESS
+        }
+        Row::Wait(wait) => {
+            out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);
+            tag::WAIT
+        }
+        Row::Memory(call) => {
+            out.u64(call.time.0).u32(call.correlation.0).u32(call.context.0).u64(call.address);
+            let Allocated { memory, bytes } =
+                call.allocated.unwrap_or(Allocated { memory: MemoryKind(0), bytes: 0 });
+            out.u8(u8::from(call.allocated.is_some())).u16(memory.0).u64(bytes);
+            tag::MEMORY
         }
         Row::Module(module) => {
             put_module(out, module);

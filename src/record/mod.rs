@@ -25,6 +25,6 @@ pub use ids::{
 };
 pub use missing::Missing;
 pub use rows::{
-    Activity, ContextFlags, CopyDetail, CopyKind, Created, Detail, KernelDetail, Launch, Loss, MemoryKind,
-    Module, Row, SetDetail, WindowEdge, Work,
+    Activity, Allocated, ContextFlags, CopyDetail, CopyKind, Created, Detail, KernelDetail, Launch, Loss,
+    MemoryCall, MemoryKind, Module, Row, SetDetail, Wait, WindowEdge, Work,
 };

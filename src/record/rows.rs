@@ -66,6 +66,10 @@ pub enum Row<'a> {
         /// Its name (`comm`).
         name: &'a str,
     },
+    /// A call waited for a GPU, and is over.
+    Wait(Wait),
+    /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
+    Memory(MemoryCall),
     /// A node of a graph was made, by the API or by the capture of a stream.
     GraphNode {
         /// The graph, with which the node goes.
@@ -138,6 +142,43 @@ impl Launch {
     pub fn is_alias(&self) -> bool {
         self.within != self.correlation
     }
+}
+
+/// A call that waited: for an event, a stream, a device, or a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// When the call began.
+    pub time: Nanos,
+    /// How long it took, in nanoseconds.
+    pub duration: u64,
+    /// The id that the tracer gave the call.
+    pub correlation: CorrelationId,
+    /// Who waited.
+    pub context: ContextId,
+}
+
+/// A call that allocates or frees memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryCall {
+    /// When it returned or, if it frees, began.
+    pub time: Nanos,
+    /// The id that the tracer gave the call.
+    pub correlation: CorrelationId,
+    /// Who called.
+    pub context: ContextId,
+    /// Where the memory lies, or its handle.
+    pub address: u64,
+    /// What it allocated; `None` = it frees.
+    pub allocated: Option<Allocated>,
+}
+
+/// What a call allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Allocated {
+    /// What memory: device, pinned or managed.
+    pub memory: MemoryKind,
+    /// How much.
+    pub bytes: u64,
 }
 
 /// One piece of work that a GPU did.
@@ -339,10 +380,17 @@ impl CopyKind {
 }
 
 /// What a piece of memory is, in the tracer's numbers (a newer one may send unknown ones).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemoryKind(pub u16);
 
 impl MemoryKind {
+    /// Of the host, and locked.
+    pub const PINNED: Self = Self(2);
+    /// Of a GPU.
+    pub const DEVICE: Self = Self(3);
+    /// Of both, which it moves between.
+    pub const MANAGED: Self = Self(5);
+
     /// The short name that the activities table shows.
     pub fn label(self) -> &'static str {
         match self.0 {
@@ -444,11 +492,13 @@ pub enum Loss {
     /// Ranges that were opened and are in no stack, or under no name, or open for longer than they were: there
     /// were too many.
     RangesDropped = 12,
+    /// Calls that waited, allocated or freed, which there was no room to keep.
+    HostCallsDropped = 13,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -461,6 +511,7 @@ impl Loss {
         Self::LaunchesCaptured,
         Self::GraphNodesDropped,
         Self::RangesDropped,
+        Self::HostCallsDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -478,6 +529,7 @@ impl Loss {
             Self::LaunchesCaptured => "launches_captured",
             Self::GraphNodesDropped => "graph_nodes_dropped",
             Self::RangesDropped => "ranges_dropped",
+            Self::HostCallsDropped => "host_calls_dropped",
         }
     }
 }

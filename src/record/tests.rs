@@ -43,6 +43,26 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Range { id: RangeId(1), domain: "", text: "step" },
         Row::Range { id: RangeId(2), domain: "nccl", text: "" },
         Row::Process { id: 4711, name: "app" },
+        Row::Wait(Wait {
+            time: Nanos(7),
+            duration: u64::MAX,
+            correlation: CorrelationId(8),
+            context: ContextId(9),
+        }),
+        Row::Memory(MemoryCall {
+            time: Nanos(1),
+            correlation: CorrelationId(2),
+            context: ContextId(3),
+            address: 0x7f00_0000_0000,
+            allocated: Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << 40 }),
+        }),
+        Row::Memory(MemoryCall {
+            time: Nanos(4),
+            correlation: CorrelationId(5),
+            context: ContextId(6),
+            address: 0x7f00_0000_0000,
+            allocated: None,
+        }),
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];

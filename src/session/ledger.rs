@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use crate::profile::{Cause, DeviceTime, Idle, Profile, StreamUse, WorkStats};
+use crate::profile::{Cause, DeviceTime, HostCall, Idle, Profile, StreamUse, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
@@ -34,6 +34,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     ];
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
+    lines.extend(host(profile, pipeline.memory()));
     lines.push(cost(capture::cost(), held));
     lines.extend(graph_cost(tally.launches.graphs));
     lines.extend(verified(capture::verified()));
@@ -65,6 +66,31 @@ fn losses(lost: &impl Fn(Loss) -> u64, untimed: u64) -> String {
         let _ = write!(line, ", {} {}", loss.label(), lost(loss));
     }
     line
+}
+
+/// How long the host waited, and what it allocated, where that was asked for.
+fn host(profile: &Profile, (held, most): (u64, u64)) -> Vec<String> {
+    let of = |wanted: fn(HostCall) -> bool| {
+        let samples = profile.host().iter().filter(|sample| wanted(sample.call));
+        samples.fold((0, 0), |(count, sum), sample| (count + sample.count, sum + sample.amount))
+    };
+    let mut lines = Vec::new();
+    let (waits, nanos) = of(|call| call == HostCall::Wait);
+    if waits > 0 {
+        lines.push(format!("host waited {nanos} ns in {waits} calls"));
+    }
+    let (allocations, allocated) = of(|call| matches!(call, HostCall::Allocate(_)));
+    let (frees, freed) = of(|call| matches!(call, HostCall::Free(_)));
+    if allocations + frees > 0 {
+        let lost = allocated - freed - held;
+        lines.push(format!(
+            "allocated_bytes {allocated} = freed {freed} + held {held} + free_not_seen {lost}"
+        ));
+        lines.push(format!(
+            "allocated in {allocations} calls, freed in {frees}, at most {most} bytes at once"
+        ));
+    }
+    lines
 }
 
 /// What a device did, how it spent its time, and on which streams.

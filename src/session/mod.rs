@@ -244,11 +244,18 @@ fn set_up(way: Way) -> Result<&'static Session> {
     crate::capture::refill();
     unwind::prepare();
     capture::verify_every(settings.verify);
+    let wants = |format| settings.formats.contains(&format);
+    let waits = wants(Format::WaitFolded);
+    if waits {
+        capture::note_waits();
+    }
     events::listen(on_event);
     let api = cupti::subscribe::<Capture>(&cupti::Options {
         library: settings.cupti.clone(),
         load_driver: way == Way::Called,
         whole_graphs: settings.whole_graphs,
+        waits,
+        memory: wants(Format::AllocFolded),
     })?;
     if settings.whole_graphs && !settings.quiet {
         tell(
@@ -419,6 +426,18 @@ impl Session {
             Format::IdleSvg => {
                 let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::idle() };
                 write::file(path, |out| export::write_idle_svg(profile, &options, out))
+            }
+            Format::WaitFolded => write::file(path, |out| export::write_wait_folded(profile, &folded, out)),
+            Format::WaitSvg => {
+                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::waits() };
+                write::file(path, |out| export::write_wait_svg(profile, &options, out))
+            }
+            Format::AllocFolded => {
+                write::file(path, |out| export::write_memory_folded(profile, &folded, out))
+            }
+            Format::AllocSvg => {
+                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::memory() };
+                write::file(path, |out| export::write_memory_svg(profile, &options, out))
             }
             Format::Activities | Format::Gfr => streams.publish(format, path),
         })

@@ -4,14 +4,16 @@
 use std::collections::HashSet;
 use std::fs;
 
-use crate::aggregate::Aggregate;
+use crate::aggregate::{Aggregate, HostSums};
 use crate::capture;
 use crate::control::{Outputs, Root, Settings};
 use crate::cupti::{Api, Names};
 use crate::graphs::{self, Graphs};
 use crate::join::Join;
 use crate::profile::Profile;
-use crate::record::{ContextFlags, ContextId, LabelId, Launch, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::record::{
+    ContextFlags, ContextId, LabelId, Launch, Loss, MemoryCall, Nanos, Row, ThreadId, Wait, WindowEdge,
+};
 use crate::timeline::Timeline;
 use crate::unwind::ModuleMap;
 
@@ -47,6 +49,7 @@ struct Rows {
     join: Join,
     aggregate: Aggregate,
     timeline: Timeline,
+    host: HostSums,
     profile: Profile,
     streams: Streams,
     threads: HashSet<ThreadId>,
@@ -74,6 +77,7 @@ impl Pipeline {
                     false => Aggregate::default(),
                 },
                 timeline: Timeline::default(),
+                host: HostSums::default(),
                 profile: Profile::default(),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
@@ -114,6 +118,7 @@ impl Pipeline {
         self.refresh_modules();
         // Copies of large graphs may fill the log without a launch or a record.
         capture::drain_graphs(|row| self.rows.push(row));
+        capture::drain_beside(|row| self.rows.push(row));
         let most = if all { ALL_STEPS } else { MOST_STEPS };
         (0..most).take_while(|_| self.step(api)).count() > 0
     }
@@ -200,6 +205,7 @@ impl Pipeline {
         }
         rows.aggregate.fill(&mut rows.profile);
         rows.timeline.fill(&mut rows.profile);
+        rows.host.fill(&mut rows.profile);
     }
 
     /// What became of the nodes of graphs.
@@ -218,6 +224,11 @@ impl Pipeline {
     /// The profile, to fill names in, and the outputs that were begun during the run.
     pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
         (&mut self.rows.profile, &mut self.rows.streams)
+    }
+
+    /// Bytes that were allocated and not freed, and the most there were at once.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        self.rows.host.held()
     }
 
     /// How many distinct stacks there are.
@@ -265,6 +276,14 @@ impl Rows {
                 }
             }
             Row::Thread { id, name } => self.note_thread(*id, name),
+            Row::Wait(wait) => {
+                let context = self.merged(wait.context);
+                self.host.row(&Row::Wait(Wait { context, ..*wait }));
+            }
+            Row::Memory(call) => {
+                let context = self.merged(call.context);
+                self.host.row(&Row::Memory(MemoryCall { context, ..*call }));
+            }
             Row::Window { .. } => {
                 let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
                 self.join.push(row, &mut sinks);

@@ -1,0 +1,102 @@
+//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack.
+
+use crate::profile::{HostCall, HostSample, Profile};
+use crate::record::{Allocated, ContextId, IdMap, MemoryCall, Row};
+
+/// The sums so far.
+#[derive(Debug, Default)]
+pub struct HostSums {
+    /// How often, and nanoseconds or bytes.
+    sums: IdMap<(ContextId, HostCall), (u64, u64)>,
+    /// What is allocated now, by address.
+    live: IdMap<u64, Allocated>,
+    live_bytes: u64,
+    most_bytes: u64,
+}
+
+impl HostSums {
+    /// Takes a row; those of other kinds are passed over.
+    pub fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
+            Row::Memory(call) => self.memory(call),
+            _ => {}
+        }
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        match call.allocated {
+            Some(allocated) => {
+                // What lay there was freed, and nobody saw it.
+                if let Some(before) = self.live.insert(call.address, allocated) {
+                    self.live_bytes -= before.bytes;
+                }
+                self.live_bytes = self.live_bytes.saturating_add(allocated.bytes);
+                self.most_bytes = self.most_bytes.max(self.live_bytes);
+                self.add(call.context, HostCall::Allocate(allocated.memory), allocated.bytes);
+            }
+            None => {
+                let known = self.live.remove(&call.address);
+                let bytes = known.map_or(0, |known| known.bytes);
+                self.live_bytes = self.live_bytes.saturating_sub(bytes);
+                self.add(call.context, HostCall::Free(known.map(|known| known.memory)), bytes);
+            }
+        }
+    }
+
+    fn add(&mut self, context: ContextId, call: HostCall, amount: u64) {
+        let (count, sum) = self.sums.entry((context, call)).or_default();
+        *count += 1;
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// Puts the sums so far into `profile`, in the place of those that were there.
+    pub fn fill(&self, profile: &mut Profile) {
+        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
+            HostSample { context, call, count, amount }
+        };
+        profile.set_host(self.sums.iter().map(sample).collect());
+    }
+
+    /// Bytes that were allocated and not freed, and the most there were at once.
+    pub fn held(&self) -> (u64, u64) {
+        (self.live_bytes, self.most_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{CorrelationId, MemoryKind, Nanos};
+
+    fn call(context: u32, address: u64, bytes: Option<u64>) -> Row<'static> {
+        let allocated = bytes.map(|bytes| Allocated { memory: MemoryKind::DEVICE, bytes });
+        let (time, correlation) = (Nanos(0), CorrelationId(0));
+        Row::Memory(MemoryCall { time, correlation, context: ContextId(context), address, allocated })
+    }
+
+    #[test]
+    fn a_free_has_the_bytes_of_the_allocation_that_it_ends() {
+        let mut sums = HostSums::default();
+        let rows = [
+            call(2, 100, Some(10)),
+            call(2, 200, Some(20)),
+            call(3, 100, None),
+            call(4, 100, Some(40)),
+            call(3, 100, None),
+            call(3, 900, None),
+        ];
+        rows.iter().for_each(|row| sums.row(row));
+        assert_eq!(sums.held(), (20, 60));
+        let mut profile = Profile::default();
+        sums.fill(&mut profile);
+        let (allocate, free) = (HostCall::Allocate(MemoryKind::DEVICE), |known: bool| {
+            HostCall::Free(known.then_some(MemoryKind::DEVICE))
+        });
+        let found: Vec<_> = profile.host().iter().map(|s| (s.context.0, s.call, s.count, s.amount)).collect();
+        assert_eq!(
+            found,
+            [(2, allocate, 2, 30), (3, free(false), 1, 0), (3, free(true), 2, 50), (4, allocate, 1, 40)]
+        );
+    }
+}
