@@ -195,7 +195,7 @@ pub(super) fn name_first(stack: &str) -> Cow<'_, str> {
     let at = stack.rfind(';').map_or(0, |at| at + 1);
     let (below, leaf) = stack.split_at(at);
     match leaf.find("_Kernel]") {
-        Some(end) if leaf.starts_with("[GPU") => {
+        Some(end) if leaf.starts_with("[GPU") && !leaf.ends_with("_Kernel]") => {
             let (tag, name) = leaf.split_at(end + "_Kernel]".len());
             Cow::Owned(format!("{below}{name} {tag}"))
         }
