@@ -1,7 +1,8 @@
-//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack.
+//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack; and
+//! counts of what is known of what waited for what.
 
-use crate::profile::{HostCall, HostSample, Profile};
-use crate::record::{Allocated, ContextId, IdMap, MemoryCall, Row};
+use crate::profile::{Dependencies, HostCall, HostSample, Profile};
+use crate::record::{Allocated, ContextId, EventUse, IdMap, MemoryCall, Row};
 
 /// The sums so far.
 #[derive(Debug, Default)]
@@ -12,6 +13,7 @@ pub struct HostSums {
     live: IdMap<u64, Allocated>,
     live_bytes: u64,
     most_bytes: u64,
+    dependencies: Dependencies,
 }
 
 impl HostSums {
@@ -20,6 +22,12 @@ impl HostSums {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
             Row::Memory(call) => self.memory(call),
+            Row::EventRecord(_) => self.dependencies.event_records += 1,
+            Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
+            Row::EventCall(call) => match call.does {
+                EventUse::Record => self.dependencies.record_calls += 1,
+                EventUse::Wait => self.dependencies.wait_calls += 1,
+            },
             _ => {}
         }
     }
@@ -56,6 +64,7 @@ impl HostSums {
             HostSample { context, call, count, amount }
         };
         profile.set_host(self.sums.iter().map(sample).collect());
+        profile.set_dependencies(self.dependencies.clone());
     }
 
     /// Bytes that were allocated and not freed, and the most there were at once.

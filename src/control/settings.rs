@@ -147,6 +147,8 @@ pub struct Settings {
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none. Default: false.
     pub whole_graphs: bool,
+    /// Whether the recording says what waited for what. Default: false.
+    pub deps: bool,
     /// Which ranges of NVTX are frames. Default: all.
     pub nvtx: Nvtx,
     /// What stands at the root of every stack. Default: nothing.
@@ -168,6 +170,7 @@ impl Default for Settings {
             internal_frames: false,
             graph: GraphStacks::Both,
             whole_graphs: false,
+            deps: false,
             nvtx: Nvtx::default(),
             root: Vec::new(),
             verify: 0,
@@ -270,6 +273,14 @@ pub const SETTINGS: &[Setting] = &[
             };
             Ok(())
         },
+    },
+    Setting {
+        name: "GPUFLAME_DEPS",
+        values: "0, 1",
+        default: "0",
+        help: "1 has the recording (gfr) say what waited for what: events put on streams, streams that wait for \
+               them, and the host's waits, each by call and as CUPTI numbers them. A callback for each such call.",
+        apply: |settings, value| flag(value).map(|on| settings.deps = on),
     },
     Setting {
         name: "GPUFLAME_NVTX",
@@ -439,6 +450,7 @@ mod tests {
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
+            ("GPUFLAME_DEPS", "1"),
             ("GPUFLAME_NVTX", "-NCCL, -CCCL"),
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_VERIFY", "100"),
@@ -454,6 +466,7 @@ mod tests {
             internal_frames: true,
             graph: GraphStacks::Capture,
             whole_graphs: true,
+            deps: true,
             nvtx: Nvtx::Without(vec!["NCCL".to_owned(), "CCCL".to_owned()]),
             root: vec![Root::Stream, Root::Process],
             verify: 100,

@@ -41,13 +41,16 @@ fn answer(what: String) -> Status {
 }
 
 /// The API calls it knows, by domain and id; the ids in between have names that matter to nobody.
-const CALLS: [(Domain, u32, &CStr); 11] = [
+const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
     (Domain::RUNTIME_API, 5, c"cudaMemcpy_v3020"),
     (Domain::RUNTIME_API, 6, c"cudaDeviceReset_v3020"),
     (Domain::RUNTIME_API, 7, c"cudaLaunchHostFunc_v10000"),
+    (Domain::RUNTIME_API, 8, c"cudaEventRecordWithFlags_v11010"),
     (Domain::DRIVER_API, 1, c"cuInit"),
+    (Domain::DRIVER_API, 2, c"cuEventQuery"),
+    (Domain::DRIVER_API, 8, c"cuStreamWaitEvent_ptsz"),
     (Domain::DRIVER_API, 3, c"cuLaunchKernel"),
     (Domain::DRIVER_API, 4, c"cuGraphLaunch_ptsz"),
     (Domain::DRIVER_API, 5, c"cuGraphInstantiateWithFlags"),
@@ -100,6 +103,10 @@ unsafe extern "C" fn register_callbacks(
 
 unsafe extern "C" fn enable(kind: ActivityKind) -> Status {
     answer(format!("kind {}", kind.0))
+}
+
+unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
+    answer(format!("all syncs = {on}"))
 }
 
 unsafe extern "C" fn set_attribute(
@@ -163,6 +170,7 @@ pub(super) fn library() -> Library {
         enable_callback: Some(enable_callback),
         activity_register_callbacks: Some(register_callbacks),
         activity_enable: Some(enable),
+        activity_enable_all_sync_records: Some(enable_all_sync_records),
         activity_set_attribute: Some(set_attribute),
         activity_get_next_record: Some(next_record),
         activity_get_num_dropped_records: Some(dropped),

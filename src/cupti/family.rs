@@ -117,6 +117,13 @@ impl Functions {
         }
     }
 
+    /// Whether queries of events and streams that are not done yet are to be recorded as waits.
+    pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
+        match self.family {
+            Family::Sole => done(call!(self.activity_enable_all_sync_records(u8::from(on)))),
+        }
+    }
+
     pub(super) fn enable_callback(
         &self,
         subscriber: Subscriber,

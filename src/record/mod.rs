@@ -4,6 +4,7 @@
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
 mod decode;
+mod deps;
 mod encode;
 mod frame;
 mod hash;
@@ -16,12 +17,13 @@ pub(crate) mod testing;
 mod tests;
 
 pub use decode::Reader;
+pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Writer;
 pub use frame::{Frame, FrameKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
-    ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
-    Nanos, RangeId, StreamId, ThreadId,
+    ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch,
+    NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
 pub use missing::Missing;
 pub use rows::{

@@ -1,5 +1,6 @@
 //! The rows: what happened, as plain data. Everything that explains is a consumer of these.
 
+use super::deps::{EventCall, EventRecord, Sync};
 use super::frame::Frame;
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
@@ -70,6 +71,12 @@ pub enum Row<'a> {
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
     Memory(MemoryCall),
+    /// An event was put on a stream, as the tracer says.
+    EventRecord(EventRecord),
+    /// The host or a stream waited, as the tracer says.
+    Sync(Sync),
+    /// A call put an event on a stream, or had a stream wait for it.
+    EventCall(EventCall),
     /// A node of a graph was made, by the API or by the capture of a stream.
     GraphNode {
         /// The graph, with which the node goes.
@@ -492,7 +499,7 @@ pub enum Loss {
     /// Ranges that were opened and are in no stack, or under no name, or open for longer than they were: there
     /// were too many.
     RangesDropped = 12,
-    /// Calls that waited, allocated or freed, which there was no room to keep.
+    /// Calls that waited, were about events, allocated or freed, which there was no room to keep.
     HostCallsDropped = 13,
 }
 

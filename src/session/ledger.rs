@@ -35,6 +35,7 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
     lines.extend(host(profile, pipeline.memory()));
+    lines.extend(dependencies(profile));
     lines.push(cost(capture::cost(), held));
     lines.extend(graph_cost(tally.launches.graphs));
     lines.extend(verified(capture::verified()));
@@ -91,6 +92,21 @@ fn host(profile: &Profile, (held, most): (u64, u64)) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// What was recorded of what waited for what, where that was asked for.
+fn dependencies(profile: &Profile) -> Vec<String> {
+    let known = profile.dependencies();
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
+    let (waits, by_kind) = known.waits();
+    vec![
+        format!("event calls {} = {}", known.record_calls + known.wait_calls, parts(&calls)),
+        format!("event records {}", known.event_records),
+        format!("wait records {waits} = {}", parts(&by_kind)),
+    ]
 }
 
 /// What a device did, how it spent its time, and on which streams.

@@ -7,6 +7,7 @@ pub mod arg;
 pub mod callback_ids;
 pub mod clock;
 pub mod context;
+pub mod deps;
 pub mod error;
 pub mod fail;
 pub mod faults;

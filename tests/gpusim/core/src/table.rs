@@ -3,6 +3,7 @@
 //! leaves [`Hooks`] behind. All three are built together, so the structs need no versions.
 
 use crate::api::Call;
+use crate::deps::Dependency;
 use crate::layout::ApiCall;
 use crate::thread::Client;
 use crate::work::{Fate, Work};
@@ -68,6 +69,8 @@ pub struct Switches {
     pub kinds: AtomicU64,
     /// Whether any API function but cuInit was called.
     pub api_seen: AtomicBool,
+    /// Whether a query of what is not done yet has a record.
+    pub all_syncs: AtomicBool,
 }
 
 impl Switches {
@@ -76,6 +79,7 @@ impl Switches {
             callbacks: [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS],
             kinds: AtomicU64::new(0),
             api_seen: AtomicBool::new(false),
+            all_syncs: AtomicBool::new(true),
         }
     }
 
@@ -124,6 +128,8 @@ pub struct Hooks {
     pub record: extern "C" fn(&Work) -> Fate,
     /// An API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),
+    /// An event was recorded or somebody waited, and that kind is enabled.
+    pub dependency: extern "C" fn(&Dependency),
     /// The driver ends: no callback and no buffer after this returns.
     pub stop: extern "C" fn(),
 }

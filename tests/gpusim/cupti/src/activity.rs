@@ -267,6 +267,11 @@ extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableAllSyncRecords(on: u8) -> Code {
+    answer(link::ready().map(|core| core.switches.all_syncs.store(on != 0, Relaxed)))
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableHWTrace(_on: u8) -> Code {
     answer(link::ready().and(Err(NOT_SUPPORTED)))
 }

@@ -14,6 +14,7 @@ pub(crate) static HOOKS: Hooks = Hooks {
     synchronize,
     record: lanes::record,
     api_record: lanes::record_api,
+    dependency: lanes::record_dependency,
     stop: worker::stop,
 };
 

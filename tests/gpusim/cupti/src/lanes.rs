@@ -5,6 +5,7 @@
 use crate::buffers::{self, Buffer, Progress};
 use crate::link::{BROKEN, version};
 use crate::worker;
+use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
 use gpusim_core::version::kind;
@@ -171,6 +172,22 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     let pthread = unsafe { libc::pthread_self() } as u32;
     let thread_id = if THREAD_IDS_ARE_SYSTEM.load(Relaxed) { call.tid } else { pthread };
     layout::write_api(call, thread_id, buffer.append(record_size(kind::DRIVER)));
+    buffer.progress().complete_one();
+}
+
+/// Makes the record of an event or a wait, complete from the start.
+pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
+    if BROKEN.load(Relaxed) || worker::has_stopped() {
+        return;
+    }
+    let lane = mine();
+    let mut content = lock(&lane.content);
+    let bytes = record_size(dependency.kind);
+    let Some(buffer) = content.room_for(bytes) else { return buffers::count_dropped() };
+    let offset = CLOCK_OFFSET.load(Relaxed);
+    let (start, end) = (dependency.start, dependency.end);
+    let (start, end) = (start.wrapping_add_signed(offset), end.wrapping_add_signed(offset));
+    layout::write_dependency(&Dependency { start, end, ..*dependency }, buffer.append(bytes));
     buffer.progress().complete_one();
 }
 
