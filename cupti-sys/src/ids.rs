@@ -47,6 +47,10 @@ statuses! {
     INVALID_MODULE = 24, "No such module.";
     HARDWARE_BUSY = 26, "Another tool holds the hardware.";
     NOT_SUPPORTED = 27, "Not supported on this system or device.";
+    UM_PROFILING_NOT_SUPPORTED = 28, "Unified memory is not counted on this system.";
+    UM_PROFILING_NOT_SUPPORTED_ON_DEVICE = 29, "Unified memory is not counted on this device.";
+    UM_PROFILING_NOT_SUPPORTED_ON_NON_P2P_DEVICES = 30, "Nor with several devices that cannot reach one another.";
+    UM_PROFILING_NOT_SUPPORTED_WITH_MPS = 31, "Nor with the multi-process service.";
     VIRTUALIZED_DEVICE_NOT_SUPPORTED = 33, "Not supported on this virtual GPU.";
     CUDA_COMPILER_NOT_COMPATIBLE = 34, "The program was compiled for another CUDA.";
     INSUFFICIENT_PRIVILEGES = 35, "The user may not do that.";

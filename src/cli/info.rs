@@ -69,6 +69,11 @@ fn facts(explained: &Explained) -> Table {
             fact(&format!("wait records {}", word.replace('_', " ")), Cell::Count(count));
         }
     }
+    for sample in profile.unified() {
+        let gpu = sample.device.map(|device| format!(" GPU {}", device.0)).unwrap_or_default();
+        let what = if sample.kind.is_move() { " bytes" } else { "" };
+        fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
+    }
     fact("stacks", Cell::Count(profile.contexts().len() as u64));
     fact("frames without a name", Cell::Count(explained.unnamed));
     fact("kernels", Cell::Count(profile.kernels().len() as u64));

@@ -8,10 +8,12 @@ use super::names::Names;
 use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
     GraphId, GraphNodeId, KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId,
-    SyncKind,
+    SyncKind, Unified, UnifiedKind,
 };
 use cupti_sys::record::offset::{self, channel, source_graph};
-use cupti_sys::record::{CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization};
+use cupti_sys::record::{
+    CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization, UnifiedMemoryCounter,
+};
 use cupti_sys::{ActivityKind, ChannelType, Status};
 
 /// What came out of a buffer.
@@ -49,7 +51,7 @@ pub(super) unsafe fn read(
         if let Some(activity) = unsafe { activity(record, names, sink) } {
             tally.activities += 1;
             sink(Row::Activity(activity));
-        } else if let Some(row) = dependency(record) {
+        } else if let Some(row) = beside(record) {
             sink(row);
         } else {
             tally.unreadable += 1;
@@ -175,8 +177,8 @@ unsafe fn activity(
     }
 }
 
-/// The row for a record of what waits for what.
-fn dependency(record: Record<'_>) -> Option<Row<'static>> {
+/// The row for a record of what waits for what, or of unified memory.
+fn beside(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
             let event = record.prefix::<CudaEvent>()?;
@@ -201,6 +203,19 @@ fn dependency(record: Record<'_>) -> Option<Row<'static>> {
                 event: known(sync.cuda_event_id).map(EventId),
                 sync: sync_id(record, offset::SYNCHRONIZATION_SYNC_ID),
                 result: record.field(offset::SYNCHRONIZATION_RESULT).unwrap_or(0),
+            }))
+        }
+        ActivityKind::UNIFIED_MEMORY_COUNTER => {
+            let counter = record.prefix::<UnifiedMemoryCounter>()?;
+            Some(Row::Unified(Unified {
+                kind: UnifiedKind(counter.counter_kind.0),
+                value: counter.value,
+                start: Nanos(counter.start),
+                end: Nanos(counter.end),
+                address: counter.address,
+                source: DeviceId(counter.src_id),
+                target: DeviceId(counter.dst_id),
+                flags: counter.flags,
             }))
         }
         _ => None,

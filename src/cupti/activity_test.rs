@@ -295,7 +295,7 @@ fn expected_fill() -> Activity {
 }
 
 /// Reads one record of some size, which is no activity.
-fn read_dependency(record: &[u8]) -> String {
+fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {
             return Status::MAX_LIMIT_REACHED;
@@ -323,7 +323,7 @@ fn an_events_record_says_the_same_with_and_without_what_came_later() {
             event: EventId(4),
             sync,
         };
-        assert_eq!(read_dependency(&record), format!("{:?}", Row::EventRecord(expected)), "{size} bytes");
+        assert_eq!(read_beside(&record), format!("{:?}", Row::EventRecord(expected)), "{size} bytes");
     }
 }
 
@@ -344,7 +344,7 @@ fn a_waits_record_says_the_same_with_and_without_what_came_later() {
             sync,
             result,
         };
-        assert_eq!(read_dependency(&record), format!("{:?}", Row::Sync(expected)), "{size} bytes");
+        assert_eq!(read_beside(&record), format!("{:?}", Row::Sync(expected)), "{size} bytes");
     }
 }
 
@@ -352,8 +352,27 @@ fn a_waits_record_says_the_same_with_and_without_what_came_later() {
 fn a_wait_for_a_context_is_for_no_stream_and_no_event() {
     let record = Bytes::new(38, 56).u32(4, 4).u64(8, 1).u64(16, 2).u32(24, 3).u32(28, 1);
     let record = record.u32(32, u32::MAX).u32(36, u32::MAX).u64(40, 0xffff_ffff).u32(48, 0).0;
-    let row = read_dependency(&record);
+    let row = read_beside(&record);
     assert!(row.contains("SyncKind(4)") && row.contains("stream: None, event: None, sync: None"), "{row}");
+}
+
+#[test]
+fn a_move_of_unified_memory_says_the_same_in_both_layouts() {
+    for size in [64, 104] {
+        let record = Bytes::new(25, size).u32(4, 2).u64(8, 65_536).u64(16, 1_000).u64(24, 1_200);
+        let record = record.u64(32, 0x7f00_0000_0000).u32(40, 1).u32(44, u32::MAX).u32(56, 3).0;
+        let expected = Unified {
+            kind: UnifiedKind::DTOH,
+            value: 65_536,
+            start: Nanos(1_000),
+            end: Nanos(1_200),
+            address: 0x7f00_0000_0000,
+            source: DeviceId(1),
+            target: DeviceId(u32::MAX),
+            flags: 3,
+        };
+        assert_eq!(read_beside(&record), format!("{:?}", Row::Unified(expected)), "{size} bytes");
+    }
 }
 
 const SIZES: Sizes = RELEASES[3].1;

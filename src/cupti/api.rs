@@ -48,6 +48,9 @@ const KINDS: [(ActivityKind, &str); 4] = [
 const DEPENDENCIES: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
+/// Likewise.
+const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
+
 /// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.
 const GAP: u32 = 8;
 
@@ -200,6 +203,12 @@ fn set_up_records<T: Tracer>(
         // ask in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&DEPENDENCIES));
+    }
+    if options.unified {
+        match functions.count_unified_memory() {
+            Ok(()) => refused.extend(enable(&UNIFIED)),
+            Err(status) => refused.push((UNIFIED[0].1, status)),
+        }
     }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
     if options.whole_graphs

@@ -166,6 +166,21 @@ fn events_and_waits_are_asked_for_where_they_are_wanted_and_queries_in_vain_are_
 }
 
 #[test]
+fn unified_memory_is_counted_where_it_is_wanted_and_a_system_that_cannot_says_so() {
+    let fake = Fake::start(130_001);
+    attach::<Scribe>(13_000).unwrap();
+    let without = fake.diary();
+    let wanted = Options { unified: true, ..Options::default() };
+    attach_with::<Scribe>(13_000, &wanted).unwrap();
+    let more: Vec<_> = fake.diary().into_iter().filter(|line| !without.contains(line)).collect();
+    assert_eq!(more, ["unified [1, 2, 8, 3, 4]", "kind 25"]);
+    fake.refuse("unified [1, 2, 8, 3, 4]", Status::UM_PROFILING_NOT_SUPPORTED);
+    let api = attach_with::<Scribe>(13_000, &wanted).unwrap();
+    assert_eq!(api.notes(), ["CUPTI does not record unified memory: UM_PROFILING_NOT_SUPPORTED (28)"]);
+    assert!(!fake.diary().contains(&"kind 25".to_owned()));
+}
+
+#[test]
 fn a_call_about_an_event_is_told_with_its_handles_if_it_worked() {
     let fake = Fake::start(130_001);
     attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();

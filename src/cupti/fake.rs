@@ -6,7 +6,7 @@
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{
     ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
-    FlushFlag, Library, Site, Status, Subscriber,
+    FlushFlag, Library, Site, Status, Subscriber, UnifiedMemoryConfig,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -109,6 +109,13 @@ unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
     answer(format!("all syncs = {on}"))
 }
 
+unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
+    // SAFETY: the caller's pointer is to as many.
+    let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
+    let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
+    answer(format!("unified {kinds:?}"))
+}
+
 unsafe extern "C" fn set_attribute(
     attribute: ActivityAttribute,
     size: *mut usize,
@@ -171,6 +178,7 @@ pub(super) fn library() -> Library {
         activity_register_callbacks: Some(register_callbacks),
         activity_enable: Some(enable),
         activity_enable_all_sync_records: Some(enable_all_sync_records),
+        activity_configure_unified_memory_counter: Some(configure_unified_memory),
         activity_set_attribute: Some(set_attribute),
         activity_get_next_record: Some(next_record),
         activity_get_num_dropped_records: Some(dropped),

@@ -57,6 +57,8 @@ pub struct Options {
     pub waits: bool,
     /// Whether to tell of calls about events, and to record events and waits. Default: `false`.
     pub events: bool,
+    /// Whether to record what moves in memory that the host and GPUs share, and faults. Default: `false`.
+    pub unified: bool,
     /// Whether to tell of calls that allocate and free memory. Default: `false`.
     pub memory: bool,
 }

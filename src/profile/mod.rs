@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 pub use samples::{
     Cause, Dependencies, DeviceTime, DeviceUse, HostCall, HostSample, Idle, IdleSample, Leaf, Place, Sample,
-    StreamUse, Weight, WorkStats,
+    StreamUse, UnifiedSample, Weight, WorkStats,
 };
 pub use strings::{StringId, Strings};
 
@@ -84,6 +84,7 @@ pub struct Profile {
     idle: Vec<IdleSample>,
     host: Vec<HostSample>,
     dependencies: Dependencies,
+    unified: Vec<UnifiedSample>,
     streams: Vec<StreamUse>,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
@@ -127,6 +128,7 @@ impl Profile {
             | Row::EventRecord(_)
             | Row::Sync(_)
             | Row::EventCall(_)
+            | Row::Unified(_)
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
@@ -329,6 +331,17 @@ impl Profile {
     /// How much is known of what waited for what.
     pub fn dependencies(&self) -> &Dependencies {
         &self.dependencies
+    }
+
+    /// Replaces what happened to unified memory. Kept sorted.
+    pub fn set_unified(&mut self, mut unified: Vec<UnifiedSample>) {
+        unified.sort_unstable();
+        self.unified = unified;
+    }
+
+    /// What happened to unified memory: each (kind, GPU) once.
+    pub fn unified(&self) -> &[UnifiedSample] {
+        &self.unified
     }
 
     /// How much of what ran where: each (place, leaf, device) once.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::record::{
-    ContextId, Created, DeviceId, GpuContextId, MemoryKind, Missing, Nanos, StreamId, SyncKind, Work,
+    ContextId, Created, DeviceId, GpuContextId, MemoryKind, Missing, Nanos, StreamId, SyncKind, UnifiedKind,
+    Work,
 };
 
 /// What a sample hangs under.
@@ -122,6 +123,21 @@ impl Dependencies {
         parts.push(("other", all - parts.iter().map(|(_, count)| count).sum::<u64>()));
         (all, parts)
     }
+}
+
+/// One thing that happened to unified memory on one GPU, and how much of it there was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnifiedSample {
+    /// What.
+    pub kind: UnifiedKind,
+    /// The GPU that took part, if one did.
+    pub device: Option<DeviceId>,
+    /// How often it was recorded.
+    pub count: u64,
+    /// Bytes that moved, or faults.
+    pub value: u64,
+    /// Nanoseconds.
+    pub nanos: u64,
 }
 
 /// One kind of work on one device. Work without usable times is not in it.

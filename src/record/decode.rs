@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::EVENT_CALL => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::UNIFIED => true,
         _ => false,
     }
 }
@@ -173,6 +173,7 @@ fn row<'a>(
         tag::EVENT_RECORD => event_record(&mut fields).map(Row::EventRecord),
         tag::SYNC => sync(&mut fields).map(Row::Sync),
         tag::EVENT_CALL => event_call(&mut fields)?.map(Row::EventCall),
+        tag::UNIFIED => unified(&mut fields).map(Row::Unified),
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
@@ -330,6 +331,19 @@ fn event_call_fields(fields: &mut Fields<'_>) -> Option<(EventCall, u8)> {
     let (context, does) = (ContextId(fields.u32()?), fields.u8()?);
     let (event, stream) = (fields.u64()?, fields.u64()?);
     Some((EventCall { time, duration, correlation, context, does: EventUse::Record, event, stream }, does))
+}
+
+fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
+    Some(Unified {
+        kind: UnifiedKind(fields.u32()?),
+        value: fields.u64()?,
+        start: Nanos(fields.u64()?),
+        end: Nanos(fields.u64()?),
+        address: fields.u64()?,
+        source: DeviceId(fields.u32()?),
+        target: DeviceId(fields.u32()?),
+        flags: fields.u32()?,
+    })
 }
 
 fn module(fields: &mut Fields<'_>) -> Parsed<Module> {

@@ -28,6 +28,7 @@
 //!  19   sync      kind:u32 start:u64 end:u64 correlation:u32 context:u32 stream:option event:option
 //!                 sync:long_option result:u32
 //!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
+//!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -70,6 +71,7 @@ pub(super) mod tag {
     pub(crate) const EVENT_RECORD: u8 = 18;
     pub(crate) const SYNC: u8 = 19;
     pub(crate) const EVENT_CALL: u8 = 20;
+    pub(crate) const UNIFIED: u8 = 21;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -177,6 +179,11 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u64(call.time.0).u32(call.duration).u32(call.correlation.0).u32(call.context.0);
             out.u8(call.does as u8).u64(call.event).u64(call.stream);
             tag::EVENT_CALL
+        }
+        Row::Unified(unified) => {
+            out.u32(unified.kind.0).u64(unified.value).u64(unified.start.0).u64(unified.end.0);
+            out.u64(unified.address).u32(unified.source.0).u32(unified.target.0).u32(unified.flags);
+            tag::UNIFIED
         }
         Row::Module(module) => {
             put_module(out, module);

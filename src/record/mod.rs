@@ -15,6 +15,7 @@ mod rows;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod unified;
 
 pub use decode::Reader;
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
@@ -30,3 +31,4 @@ pub use rows::{
     Activity, Allocated, ContextFlags, CopyDetail, CopyKind, Created, Detail, KernelDetail, Launch, Loss,
     MemoryCall, MemoryKind, Module, Row, SetDetail, Wait, WindowEdge, Work,
 };
+pub use unified::{Unified, UnifiedKind};

@@ -6,6 +6,7 @@ use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
     Nanos, RangeId, StreamId, ThreadId,
 };
+use super::unified::Unified;
 
 /// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
 ///
@@ -77,6 +78,8 @@ pub enum Row<'a> {
     Sync(Sync),
     /// A call put an event on a stream, or had a stream wait for it.
     EventCall(EventCall),
+    /// Pages of memory that the host and GPUs share moved, or faulted.
+    Unified(Unified),
     /// A node of a graph was made, by the API or by the capture of a stream.
     GraphNode {
         /// The graph, with which the node goes.

@@ -117,6 +117,16 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             event: 8,
             stream: u64::MAX,
         }),
+        Row::Unified(Unified {
+            kind: UnifiedKind::DTOH,
+            value: 1 << 40,
+            start: Nanos(1),
+            end: Nanos(u64::MAX),
+            address: 0x7f00_0000_0000,
+            source: DeviceId(2),
+            target: DeviceId(u32::MAX),
+            flags: 3,
+        }),
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];

@@ -256,6 +256,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
         whole_graphs: settings.whole_graphs,
         waits,
         events: settings.deps,
+        unified: settings.unified,
         memory: wants(Format::AllocFolded),
     })?;
     if settings.whole_graphs && !settings.quiet {

@@ -108,9 +108,15 @@ fn note(dependency: Dependency) {
     if is_wanted && SWITCHES.kinds.load(Relaxed) & (1 << dependency.kind) != 0 {
         with_hooks(|hooks| (hooks.dependency)(&dependency));
     }
+    if truth().is_some() {
+        tell(&line(&dependency));
+    }
+}
+
+/// Adds a line to the truth, if it was asked for.
+pub(crate) fn tell(line: &str) {
     if let Some(mut truth) = truth() {
-        let written = truth.write_all(line(&dependency).as_bytes());
-        written.unwrap_or_else(|e| crate::abort!("truth file: {e}"));
+        truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
     }
 }
 

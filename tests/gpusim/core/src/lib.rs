@@ -25,5 +25,6 @@ pub mod stream;
 pub mod table;
 pub mod thread;
 pub mod truth;
+pub mod unified;
 pub mod version;
 pub mod work;

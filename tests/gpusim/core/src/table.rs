@@ -6,9 +6,10 @@ use crate::api::Call;
 use crate::deps::Dependency;
 use crate::layout::ApiCall;
 use crate::thread::Client;
+use crate::unified::Move;
 use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The id under which `cuGetExportTable` gives the [`CoreTable`]; any other id is not found.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
@@ -71,6 +72,8 @@ pub struct Switches {
     pub api_seen: AtomicBool,
     /// Whether a query of what is not done yet has a record.
     pub all_syncs: AtomicBool,
+    /// Bits of what of unified memory is counted, by CUPTI's numbers.
+    pub counted: AtomicU32,
 }
 
 impl Switches {
@@ -80,6 +83,7 @@ impl Switches {
             kinds: AtomicU64::new(0),
             api_seen: AtomicBool::new(false),
             all_syncs: AtomicBool::new(true),
+            counted: AtomicU32::new(0),
         }
     }
 
@@ -130,6 +134,8 @@ pub struct Hooks {
     pub api_record: extern "C" fn(&ApiCall),
     /// An event was recorded or somebody waited, and that kind is enabled.
     pub dependency: extern "C" fn(&Dependency),
+    /// Pages of unified memory moved, and that is counted.
+    pub unified: extern "C" fn(&Move),
     /// The driver ends: no callback and no buffer after this returns.
     pub stop: extern "C" fn(),
 }

@@ -31,6 +31,7 @@ pub mod kind {
     pub const CONCURRENT_KERNEL: u32 = 10;
     pub const OVERHEAD: u32 = 17;
     pub const MEMCPY2: u32 = 22;
+    pub const UNIFIED_MEMORY_COUNTER: u32 = 25;
     pub const CUDA_EVENT: u32 = 36;
     pub const STREAM: u32 = 37;
     pub const SYNCHRONIZATION: u32 = 38;
@@ -152,6 +153,7 @@ impl CuptiVersion {
             kind::OVERHEAD => [40, 40, 56, 56, 56][self as usize],
             kind::MEMCPY2 => 96,
             kind::STREAM | kind::EXTERNAL_CORRELATION => 24,
+            kind::UNIFIED_MEMORY_COUNTER => [64, 64, 104, 104, 104][self as usize],
             kind::CUDA_EVENT => [24, 24, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56][self as usize],

@@ -15,6 +15,7 @@ pub(crate) static HOOKS: Hooks = Hooks {
     record: lanes::record,
     api_record: lanes::record_api,
     dependency: lanes::record_dependency,
+    unified: lanes::record_move,
     stop: worker::stop,
 };
 

@@ -8,6 +8,7 @@ use crate::worker;
 use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
+use gpusim_core::unified::Move;
 use gpusim_core::version::kind;
 use gpusim_core::work::{Fate, Work};
 use std::cell::Cell;
@@ -177,17 +178,34 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
 
 /// Makes the record of an event or a wait, complete from the start.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
+    let (start, end) = (shifted(dependency.start), shifted(dependency.end));
+    append_complete(dependency.kind, |bytes| {
+        layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
+    });
+}
+
+/// Makes the record of a move of unified memory, complete from the start.
+pub(crate) extern "C" fn record_move(one: &Move) {
+    let (start, end) = (shifted(one.start), shifted(one.end));
+    append_complete(kind::UNIFIED_MEMORY_COUNTER, |bytes| {
+        layout::write_move(&Move { start, end, ..*one }, bytes);
+    });
+}
+
+/// A time on the client's clock; 0 stays 0.
+fn shifted(time: u64) -> u64 {
+    if time == 0 { 0 } else { time.wrapping_add_signed(CLOCK_OFFSET.load(Relaxed)) }
+}
+
+fn append_complete(record_kind: u32, write: impl FnOnce(&mut [u8])) {
     if BROKEN.load(Relaxed) || worker::has_stopped() {
         return;
     }
     let lane = mine();
     let mut content = lock(&lane.content);
-    let bytes = record_size(dependency.kind);
+    let bytes = record_size(record_kind);
     let Some(buffer) = content.room_for(bytes) else { return buffers::count_dropped() };
-    let offset = CLOCK_OFFSET.load(Relaxed);
-    let (start, end) = (dependency.start, dependency.end);
-    let (start, end) = (start.wrapping_add_signed(offset), end.wrapping_add_signed(offset));
-    layout::write_dependency(&Dependency { start, end, ..*dependency }, buffer.append(bytes));
+    write(buffer.append(bytes));
     buffer.progress().complete_one();
 }
 
