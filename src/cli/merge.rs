@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
 use crate::merge::{self, Launch, Report, Stack, Way};
+use crate::record::IdMap;
 
 /// Put CPU stacks taken at launches onto the kernels of a GPU trace.
 ///
@@ -108,6 +109,8 @@ struct Cpu {
     /// The distinct stacks, `;` between their frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
+    /// The same by what stands in the file: a job launches from few places, so that most lines are known.
+    known: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
 
@@ -135,16 +138,9 @@ impl Sink for Cpu {
 
     fn event(&mut self, event: &Event<'_>) {
         let Event::Stack(line) = event else { return };
-        let frames = line.frames.decode();
-        let (text, correlation) = self.frames(&frames);
-        if text.is_empty() {
-            return;
-        }
-        let next = self.texts.len() as u32;
-        let id = *self.ids.entry(text).or_insert_with_key(|text| {
-            self.texts.push(text.clone());
-            next
-        });
+        let (raw, correlation) = cut_correlation(line.frames.raw());
+        let found = self.known.get(raw).map(|id| (*id, correlation));
+        let Some((id, correlation)) = found.or_else(|| self.new_stack(raw, correlation)) else { return };
         self.stacks.push(Stack {
             time: line.time,
             process: line.process.into(),
@@ -155,15 +151,44 @@ impl Sink for Cpu {
     }
 }
 
+/// The frames, and the id that the last one may hold.
+fn cut_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
+    let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
+    match std::str::from_utf8(&raw[at..]).ok().and_then(correlation) {
+        Some(id) => (&raw[..at], Some(id)),
+        None => (raw, None),
+    }
+}
+
+fn correlation(frame: &str) -> Option<u64> {
+    frame.trim().strip_prefix("[correlation ")?.strip_suffix(']')?.parse().ok()
+}
+
 impl Cpu {
-    /// The frames to show, and the id that the last one may hold.
+    /// Takes in a stack that was not seen in this form. `None` = nothing of it is to be shown.
+    fn new_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
+        let (text, inside) = self.frames(&String::from_utf8_lossy(raw));
+        if text.is_empty() {
+            return None;
+        }
+        let next = self.texts.len() as u32;
+        let id = *self.ids.entry(text).or_insert_with_key(|text| {
+            self.texts.push(text.clone());
+            next
+        });
+        if inside.is_none() {
+            self.known.insert(raw.to_owned(), id);
+        }
+        Some((id, last.or(inside)))
+    }
+
+    /// The frames to show, and the id that one of them may hold.
     fn frames(&self, frames: &str) -> (String, Option<u64>) {
         let mut shown: Vec<String> = Vec::new();
-        let (mut correlation, mut seen_launch) = (None, false);
+        let (mut id, mut seen_launch) = (None, false);
         for frame in frames.split(';').map(str::trim) {
-            let id = frame.strip_prefix("[correlation ").and_then(|rest| rest.strip_suffix(']'));
-            if let Some(id) = id.and_then(|id| id.parse().ok()) {
-                correlation = Some(id);
+            if let Some(found) = correlation(frame) {
+                id = Some(found);
             } else if matches!(frame, "" | "_start" | "__libc_start_main") {
             } else if self.compat && (frame.contains("cudaLaunchKernel") || frame.contains("__device_stub__"))
             {
@@ -177,7 +202,7 @@ impl Cpu {
                 shown.push(clean_frame(frame));
             }
         }
-        (shown.join(";"), correlation)
+        (shown.join(";"), id)
     }
 }
 
@@ -192,10 +217,12 @@ struct Work {
 struct Gpu {
     launches: Vec<Launch>,
     /// Of kernels, by correlation id, in the order of the file; copies and fills.
-    kernels: HashMap<u64, Vec<Work>>,
+    kernels: IdMap<u64, Vec<Work>>,
     others: Vec<Work>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
+    /// The same by kind and by what stands in the file.
+    known: [HashMap<Vec<u8>, u32>; 3],
     count: u64,
     nanos: u64,
     begin: i64,
@@ -223,6 +250,10 @@ impl Gpu {
     }
 
     fn work(&mut self, op: &Op<'_>) -> Work {
+        let nanos = u64::try_from(op.end.saturating_sub(op.start)).unwrap_or(0);
+        if let Some(&frame) = self.known[op.kind as usize].get(op.name.raw()) {
+            return Work { frame, nanos };
+        }
         let name = op.name.decode();
         let frame = match op.kind {
             OpKind::Kernel => format!("[GPU_Kernel]{}", clean_frame(&name)),
@@ -234,7 +265,8 @@ impl Gpu {
             self.frames.push(frame.clone());
             next
         });
-        Work { frame, nanos: u64::try_from(op.end.saturating_sub(op.start)).unwrap_or(0) }
+        self.known[op.kind as usize].insert(op.name.raw().to_owned(), frame);
+        Work { frame, nanos }
     }
 }
 

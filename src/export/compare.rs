@@ -9,7 +9,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::flame::Flame;
 use super::leaf::Kind;
-use super::svg::{self, SvgOptions};
+use super::svg::{self, SvgOptions, name_first};
 use super::{FoldedOptions, Unit, clean};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::Profile;
@@ -65,8 +65,10 @@ pub fn write_diff_svg(
     options: &SvgOptions,
     out: &mut impl Write,
 ) -> Result<()> {
-    let lines: Vec<_> =
-        both(before, after).into_iter().map(|(stack, a, b)| format!("{stack} {a} {b}")).collect();
+    let lines: Vec<_> = both(before, after)
+        .into_iter()
+        .map(|(stack, a, b)| format!("{} {a} {b}", name_first(stack)))
+        .collect();
     let mut inferno = inferno(options);
     inferno.subtitle = Some(difference(before, after, options.unit));
     draw(&mut inferno, &lines, sum(after), out)
@@ -77,10 +79,11 @@ pub fn write_diff_svg(
 /// # Errors
 /// What `out` reports; `Format` where they have no width at all.
 pub fn write_lines_svg(lines: &Lines, options: &SvgOptions, out: &mut impl Write) -> Result<()> {
-    let texts: Vec<_> = lines.iter().map(|(stack, weight)| format!("{stack} {weight}")).collect();
+    let texts: Vec<_> =
+        lines.iter().map(|(stack, weight)| format!("{} {weight}", name_first(stack))).collect();
     let mut colors = PaletteMap::default();
     for name in lines.keys().flat_map(|stack| stack.split(';')) {
-        colors.insert(name, svg::color(name, kind(name)));
+        colors.insert(name_first(name), svg::color(name, kind(name)));
     }
     colors.insert(svg::WHOLE, svg::WHOLE_COLOR);
     let mut inferno = inferno(options);

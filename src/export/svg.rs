@@ -1,5 +1,6 @@
 //! A flame graph as one SVG file that searches and zooms in a browser, through the `inferno` crate.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -163,12 +164,12 @@ fn draw(
 ) -> Result<()> {
     let mut lines = Vec::new();
     flame.lines(flame.total() / SHARE, |stack, weight| {
-        lines.push(format!("{stack} {weight}"));
+        lines.push(format!("{} {weight}", name_first(stack)));
         Ok(())
     })?;
     let mut colors = PaletteMap::default();
     for (name, kind) in flame.kinds() {
-        colors.insert(name, color(name, kind));
+        colors.insert(name_first(name), color(name, kind));
     }
     colors.insert(WHOLE, WHOLE_COLOR);
     let mut inferno = Options::default();
@@ -186,6 +187,20 @@ fn draw(
     };
     flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
     Ok(())
+}
+
+/// The stack as a picture shows it: `gemm [GPU_Kernel]` for `[GPU_Kernel]gemm`, since where a frame is narrow its
+/// end is cut off, and the colour already says that it is a kernel.
+pub(super) fn name_first(stack: &str) -> Cow<'_, str> {
+    let at = stack.rfind(';').map_or(0, |at| at + 1);
+    let (below, leaf) = stack.split_at(at);
+    match leaf.find("_Kernel]") {
+        Some(end) if leaf.starts_with("[GPU") && !leaf.ends_with("_Kernel]") => {
+            let (tag, name) = leaf.split_at(end + "_Kernel]".len());
+            Cow::Owned(format!("{below}{name} {tag}"))
+        }
+        _ => Cow::Borrowed(stack),
+    }
 }
 
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for

@@ -371,10 +371,10 @@ fn the_picture_says_what_its_width_means_and_what_is_missing() {
     assert!(text.contains(
         "5.000 us of GPU time, 7 activities on 1 GPU, 1 [launched before recording], 4 activities dropped"
     ));
-    assert!(text.contains("[GPU_Kernel]gemm (3,000 ns, 60.00%)"));
+    assert!(text.contains("gemm [GPU_Kernel] (3,000 ns, 60.00%)"));
     assert!(text.contains("forward&lt;a &amp;&amp; b&gt;"), "names are escaped");
     let micros = svg(&picture(), &SvgOptions { unit: Unit::Micros, ..SvgOptions::default() });
-    assert!(micros.contains("[GPU_Kernel]gemm (3 us, 60.00%)"));
+    assert!(micros.contains("gemm [GPU_Kernel] (3 us, 60.00%)"));
 }
 
 #[test]

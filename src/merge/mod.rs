@@ -143,7 +143,10 @@ pub fn merge(
 /// Ids are unique within a process. Processes are compared where both sides name one that the other
 /// knows as well.
 fn by_id(stacks: &[Stack], launches: &[Launch], pairs: &mut [Option<(usize, Way)>], taken: &mut [bool]) {
-    let mut by_id: HashMap<(Option<i64>, u64), usize> = HashMap::new();
+    if stacks.iter().all(|stack| stack.correlation.is_none()) {
+        return;
+    }
+    let mut by_id: HashMap<(Option<i64>, u64), usize> = HashMap::with_capacity(2 * launches.len());
     for (at, launch) in launches.iter().enumerate() {
         by_id.entry((launch.process, launch.correlation)).or_insert(at);
         by_id.entry((None, launch.correlation)).or_insert(at);

@@ -94,8 +94,12 @@ impl Runtime {
         open(&folder.join("libcuda.so.1"));
         let runtime = open(&folder.join("libcudart.so.13"));
         let library = Some(folder.join("libcupti.so.13"));
-        cupti::subscribe::<Timed>(&cupti::Options { library, load_driver: true, whole_graphs: false })
-            .expect("a CUPTI to subscribe to");
+        cupti::subscribe::<Timed>(&cupti::Options {
+            library,
+            load_driver: true,
+            ..cupti::Options::default()
+        })
+        .expect("a CUPTI to subscribe to");
         type Register = unsafe extern "C" fn(
             *mut *mut c_void,
             *const c_void,
