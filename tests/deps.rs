@@ -219,6 +219,8 @@ fn the_verbs_count_what_is_there_and_the_doctor_misses_nothing() {
         assert!(info.lines().any(|found| found == line), "{line}\n{info}");
     }
     assert!(info.lines().any(|line| line == "wait records context,2"), "{info}");
+    let view = command::gpuflame(&done.folder, ["view", "out.gfr", "-n", "1"]);
+    assert!(view.stderr.contains("beside them 8 event records, 15 wait records"), "{}", view.stderr);
     let missed = |done: &Done| {
         let check = command::gpuflame(&done.folder, ["check", "out.gfr", "--format", "csv"]).ok().stdout;
         let line = check.lines().find(|line| line.contains("no record of what waited for what")).unwrap();

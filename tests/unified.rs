@@ -114,6 +114,9 @@ fn each_move_is_a_row_with_its_ends_and_times_whichever_cupti_says_so() {
             })
             .collect();
         assert_eq!(table, expected);
+        let again =
+            command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "-"]).ok().stdout;
+        assert_eq!(rows(&again, columns), expected, "in the order of time");
     }
 }
 

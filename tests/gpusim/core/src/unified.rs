@@ -46,7 +46,9 @@ static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default)
 /// Pages begin anew on the host: the memory was freed.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    (start / PAGE..(start + bytes).div_ceil(PAGE)).for_each(|page| drop(pages.remove(&page)));
+    for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
+        pages.remove(&page);
+    }
 }
 
 /// Moves to `target` (`None`: the host) what of a range does not lie there, in the stream's order.
@@ -61,9 +63,9 @@ pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<
             note(stream, (from, target), at * PAGE, many * PAGE);
             for page in at..at + many {
                 match target {
-                    Some(device) => drop(pages.insert(page, device)),
-                    None => drop(pages.remove(&page)),
-                }
+                    Some(device) => pages.insert(page, device),
+                    None => pages.remove(&page),
+                };
             }
         }
         at += many;
