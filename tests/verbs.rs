@@ -141,7 +141,7 @@ fn two_runs_differ_by_kernel_and_by_stack() {
     gpuflame(&folder, ["flamegraph", "--diff", "a.json", "b.json", "-o", "diff.svg"]).ok();
     let svg = fs::read_to_string(folder.join("diff.svg")).unwrap();
     assert!(
-        svg.contains("gemm (3,019,000 ns") && svg.contains("+"),
+        svg.contains("gemm [GPU_Kernel] (3,019,000 ns") && svg.contains("+"),
         "a picture with the change of each frame"
     );
 }

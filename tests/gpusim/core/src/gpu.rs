@@ -100,13 +100,20 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
 
 /// When work that is submitted now can start. Callbacks may have taken longer than the latency: nothing
 /// starts before it is submitted.
-fn earliest() -> u64 {
+pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
-/// Runs a node of a graph: when. `unrecorded`: there will be a record of the graph as a whole.
-pub fn run_node(stream: &'static Stream, order: Order, node: NodeRun, unrecorded: bool) -> (u64, u64) {
-    let span = stream.book(earliest(), order.duration);
+/// Runs a node of a graph that was submitted as a whole and can start from `earliest` on: when. `unrecorded`:
+/// there will be a record of the graph as a whole.
+pub fn run_node(
+    stream: &'static Stream,
+    earliest: u64,
+    order: Order,
+    node: NodeRun,
+    unrecorded: bool,
+) -> (u64, u64) {
+    let span = stream.book(earliest, order.duration);
     run(stream, order, span, node, !unrecorded);
     span
 }

@@ -313,7 +313,7 @@ impl Graph {
                         source_node: state.source.1,
                         created: state.site,
                     };
-                    let (start, end) = gpu::run_node(run.stream, order, place, run.as_a_whole);
+                    let (start, end) = gpu::run_node(run.stream, run.earliest, order, place, run.as_a_whole);
                     let span = run.span.unwrap_or((start, end));
                     run.span = Some((span.0.min(start), span.1.max(end)));
                 }
@@ -327,6 +327,8 @@ impl Graph {
 struct Run {
     stream: &'static Stream,
     graph: u32,
+    /// When its first node can start.
+    earliest: u64,
     /// One record is wanted for all nodes.
     as_a_whole: bool,
     span: Option<(u64, u64)>,
@@ -374,7 +376,7 @@ impl Exec {
         let graph = self.graph()?;
         let as_a_whole = SWITCHES.kinds.load(Relaxed) & (1 << kind::GRAPH_TRACE) != 0;
         thread::current().tally.count_graph_launch();
-        let mut run = Run { stream, graph: graph.id(), as_a_whole, span: None };
+        let mut run = Run { stream, graph: graph.id(), earliest: gpu::earliest(), as_a_whole, span: None };
         graph.run(&mut run)?;
         if as_a_whole && let Some(span) = run.span {
             gpu::note_graph(stream, graph.id(), span);
