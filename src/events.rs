@@ -4,7 +4,7 @@
 //! each). Whatever the order in which the tracer's buffers came in, the events stand in the same one.
 
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{Activity, ContextId, CorrelationId, Detail, Nanos};
+use crate::record::{Activity, ContextId, CorrelationId, Detail, Nanos, Unified};
 
 /// An activity, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ pub struct Call {
 pub struct Events {
     activities: Vec<Event>,
     calls: Vec<Call>,
+    unified: Vec<Unified>,
 }
 
 impl Events {
@@ -38,6 +39,7 @@ impl Events {
     /// called once, after the last row.
     pub fn sort(&mut self) {
         self.activities.sort_unstable_by_key(|event| order(&event.activity));
+        self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
         self.calls.extend(self.activities.iter().filter_map(|event| match event.origin {
             Origin::Launch(launched) => {
                 Some(Call { id: event.activity.correlation, launched, pending: false })
@@ -60,6 +62,11 @@ impl Events {
         &self.calls
     }
 
+    /// What happened to unified memory, in the order of time.
+    pub fn unified(&self) -> &[Unified] {
+        &self.unified
+    }
+
     /// The first moment of all calls and activities; 0 where there is none.
     pub fn begin(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
@@ -75,6 +82,10 @@ impl Sink for Events {
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.calls.push(Call { id, launched, pending: true });
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        self.unified.push(*unified);
     }
 }
 

@@ -69,7 +69,11 @@ assertions() {
   checks MemsetSource CUpti_ActivityMemset 5 "$1"
   checks Synchronization CUpti_ActivitySynchronization 2 "$1"
   checks CudaEvent CUpti_ActivityCudaEvent 2 "$1"
+  checks SynchronizationLate CUpti_ActivitySynchronization 2 "$1"
+  checks CudaEventSync CUpti_ActivityCudaEvent 2 "$1"
+  checks UnifiedMemoryCounter CUpti_ActivityUnifiedMemoryCounter 2 "$1"
   checks GraphTrace CUpti_ActivityGraphTrace 2 "$1"
+  echo 'CHECK_UnifiedMemoryConfig(CUpti_ActivityUnifiedMemoryCounterConfig);'
   echo 'CHECK_Synchronization(CUpti_ActivitySynchronization); CHECK_CudaEvent(CUpti_ActivityCudaEvent);'
   echo 'CHECK_GraphTrace(CUpti_ActivityGraphTrace); CHECK_ApiCall(CUpti_ActivityAPI);'
   echo 'CHECK_ExternalCorrelation(CUpti_ActivityExternalCorrelation);'

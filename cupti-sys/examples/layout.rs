@@ -3,12 +3,13 @@
 
 #![allow(clippy::print_stdout, reason = "the output is the point")]
 
+use cupti_sys::UnifiedMemoryConfig;
 use cupti_sys::callback::{
     CallbackData, GraphData, ModuleResourceData, ResourceData, StateData, SubscriberParams, SynchronizeData,
 };
 use cupti_sys::record::{
     ApiCall, CudaEvent, ExternalCorrelation, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Synchronization,
-    offset,
+    UnifiedMemoryCounter, offset,
 };
 use std::mem::offset_of;
 
@@ -58,6 +59,10 @@ fn main() {
         cuda_event_id = cudaEventId);
     check!(CudaEvent: kind = kind, correlation_id = correlationId, context_id = contextId,
         stream_id = streamId, event_id = eventId);
+    check!(UnifiedMemoryCounter: kind = kind, counter_kind = counterKind, value = value, start = start,
+        end = end, address = address, src_id = srcId, dst_id = dstId, stream_id = streamId,
+        process_id = processId, flags = flags);
+    check!(UnifiedMemoryConfig: scope = scope, kind = kind, device_id = deviceId, enable = enable);
     check!(GraphTrace: kind = kind, correlation_id = correlationId, start = start, end = end,
         device_id = deviceId, graph_id = graphId, context_id = contextId, stream_id = streamId);
     check!(ApiCall: kind = kind, cbid = cbid, start = start, end = end, process_id = processId,
@@ -74,6 +79,10 @@ fn main() {
     check_late("KernelDeviceLaunched", &[("isDeviceLaunched", offset::KERNEL_IS_DEVICE_LAUNCHED)]);
     check_late("KernelPriority", &[("priority", offset::KERNEL_PRIORITY)]);
     check_late("MemcpyCount", &[("copyCount", offset::MEMCPY_COPY_COUNT)]);
+    let sync_id = offset::SYNCHRONIZATION_SYNC_ID;
+    let result = offset::SYNCHRONIZATION_RESULT;
+    check_late("SynchronizationLate", &[("cudaEventSyncId", sync_id), ("returnValue", result)]);
+    check_late("CudaEventSync", &[("cudaEventSyncId", offset::CUDA_EVENT_SYNC_ID)]);
     let source = |at| [("sourceGraphId", at), ("sourceGraphNodeId", at + 8)];
     check_late("KernelSource", &source(offset::source_graph::KERNEL));
     check_late("MemcpySource", &source(offset::source_graph::MEMCPY));

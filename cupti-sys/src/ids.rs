@@ -47,6 +47,10 @@ statuses! {
     INVALID_MODULE = 24, "No such module.";
     HARDWARE_BUSY = 26, "Another tool holds the hardware.";
     NOT_SUPPORTED = 27, "Not supported on this system or device.";
+    UM_PROFILING_NOT_SUPPORTED = 28, "Unified memory is not counted on this system.";
+    UM_PROFILING_NOT_SUPPORTED_ON_DEVICE = 29, "Unified memory is not counted on this device.";
+    UM_PROFILING_NOT_SUPPORTED_ON_NON_P2P_DEVICES = 30, "Nor with several devices that cannot reach one another.";
+    UM_PROFILING_NOT_SUPPORTED_WITH_MPS = 31, "Nor with the multi-process service.";
     VIRTUALIZED_DEVICE_NOT_SUPPORTED = 33, "Not supported on this virtual GPU.";
     CUDA_COMPILER_NOT_COMPATIBLE = 34, "The program was compiled for another CUDA.";
     INSUFFICIENT_PRIVILEGES = 35, "The user may not do that.";
@@ -180,6 +184,8 @@ impl ActivityKind {
     pub const OVERHEAD: Self = Self(17);
     /// Copies between two devices.
     pub const MEMCPY2: Self = Self(22);
+    /// Traffic and faults of memory that the GPU and the host share.
+    pub const UNIFIED_MEMORY_COUNTER: Self = Self(25);
     /// CUDA events.
     pub const CUDA_EVENT: Self = Self(36);
     /// Streams.
@@ -239,6 +245,40 @@ impl ChannelType {
     /// Copies.
     pub const ASYNC_MEMCPY: Self = Self(2);
 }
+
+/// What is counted of unified memory (`CUpti_ActivityUnifiedMemoryCounterKind`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct UnifiedMemoryKind(pub u32);
+
+impl UnifiedMemoryKind {
+    /// Bytes moved to a GPU.
+    pub const BYTES_HTOD: Self = Self(1);
+    /// Bytes moved to the host.
+    pub const BYTES_DTOH: Self = Self(2);
+    /// Faults on the host.
+    pub const CPU_PAGE_FAULTS: Self = Self(3);
+    /// Faults on a GPU.
+    pub const GPU_PAGE_FAULTS: Self = Self(4);
+    /// Bytes moved between GPUs.
+    pub const BYTES_DTOD: Self = Self(8);
+}
+
+/// One counter to be collected (`CUpti_ActivityUnifiedMemoryCounterConfig`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct UnifiedMemoryConfig {
+    /// 2: of all devices. Without effect since CUDA 7.
+    pub scope: u32,
+    /// Which.
+    pub kind: UnifiedMemoryKind,
+    /// Without effect since CUDA 7.
+    pub device_id: u32,
+    /// Not 0: collect it.
+    pub enable: u32,
+}
+
+const _: () = assert!(size_of::<UnifiedMemoryConfig>() == 16);
 
 /// A subscription (`CUpti_SubscriberHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -22,6 +22,7 @@ pub mod record;
 
 pub use ids::{
     ActivityAttribute, ActivityKind, CallbackId, ChannelType, Domain, FlushFlag, Site, Status, Subscriber,
+    UnifiedMemoryConfig, UnifiedMemoryKind,
 };
 pub use library::{
     BufferCompletedFn, BufferCompletedV2Fn, BufferRequestedFn, BufferRequestedV2Fn, CallbackFn, Library,

@@ -4,7 +4,9 @@
 //! handlers of its own in it.
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
-use crate::{ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber};
+use crate::{
+    ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber, UnifiedMemoryConfig,
+};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -117,6 +119,11 @@ functions! {
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Collects when kernels were queued and submitted (1) or not (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
+    /// Has queries of events and streams that are not done yet recorded as well (1, as it is) or not (0) (12.8 on).
+    activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
+    /// Says which counters of unified memory are to be collected; before their kind is enabled.
+    activity_configure_unified_memory_counter =
+        cuptiActivityConfigureUnifiedMemoryCounter(*mut UnifiedMemoryConfig, u32);
     /// A graph node's number, as in records.
     get_graph_node_id = cuptiGetGraphNodeId(*mut c_void, *mut u64);
     /// A graph's number, as in records.

@@ -4,7 +4,7 @@
 //! the next record (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows)
 //! says which later fields are there. Bytes named `_…` are fields nobody has asked for yet.
 
-use crate::ActivityKind;
+use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
@@ -261,6 +261,33 @@ records! {
         _pad: u32,
     }
 
+    /// Kind UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the flags.
+    struct UnifiedMemoryCounter {
+        /// UNIFIED_MEMORY_COUNTER.
+        pub kind: ActivityKind,
+        /// What was counted.
+        pub counter_kind: UnifiedMemoryKind,
+        /// How many: bytes, or faults.
+        pub value: u64,
+        /// Began, nanoseconds.
+        pub start: u64,
+        /// Ended, nanoseconds; 0 for what has no length.
+        pub end: u64,
+        /// The first address of it.
+        pub address: u64,
+        /// Where it came from: a GPU.
+        pub src_id: u32,
+        /// Where it went to: a GPU.
+        pub dst_id: u32,
+        /// Stream.
+        pub stream_id: u32,
+        /// Process.
+        pub process_id: u32,
+        /// How it came about, by the kind.
+        pub flags: u32,
+        _pad: u32,
+    }
+
     /// Kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
         /// GRAPH_TRACE.
@@ -346,6 +373,12 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
+    /// Which record of its event a wait is for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 ones for none.
+    pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
+    /// What the call answered, `u32` (12.8 on), in a [`super::Synchronization`].
+    pub const SYNCHRONIZATION_RESULT: usize = 48;
+    /// The number of a record of an event, `u64` (12.8 on), in a [`super::CudaEvent`].
+    pub const CUDA_EVENT_SYNC_ID: usize = 48;
     /// How many copies a batch made, `u64` (12.8 on), in a [`super::Memcpy`].
     pub const MEMCPY_COPY_COUNT: usize = 88;
 }
@@ -376,6 +409,8 @@ layout!(Memset: 80 bytes; kind at 0, value at 4, bytes at 8, start at 16, end at
 layout!(Synchronization: 40 bytes; kind at 0, sync_type at 4, start at 8, end at 16, correlation_id at 24,
     context_id at 28, stream_id at 32, cuda_event_id at 36);
 layout!(CudaEvent: 24 bytes; kind at 0, correlation_id at 4, context_id at 8, stream_id at 12, event_id at 16);
+layout!(UnifiedMemoryCounter: 64 bytes; kind at 0, counter_kind at 4, value at 8, start at 16, end at 24,
+    address at 32, src_id at 40, dst_id at 44, stream_id at 48, process_id at 52, flags at 56);
 layout!(GraphTrace: 48 bytes; kind at 0, correlation_id at 4, start at 8, end at 16, device_id at 24,
     graph_id at 28, context_id at 32, stream_id at 36);
 layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_id at 24, thread_id at 28,

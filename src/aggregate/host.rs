@@ -1,7 +1,10 @@
-//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack.
+//! Sums of what the host did beside launching: how long it waited, and what it allocated and freed, by stack; and
+//! counts of what is known of what waited for what, and of what moved in unified memory, by GPU.
 
-use crate::profile::{HostCall, HostSample, Profile};
-use crate::record::{Allocated, ContextId, IdMap, MemoryCall, Row};
+use std::collections::BTreeMap;
+
+use crate::profile::{Dependencies, HostCall, HostSample, Profile, UnifiedSample};
+use crate::record::{Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, Row, Unified, UnifiedKind};
 
 /// The sums so far.
 #[derive(Debug, Default)]
@@ -12,6 +15,8 @@ pub struct HostSums {
     live: IdMap<u64, Allocated>,
     live_bytes: u64,
     most_bytes: u64,
+    dependencies: Dependencies,
+    unified: BTreeMap<(UnifiedKind, Option<DeviceId>), UnifiedSample>,
 }
 
 impl HostSums {
@@ -20,6 +25,13 @@ impl HostSums {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
             Row::Memory(call) => self.memory(call),
+            Row::EventRecord(_) => self.dependencies.event_records += 1,
+            Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
+            Row::Unified(row) => self.unified(row),
+            Row::EventCall(call) => match call.does {
+                EventUse::Record => self.dependencies.record_calls += 1,
+                EventUse::Wait => self.dependencies.wait_calls += 1,
+            },
             _ => {}
         }
     }
@@ -44,6 +56,17 @@ impl HostSums {
         }
     }
 
+    fn unified(&mut self, row: &Unified) {
+        let (kind, device) = (row.kind, row.device());
+        let new = UnifiedSample { kind, device, count: 0, value: 0, nanos: 0 };
+        let sample = self.unified.entry((kind, device)).or_insert(new);
+        sample.count += 1;
+        // Of kinds that are not known nobody knows what they count.
+        sample.value = sample.value.saturating_add(row.value);
+        sample.nanos =
+            sample.nanos.saturating_add(if kind.is_move() { row.duration().unwrap_or(0) } else { 0 });
+    }
+
     fn add(&mut self, context: ContextId, call: HostCall, amount: u64) {
         let (count, sum) = self.sums.entry((context, call)).or_default();
         *count += 1;
@@ -56,6 +79,8 @@ impl HostSums {
             HostSample { context, call, count, amount }
         };
         profile.set_host(self.sums.iter().map(sample).collect());
+        profile.set_dependencies(self.dependencies.clone());
+        profile.set_unified(self.unified.values().copied().collect());
     }
 
     /// Bytes that were allocated and not freed, and the most there were at once.

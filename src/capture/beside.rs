@@ -1,4 +1,5 @@
-//! Calls that make no GPU work, on request: those that wait for it, and those that allocate and free memory.
+//! Calls that make no GPU work, on request: those that wait for it, those that put events on streams or have
+//! streams wait for them, and those that allocate and free memory.
 //!
 //! They take microseconds at least, so that nothing here is in a hurry. All threads write to one log, under a
 //! lock: memory that one thread frees another may be given at once, and only the order of things tells which
@@ -8,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::control::window::{self, State};
-use crate::cupti::{AllocationKind, BesideEvent, Call, CallKind};
+use crate::cupti::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 use crate::record::{
-    Allocated, ContextId, CorrelationId, Frame, LabelId, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
+    Allocated, ContextId, CorrelationId, EventCall, EventUse, Frame, LabelId, Loss, MemoryCall, MemoryKind,
+    Nanos, Row, Wait,
 };
 
 use super::callback::{NESTED, capture, is_inside_launch, now, stack_depth};
@@ -23,11 +25,13 @@ const BESIDE: u64 = 4;
 /// The call of this sort that a thread is in.
 pub(super) struct BesideCall {
     time: Nanos,
+    /// The id that its records will carry: that of the driver's call in it, if that has one of its own.
+    correlation: CorrelationId,
     /// Where the stack stood, as in a pending launch.
     depth: usize,
 }
 
-/// Records of five words: `kind | memory << 32`, `correlation | context << 32`, time, and two of its own.
+/// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two of its own.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -35,6 +39,10 @@ mod kind {
     pub(super) const ALLOCATE: u64 = 2;
     /// -, address
     pub(super) const FREE: u64 = 3;
+    /// event, stream
+    pub(super) const EVENT_RECORD: u64 = 4;
+    /// event, stream
+    pub(super) const EVENT_WAIT: u64 = 5;
 }
 
 static LOG: Log = Log::new();
@@ -71,12 +79,12 @@ pub(super) fn note(event: &BesideEvent<'_>) {
     // The call lies in the frame of the function that the tracer called, as in a launch.
     match *event {
         BesideEvent::Begins { call, address } => begin(own, thread, call, address, state),
-        BesideEvent::Ends { call, memory } => {
+        BesideEvent::Ends { call, done } => {
             if call.slot.get() == BESIDE
                 && let Some(begun) = own.beside.take()
                 && state == State::Open
             {
-                end(own, thread, call, begun.time, memory);
+                end(own, thread, call, &begun, done);
             }
         }
     }
@@ -84,13 +92,17 @@ pub(super) fn note(event: &BesideEvent<'_>) {
 
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: State) {
     let depth = stack_depth();
-    let is_nested = own.beside.as_ref().is_some_and(|outer| depth < outer.depth);
+    let outer = own.beside.as_mut().filter(|outer| depth < outer.depth);
+    let is_nested = outer.is_some();
+    if let Some(outer) = outer {
+        outer.correlation = call.correlation;
+    }
     if is_nested || is_inside_launch(own, depth) {
         return call.slot.set(NESTED);
     }
     call.slot.set(BESIDE);
     let time = now();
-    own.beside = Some(BesideCall { time, depth });
+    own.beside = Some(BesideCall { time, correlation: call.correlation, depth });
     // Freeing nothing is allowed, and nothing.
     if call.kind == CallKind::Free && state == State::Open && address != 0 {
         let context = context_of(own, thread, call);
@@ -98,14 +110,22 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: S
     }
 }
 
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: Nanos, memory: Option<(u64, u64)>) {
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &BesideCall, done: Beside) {
     let time = now();
-    match (call.kind, memory) {
+    let &BesideCall { time: begun, correlation, .. } = begun;
+    match (call.kind, done) {
         (CallKind::Wait, _) => {
             let context = context_of(own, thread, call);
-            push(thread, kind::WAIT, call.correlation, context, [begun.0, time.since(begun), 0]);
+            push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
         }
-        (CallKind::Allocate(memory_kind), Some((address, bytes))) => {
+        (CallKind::EventRecord | CallKind::EventWait, Beside::Event { event, stream }) => {
+            let context = context_of(own, thread, call);
+            let is_wait = call.kind == CallKind::EventWait;
+            let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
+            let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
+            push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
+        }
+        (CallKind::Allocate(memory_kind), Beside::Allocated { address, bytes }) => {
             let context = context_of(own, thread, call);
             let memory = match memory_kind {
                 AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
@@ -166,10 +186,16 @@ fn row(record: &[u64]) -> Option<Row<'static>> {
     let correlation = CorrelationId(record[1] as u32);
     let context = ContextId((record[1] >> 32) as u32);
     let time = Nanos(record[2]);
+    let event_call = |does| {
+        let (duration, event, stream) = ((record[0] >> 32) as u32, record[3], record[4]);
+        Row::EventCall(EventCall { time, duration, correlation, context, does, event, stream })
+    };
     let allocated = match record[0] & u64::from(u32::MAX) {
         kind::WAIT => {
             return Some(Row::Wait(Wait { time, duration: record[3], correlation, context }));
         }
+        kind::EVENT_RECORD => return Some(event_call(EventUse::Record)),
+        kind::EVENT_WAIT => return Some(event_call(EventUse::Wait)),
         kind::ALLOCATE => Some(Allocated { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
         kind::FREE => None,
         _ => return None,

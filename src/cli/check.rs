@@ -203,7 +203,7 @@ fn findings(explained: &Explained, events: &Events) -> Vec<Finding> {
             Note,
             u64::from(!has_waits(explained)),
             0,
-            "synchronisations are not in it: no critical path can be told",
+            "synchronisations are not in it: no critical path can be told (GPUFLAME_DEPS=1 has ours record them)",
         ),
         finding(
             "lost while recording",
@@ -238,9 +238,11 @@ fn unset(explained: &Explained, events: &Events) -> u64 {
     if begin.is_some_and(|begin| begin - zero > LONG_AGO) { zero } else { 0 }
 }
 
-/// Whether waits are recorded, if there were calls to wait. Our own recordings have none.
+/// Whether waits are recorded, if there were calls to wait. Of our own recordings those have them that were
+/// asked for it.
 fn has_waits(explained: &Explained) -> bool {
-    explained.facts.linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
+    !explained.profile.dependencies().is_empty()
+        || explained.facts.linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
 }
 
 /// How many activities each launch has.

@@ -238,6 +238,7 @@ fn write(
             for (id, text) in profile.kernels() {
                 table.row(&Row::Name { id, text: profile.strings().get(text) });
             }
+            events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
             events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
             let pending = events.calls().iter().filter(|call| call.pending);
             pending.for_each(|call| table.pending(call.id, call.launched));

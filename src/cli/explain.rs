@@ -52,6 +52,7 @@ pub(super) fn explain_opened(
                 graphs.resolve(&mut activity);
                 join.push_activity(&activity, &mut sinks);
             }
+            Row::Unified(unified) => sinks.unified(unified),
             _ => join.push(row, &mut sinks),
         }
         timeline.row(row);

@@ -60,6 +60,20 @@ fn facts(explained: &Explained) -> Table {
             fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
         }
     }
+    let known = profile.dependencies();
+    if !known.is_empty() {
+        fact("calls that record an event", Cell::Count(known.record_calls));
+        fact("calls that have a stream wait", Cell::Count(known.wait_calls));
+        fact("event records", Cell::Count(known.event_records));
+        for (word, count) in known.waits().1 {
+            fact(&format!("wait records {}", word.replace('_', " ")), Cell::Count(count));
+        }
+    }
+    for sample in profile.unified() {
+        let gpu = sample.device.map(|device| format!(" GPU {}", device.0)).unwrap_or_default();
+        let what = if sample.kind.is_move() { " bytes" } else { "" };
+        fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
+    }
     fact("stacks", Cell::Count(profile.contexts().len() as u64));
     fact("frames without a name", Cell::Count(explained.unnamed));
     fact("kernels", Cell::Count(profile.kernels().len() as u64));

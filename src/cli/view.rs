@@ -103,6 +103,9 @@ impl View {
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
         }
+        if let Some(beside) = beside(profile) {
+            console.remark(beside);
+        }
         Ok(Ended::Well)
     }
 
@@ -153,6 +156,17 @@ impl View {
         }
         table
     }
+}
+
+/// What else is in the recording, and no activity.
+fn beside(profile: &Profile) -> Option<String> {
+    let known = profile.dependencies();
+    let moves: u64 = profile.unified().iter().map(|sample| sample.count).sum();
+    let counts = [(known.event_records, "event"), (known.waits().0, "wait"), (moves, "unified memory")];
+    let parts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what} records")).collect();
+    (!parts.is_empty())
+        .then(|| format!("beside them {}; `gpuflame info` says of what kind", parts.join(", ")))
 }
 
 fn timeline(wanted: &[&Event], out: &mut dyn Write) -> Result<()> {

@@ -147,6 +147,10 @@ pub struct Settings {
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none. Default: false.
     pub whole_graphs: bool,
+    /// Whether the recording says what waited for what. Default: false.
+    pub deps: bool,
+    /// Whether traffic and faults of unified memory are recorded. Default: false.
+    pub unified: bool,
     /// Which ranges of NVTX are frames. Default: all.
     pub nvtx: Nvtx,
     /// What stands at the root of every stack. Default: nothing.
@@ -168,6 +172,8 @@ impl Default for Settings {
             internal_frames: false,
             graph: GraphStacks::Both,
             whole_graphs: false,
+            deps: false,
+            unified: false,
             nvtx: Nvtx::default(),
             root: Vec::new(),
             verify: 0,
@@ -270,6 +276,22 @@ pub const SETTINGS: &[Setting] = &[
             };
             Ok(())
         },
+    },
+    Setting {
+        name: "GPUFLAME_DEPS",
+        values: "0, 1",
+        default: "0",
+        help: "1 has the recording (gfr) say what waited for what: events put on streams, streams that wait for \
+               them, and the host's waits, each by call and as CUPTI numbers them. A callback for each such call.",
+        apply: |settings, value| flag(value).map(|on| settings.deps = on),
+    },
+    Setting {
+        name: "GPUFLAME_UNIFIED",
+        values: "0, 1",
+        default: "0",
+        help: "1 counts what moves in memory that the host and GPUs share (cudaMallocManaged), in bytes by \
+               direction, and faults: in the table, the activities, the recording and the ledger, not in flame graphs.",
+        apply: |settings, value| flag(value).map(|on| settings.unified = on),
     },
     Setting {
         name: "GPUFLAME_NVTX",
@@ -439,6 +461,8 @@ mod tests {
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
+            ("GPUFLAME_DEPS", "1"),
+            ("GPUFLAME_UNIFIED", "1"),
             ("GPUFLAME_NVTX", "-NCCL, -CCCL"),
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_VERIFY", "100"),
@@ -454,6 +478,8 @@ mod tests {
             internal_frames: true,
             graph: GraphStacks::Capture,
             whole_graphs: true,
+            deps: true,
+            unified: true,
             nvtx: Nvtx::Without(vec!["NCCL".to_owned(), "CCCL".to_owned()]),
             root: vec![Root::Stream, Root::Process],
             verify: 100,

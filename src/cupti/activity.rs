@@ -6,17 +6,20 @@
 
 use super::names::Names;
 use crate::record::{
-    Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, GraphNodeId,
-    KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId,
+    Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
+    GraphId, GraphNodeId, KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId,
+    SyncKind, Unified, UnifiedKind,
 };
 use cupti_sys::record::offset::{self, channel, source_graph};
-use cupti_sys::record::{GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record};
+use cupti_sys::record::{
+    CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization, UnifiedMemoryCounter,
+};
 use cupti_sys::{ActivityKind, ChannelType, Status};
 
 /// What came out of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Records that became rows.
+    /// Records of activities that became rows.
     pub activities: u64,
     /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped
     /// through counts as one.
@@ -40,16 +43,18 @@ pub(super) unsafe fn read(
     let mut tally = Tally::default();
     let walk = Records::new(bytes, step);
     for record in walk {
-        let activity = record.and_then(|record| {
-            // SAFETY: the caller says that names in the record can be read.
-            unsafe { activity(record, names, sink) }
-        });
-        match activity {
-            Some(activity) => {
-                tally.activities += 1;
-                sink(Row::Activity(activity));
-            }
-            None => tally.unreadable += 1,
+        let Some(record) = record else {
+            tally.unreadable += 1;
+            continue;
+        };
+        // SAFETY: the caller says that names in the record can be read.
+        if let Some(activity) = unsafe { activity(record, names, sink) } {
+            tally.activities += 1;
+            sink(Row::Activity(activity));
+        } else if let Some(row) = beside(record) {
+            sink(row);
+        } else {
+            tally.unreadable += 1;
         }
     }
     tally
@@ -170,6 +175,59 @@ unsafe fn activity(
         ActivityKind::GRAPH_TRACE => Some(from_graph(&record.prefix::<GraphTrace>()?)),
         _ => None,
     }
+}
+
+/// The row for a record of what waits for what, or of unified memory.
+fn beside(record: Record<'_>) -> Option<Row<'static>> {
+    match record.kind()? {
+        ActivityKind::CUDA_EVENT => {
+            let event = record.prefix::<CudaEvent>()?;
+            Some(Row::EventRecord(EventRecord {
+                correlation: CorrelationId(event.correlation_id),
+                context: GpuContextId(event.context_id),
+                stream: StreamId(event.stream_id),
+                event: EventId(event.event_id),
+                sync: sync_id(record, offset::CUDA_EVENT_SYNC_ID),
+            }))
+        }
+        ActivityKind::SYNCHRONIZATION => {
+            let sync = record.prefix::<Synchronization>()?;
+            let known = |id: u32| Some(id).filter(|id| *id != NOT_APPLICABLE);
+            Some(Row::Sync(Sync {
+                kind: SyncKind(sync.sync_type),
+                start: Nanos(sync.start),
+                end: Nanos(sync.end),
+                correlation: CorrelationId(sync.correlation_id),
+                context: GpuContextId(sync.context_id),
+                stream: known(sync.stream_id).map(StreamId),
+                event: known(sync.cuda_event_id).map(EventId),
+                sync: sync_id(record, offset::SYNCHRONIZATION_SYNC_ID),
+                result: record.field(offset::SYNCHRONIZATION_RESULT).unwrap_or(0),
+            }))
+        }
+        ActivityKind::UNIFIED_MEMORY_COUNTER => {
+            let counter = record.prefix::<UnifiedMemoryCounter>()?;
+            Some(Row::Unified(Unified {
+                kind: UnifiedKind(counter.counter_kind.0),
+                value: counter.value,
+                start: Nanos(counter.start),
+                end: Nanos(counter.end),
+                address: counter.address,
+                source: DeviceId(counter.src_id),
+                target: DeviceId(counter.dst_id),
+                flags: counter.flags,
+            }))
+        }
+        _ => None,
+    }
+}
+
+/// What stands for no stream, no event and no record of one.
+const NOT_APPLICABLE: u32 = u32::MAX;
+
+/// The number of an event's record, in records that have it.
+fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
+    record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
 /// The hardware channel, where the record has one and says that it means something.

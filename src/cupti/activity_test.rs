@@ -33,7 +33,7 @@ impl Sizes {
             1 => Some(self.copy),
             22 => Some(self.peer_copy),
             2 => Some(self.fill),
-            38 => Some(40),
+            4 => Some(40),
             _ => None,
         }
     }
@@ -294,6 +294,87 @@ fn expected_fill() -> Activity {
     }
 }
 
+/// Reads one record of some size, which is no activity.
+fn read_beside(record: &[u8]) -> String {
+    let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
+        if !record.is_null() {
+            return Status::MAX_LIMIT_REACHED;
+        }
+        *record = buffer;
+        Status::SUCCESS
+    };
+    let mut rows = Vec::new();
+    // SAFETY: the step function gives the one record there is, and there are no names in it.
+    let tally =
+        unsafe { read(record, &step, &mut Names::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}"))) };
+    assert_eq!((rows.len(), tally), (1, Tally::default()));
+    rows.remove(0)
+}
+
+#[test]
+fn an_events_record_says_the_same_with_and_without_what_came_later() {
+    for (size, sync) in [(24, None), (56, Some(SyncId(900))), (80, Some(SyncId(900)))] {
+        let record = Bytes::new(36, size).u32(4, 515).u32(8, 2).u32(12, 13).u32(16, 4);
+        let record = record.late(48, &900_u64.to_ne_bytes()).0;
+        let expected = EventRecord {
+            correlation: CorrelationId(515),
+            context: GpuContextId(2),
+            stream: StreamId(13),
+            event: EventId(4),
+            sync,
+        };
+        assert_eq!(read_beside(&record), format!("{:?}", Row::EventRecord(expected)), "{size} bytes");
+    }
+}
+
+#[test]
+fn a_waits_record_says_the_same_with_and_without_what_came_later() {
+    for (size, sync, result) in [(40, None, 0), (56, Some(SyncId(900)), 600)] {
+        let record = Bytes::new(38, size).u32(4, 2).u64(8, 1_000).u64(16, 1_200).u32(24, 515);
+        let record = record.u32(28, 2).u32(32, 13).u32(36, 4);
+        let record = record.late(40, &900_u64.to_ne_bytes()).late(48, &600_u32.to_ne_bytes()).0;
+        let expected = Sync {
+            kind: SyncKind::STREAM_WAIT,
+            start: Nanos(1_000),
+            end: Nanos(1_200),
+            correlation: CorrelationId(515),
+            context: GpuContextId(2),
+            stream: Some(StreamId(13)),
+            event: Some(EventId(4)),
+            sync,
+            result,
+        };
+        assert_eq!(read_beside(&record), format!("{:?}", Row::Sync(expected)), "{size} bytes");
+    }
+}
+
+#[test]
+fn a_wait_for_a_context_is_for_no_stream_and_no_event() {
+    let record = Bytes::new(38, 56).u32(4, 4).u64(8, 1).u64(16, 2).u32(24, 3).u32(28, 1);
+    let record = record.u32(32, u32::MAX).u32(36, u32::MAX).u64(40, 0xffff_ffff).u32(48, 0).0;
+    let row = read_beside(&record);
+    assert!(row.contains("SyncKind(4)") && row.contains("stream: None, event: None, sync: None"), "{row}");
+}
+
+#[test]
+fn a_move_of_unified_memory_says_the_same_in_both_layouts() {
+    for size in [64, 104] {
+        let record = Bytes::new(25, size).u32(4, 2).u64(8, 65_536).u64(16, 1_000).u64(24, 1_200);
+        let record = record.u64(32, 0x7f00_0000_0000).u32(40, 1).u32(44, u32::MAX).u32(56, 3).0;
+        let expected = Unified {
+            kind: UnifiedKind::DTOH,
+            value: 65_536,
+            start: Nanos(1_000),
+            end: Nanos(1_200),
+            address: 0x7f00_0000_0000,
+            source: DeviceId(1),
+            target: DeviceId(u32::MAX),
+            flags: 3,
+        };
+        assert_eq!(read_beside(&record), format!("{:?}", Row::Unified(expected)), "{size} bytes");
+    }
+}
+
 const SIZES: Sizes = RELEASES[3].1;
 
 #[test]
@@ -320,8 +401,8 @@ fn a_kernel_without_a_name_is_an_unnamed_kernel() {
 
 #[test]
 fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
-    let sync = Bytes::new(38, 40).0;
-    let buffer = [fill(88), sync, fill(88)].concat();
+    let api_call = Bytes::new(4, 40).0;
+    let buffer = [fill(88), api_call, fill(88)].concat();
     let (_, rows, tally) = read_all(&buffer, SIZES, &mut Names::new());
     assert_eq!((rows.len(), tally), (2, Tally { activities: 2, unreadable: 1 }));
 }

@@ -44,6 +44,13 @@ const KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::MEMSET, "fills"),
 ];
 
+/// What is recorded besides, where it is asked for.
+const DEPENDENCIES: [(ActivityKind, &str); 2] =
+    [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
+
+/// Likewise.
+const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
+
 /// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.
 const GAP: u32 = 8;
 
@@ -65,7 +72,7 @@ impl Api {
         shared.subscriber.store(subscriber.0, Ordering::Release);
 
         let mut notes = Vec::new();
-        match set_up_records::<T>(shared, options.whole_graphs, &mut notes) {
+        match set_up_records::<T>(shared, options, &mut notes) {
             Ok(()) => enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes),
             Err(refusal) => {
                 let _ = functions.unsubscribe(subscriber);
@@ -169,7 +176,7 @@ impl Api {
 
 fn set_up_records<T: Tracer>(
     shared: &'static Shared,
-    whole_graphs: bool,
+    options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<(), Refusal> {
     let functions = &shared.functions;
@@ -182,15 +189,31 @@ fn set_up_records<T: Tracer>(
     unsafe { functions.register_buffers(on_buffer_requested::<T>, on_buffer_completed::<T>) }
         .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
 
-    let refused: Vec<_> = KINDS
-        .iter()
-        .filter_map(|(kind, what)| functions.enable_kind(*kind).err().map(|status| (what, status)))
-        .collect();
+    let enable = |kinds: &[(ActivityKind, &'static str)]| -> Vec<_> {
+        let refusal =
+            |(kind, what): &(_, _)| functions.enable_kind(*kind).err().map(|status| (*what, status));
+        kinds.iter().filter_map(refusal).collect()
+    };
+    let mut refused = enable(&KINDS);
     if refused.len() == KINDS.len() {
         return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
+    if options.events {
+        // From 12.8 on there would be a record of each query of an event that has not happened yet, and programs
+        // ask in loops.
+        let _ = functions.record_unfinished_queries(false);
+        refused.extend(enable(&DEPENDENCIES));
+    }
+    if options.unified {
+        match functions.count_unified_memory() {
+            Ok(()) => refused.extend(enable(&UNIFIED)),
+            Err(status) => refused.push((UNIFIED[0].1, status)),
+        }
+    }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
-    if whole_graphs && let Err(status) = functions.enable_kind(ActivityKind::GRAPH_TRACE) {
+    if options.whole_graphs
+        && let Err(status) = functions.enable_kind(ActivityKind::GRAPH_TRACE)
+    {
         notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
     }
     Ok(())
@@ -240,7 +263,11 @@ fn enable_callbacks<T: Tracer>(
 
 /// Every call of both API domains that matters, by walking all their names.
 fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
-    let is_wanted = |kind: &CallKind| if *kind == CallKind::Wait { options.waits } else { options.memory };
+    let is_wanted = |kind: &CallKind| match kind {
+        CallKind::Wait => options.waits,
+        CallKind::EventRecord | CallKind::EventWait => options.events,
+        _ => options.memory,
+    };
     let mut calls = Vec::new();
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
         let mut last_named = 0;

@@ -1,7 +1,7 @@
 //! The set-up and the life of a subscription, against a fake CUPTI.
 
 use super::super::buffer::Buffer;
-use super::super::callback::{Call, GraphEvent, Layer};
+use super::super::callback::{BesideEvent, Call, GraphEvent, Layer};
 use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
@@ -76,6 +76,13 @@ impl Tracer for Scribe {
         });
     }
 
+    fn beside(event: BesideEvent<'_>) {
+        tell(match event {
+            BesideEvent::Begins { call, .. } => format!("begins {:?} {}", call.kind, call.correlation.0),
+            BesideEvent::Ends { call, done } => format!("ends {:?} {done:?}", call.kind),
+        });
+    }
+
     fn fatal(reason: &str) {
         tell(format!("fatal {reason}"));
     }
@@ -86,12 +93,16 @@ impl Tracer for Scribe {
 }
 
 fn attach<T: Tracer>(driver: u32) -> Result<&'static Api, String> {
+    attach_with::<T>(driver, &Options::default())
+}
+
+fn attach_with<T: Tracer>(driver: u32, options: &Options) -> Result<&'static Api, String> {
     told();
     FILLED.lock().unwrap().clear();
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
         load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
-    Api::attach::<T>(functions, version, "fake".into(), &Options::default())
+    Api::attach::<T>(functions, version, "fake".into(), options)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
 
@@ -140,6 +151,51 @@ fn the_setup_goes_in_the_one_order_that_works() {
     ];
     assert_eq!(api.labels(), labels);
     assert_eq!(api.label(ApiCall(99)), "[unknown call]");
+}
+
+#[test]
+fn events_and_waits_are_asked_for_where_they_are_wanted_and_queries_in_vain_are_not() {
+    let fake = Fake::start(130_001);
+    attach::<Scribe>(13_000).unwrap();
+    let without = fake.diary();
+    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    let with = fake.diary();
+    let more: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
+    assert_eq!(more, ["all syncs = 0", "kind 36", "kind 38", "callback 2.8 = 1", "callback 1.8 = 1"]);
+    assert_eq!(with.len(), without.len() + more.len());
+}
+
+#[test]
+fn unified_memory_is_counted_where_it_is_wanted_and_a_system_that_cannot_says_so() {
+    let fake = Fake::start(130_001);
+    attach::<Scribe>(13_000).unwrap();
+    let without = fake.diary();
+    let wanted = Options { unified: true, ..Options::default() };
+    attach_with::<Scribe>(13_000, &wanted).unwrap();
+    let more: Vec<_> = fake.diary().into_iter().filter(|line| !without.contains(line)).collect();
+    assert_eq!(more, ["unified [1, 2, 8, 3, 4]", "kind 25"]);
+    fake.refuse("unified [1, 2, 8, 3, 4]", Status::UM_PROFILING_NOT_SUPPORTED);
+    let api = attach_with::<Scribe>(13_000, &wanted).unwrap();
+    assert_eq!(api.notes(), ["CUPTI does not record unified memory: UM_PROFILING_NOT_SUPPORTED (28)"]);
+    assert!(!fake.diary().contains(&"kind 25".to_owned()));
+}
+
+#[test]
+fn a_call_about_an_event_is_told_with_its_handles_if_it_worked() {
+    let fake = Fake::start(130_001);
+    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    fake.call_with(Domain::RUNTIME_API, 8, 1, 0, &[0x1000, 7]);
+    fake.call_with(Domain::DRIVER_API, 8, 2, 0, &[7, 0x1000]);
+    fake.call_with(Domain::DRIVER_API, 8, 3, 400, &[7, 0]);
+    let expected = [
+        "begins EventRecord 1",
+        "ends EventRecord Event { event: 4096, stream: 7 }",
+        "begins EventWait 2",
+        "ends EventWait Event { event: 4096, stream: 7 }",
+        "begins EventWait 3",
+        "ends EventWait Nothing",
+    ];
+    assert_eq!(told(), expected);
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
-    /// A call that makes no GPU work, but waits for it, or allocates or frees memory: only where asked for
+    /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for
     /// (see [`Options`](super::Options)).
     fn beside(event: BesideEvent<'_>) {
         let _ = event;
@@ -112,8 +112,29 @@ pub enum BesideEvent<'a> {
     Ends {
         /// Which.
         call: &'a Call<'a>,
-        /// What it allocated, if it did: where, and how many bytes.
-        memory: Option<(u64, u64)>,
+        /// What it did.
+        done: Beside,
+    },
+}
+
+/// What a call did that makes no GPU work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// It waited or freed, or it failed.
+    Nothing,
+    /// It allocated.
+    Allocated {
+        /// Where.
+        address: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// It had to do with an event and a stream, which these are the handles of.
+    Event {
+        /// The event.
+        event: u64,
+        /// The stream.
+        stream: u64,
     },
 }
 
@@ -336,7 +357,7 @@ fn result_of(data: &CallbackData) -> u32 {
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }
 
-/// A call that waits, allocates or frees.
+/// A call that waits, has to do with an event, allocates or frees.
 #[cold]
 fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
@@ -350,13 +371,14 @@ fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
         }
         Site::EXIT => {
             call.return_value = result_of(data);
-            let worked = call.return_value == 0;
-            let memory = match call.kind {
+            let done = match call.kind {
+                _ if call.return_value != 0 => None,
                 // SAFETY: the call allocates and has worked.
-                CallKind::Allocate(kind) if worked => unsafe { allocated(kind, data.function_params) },
+                CallKind::Allocate(kind) => unsafe { allocated(kind, data.function_params) },
+                CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
                 _ => None,
             };
-            T::beside(BesideEvent::Ends { call, memory });
+            T::beside(BesideEvent::Ends { call, done: done.unwrap_or(Beside::Nothing) });
         }
         _ => {}
     }
@@ -366,7 +388,7 @@ fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
 ///
 /// # Safety
 /// `arguments` are those of a call that has allocated memory of this kind, or null.
-unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<(u64, u64)> {
+unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Beside> {
     // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
     // with pointers to the address and to the length of a row, and then the width and the count of them.
     unsafe {
@@ -378,8 +400,19 @@ unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<(u
             }
             _ => (*arguments.cast::<[u64; 2]>())[1],
         };
-        Some((*at, bytes))
+        Some(Beside::Allocated { address: *at, bytes })
     }
+}
+
+/// The event and the stream of a call about them.
+fn event_of(kind: CallKind, data: &CallbackData) -> Option<Beside> {
+    // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
+    // arguments as a struct, or null at worst.
+    let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
+    Some(match kind {
+        CallKind::EventRecord => Beside::Event { event: first, stream: second },
+        _ => Beside::Event { event: second, stream: first },
+    })
 }
 
 /// A call that makes or changes graphs. Some arguments are needed that no event tells.

@@ -38,6 +38,10 @@ pub enum CallKind {
     GraphUpdate,
     /// Waits for a GPU.
     Wait,
+    /// Puts an event on a stream.
+    EventRecord,
+    /// Has a stream wait for an event; the host does not.
+    EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
     /// Frees it.
@@ -65,7 +69,11 @@ impl CallKind {
 
     /// Whether no activity comes of it by itself, and it ends no context.
     pub fn is_beside_work(self) -> bool {
-        self.edits_graph() || matches!(self, Self::Wait | Self::Allocate(_) | Self::Free)
+        self.edits_graph()
+            || matches!(
+                self,
+                Self::Wait | Self::EventRecord | Self::EventWait | Self::Allocate(_) | Self::Free
+            )
     }
 
     /// Whether it makes or changes graphs, which run later.
@@ -109,14 +117,16 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// What the call named `name` does that makes no GPU work, but waits for it or has to do with memory; `None` if
-/// neither. Such calls are seen only where they are asked for.
+/// What the call named `name` does that makes no GPU work, but waits for it, or has to do with events or memory;
+/// `None` if nothing of it. Such calls are seen only where they are asked for.
 pub fn classify_beside(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
     Some(match verb {
         "DeviceSynchronize" | "ThreadSynchronize" | "CtxSynchronize" | "StreamSynchronize"
         | "EventSynchronize" => CallKind::Wait,
+        "EventRecord" | "EventRecordWithFlags" => CallKind::EventRecord,
+        "StreamWaitEvent" => CallKind::EventWait,
         "Malloc"
         | "MallocAsync"
         | "MallocFromPoolAsync"
@@ -182,7 +192,7 @@ pub(super) struct CallTable {
 
 /// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
 /// Code 0 is a call that was not enabled.
-const KINDS: [CallKind; 17] = [
+const KINDS: [CallKind; 19] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
     CallKind::Copy { sync: false },
@@ -195,6 +205,8 @@ const KINDS: [CallKind; 17] = [
     CallKind::GraphCopy,
     CallKind::GraphUpdate,
     CallKind::Wait,
+    CallKind::EventRecord,
+    CallKind::EventWait,
     CallKind::Allocate(AllocationKind::Device),
     CallKind::Allocate(AllocationKind::Pitched),
     CallKind::Allocate(AllocationKind::Pinned),

@@ -195,3 +195,27 @@ fn every_kind_survives_the_table() {
         assert_eq!(table.look_up(Domain::DRIVER_API, id as u32).map(|found| found.1), Some(*kind));
     }
 }
+
+#[test]
+fn calls_that_put_events_on_streams_or_have_streams_wait_are_told_from_those_that_ask_and_draw() {
+    let all_are = |kind: Option<CallKind>, names: &str| {
+        for name in names.split_whitespace() {
+            assert_eq!(classify_beside(name), kind, "{name}");
+            assert_eq!(classify(name), None, "{name}");
+        }
+    };
+    all_are(
+        Some(CallKind::EventRecord),
+        "cudaEventRecord_v3020 cudaEventRecord_ptsz_v7000 cudaEventRecordWithFlags_v11010
+         cudaEventRecordWithFlags_ptsz_v11010 cuEventRecord cuEventRecord_ptsz cuEventRecordWithFlags",
+    );
+    all_are(
+        Some(CallKind::EventWait),
+        "cudaStreamWaitEvent_v3020 cudaStreamWaitEvent_ptsz_v7000 cuStreamWaitEvent cuStreamWaitEvent_ptsz",
+    );
+    all_are(
+        None,
+        "cudaEventQuery_v3020 cudaEventCreate_v3020 cudaEventDestroy_v3020 cudaEventElapsedTime_v3020
+         cudaGraphEventRecordNodeSetEvent_v11010 cuGraphEventWaitNodeGetEvent cuStreamWaitValue32 cuStreamQuery",
+    );
+}

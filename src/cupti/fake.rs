@@ -6,7 +6,7 @@
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{
     ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
-    FlushFlag, Library, Site, Status, Subscriber,
+    FlushFlag, Library, Site, Status, Subscriber, UnifiedMemoryConfig,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -41,13 +41,16 @@ fn answer(what: String) -> Status {
 }
 
 /// The API calls it knows, by domain and id; the ids in between have names that matter to nobody.
-const CALLS: [(Domain, u32, &CStr); 11] = [
+const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
     (Domain::RUNTIME_API, 5, c"cudaMemcpy_v3020"),
     (Domain::RUNTIME_API, 6, c"cudaDeviceReset_v3020"),
     (Domain::RUNTIME_API, 7, c"cudaLaunchHostFunc_v10000"),
+    (Domain::RUNTIME_API, 8, c"cudaEventRecordWithFlags_v11010"),
     (Domain::DRIVER_API, 1, c"cuInit"),
+    (Domain::DRIVER_API, 2, c"cuEventQuery"),
+    (Domain::DRIVER_API, 8, c"cuStreamWaitEvent_ptsz"),
     (Domain::DRIVER_API, 3, c"cuLaunchKernel"),
     (Domain::DRIVER_API, 4, c"cuGraphLaunch_ptsz"),
     (Domain::DRIVER_API, 5, c"cuGraphInstantiateWithFlags"),
@@ -100,6 +103,17 @@ unsafe extern "C" fn register_callbacks(
 
 unsafe extern "C" fn enable(kind: ActivityKind) -> Status {
     answer(format!("kind {}", kind.0))
+}
+
+unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
+    answer(format!("all syncs = {on}"))
+}
+
+unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
+    // SAFETY: the caller's pointer is to as many.
+    let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
+    let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
+    answer(format!("unified {kinds:?}"))
 }
 
 unsafe extern "C" fn set_attribute(
@@ -163,6 +177,8 @@ pub(super) fn library() -> Library {
         enable_callback: Some(enable_callback),
         activity_register_callbacks: Some(register_callbacks),
         activity_enable: Some(enable),
+        activity_enable_all_sync_records: Some(enable_all_sync_records),
+        activity_configure_unified_memory_counter: Some(configure_unified_memory),
         activity_set_attribute: Some(set_attribute),
         activity_get_next_record: Some(next_record),
         activity_get_num_dropped_records: Some(dropped),

@@ -7,7 +7,7 @@
 use super::version::Version;
 use cupti_sys::{
     ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
-    FlushFlag, Library, Status, Subscriber,
+    FlushFlag, Library, Status, Subscriber, UnifiedMemoryConfig, UnifiedMemoryKind,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -114,6 +114,33 @@ impl Functions {
     pub(super) fn enable_kind(&self, kind: ActivityKind) -> Result<(), Status> {
         match self.family {
             Family::Sole => done(call!(self.activity_enable(kind))),
+        }
+    }
+
+    /// Whether queries of events and streams that are not done yet are to be recorded as waits.
+    pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
+        match self.family {
+            Family::Sole => done(call!(self.activity_enable_all_sync_records(u8::from(on)))),
+        }
+    }
+
+    /// Chooses what is counted of unified memory: all that moves, and faults.
+    pub(super) fn count_unified_memory(&self) -> Result<(), Status> {
+        const ALL_DEVICES: u32 = 2;
+        let kinds = [
+            UnifiedMemoryKind::BYTES_HTOD,
+            UnifiedMemoryKind::BYTES_DTOH,
+            UnifiedMemoryKind::BYTES_DTOD,
+            UnifiedMemoryKind::CPU_PAGE_FAULTS,
+            UnifiedMemoryKind::GPU_PAGE_FAULTS,
+        ];
+        let count = |kind| UnifiedMemoryConfig { scope: ALL_DEVICES, kind, device_id: 0, enable: 1 };
+        let mut counters = kinds.map(count);
+        let many = counters.len() as u32;
+        match self.family {
+            Family::Sole => {
+                done(call!(self.activity_configure_unified_memory_counter(counters.as_mut_ptr(), many)))
+            }
         }
     }
 

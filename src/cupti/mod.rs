@@ -32,7 +32,7 @@ pub mod version;
 pub use activity::Tally;
 pub use api::Api;
 pub use buffer::{Buffer, Filled, bytes_held};
-pub use callback::{BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
+pub use callback::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
 pub use calls::{AllocationKind, ApiCall, CallKind, classify, classify_beside, label};
 pub use driver::Driver;
 pub use names::Names;
@@ -55,6 +55,10 @@ pub struct Options {
     pub whole_graphs: bool,
     /// Whether to tell of calls that wait. Default: `false`.
     pub waits: bool,
+    /// Whether to tell of calls about events, and to record events and waits. Default: `false`.
+    pub events: bool,
+    /// Whether to record what moves in memory that the host and GPUs share, and faults. Default: `false`.
+    pub unified: bool,
     /// Whether to tell of calls that allocate and free memory. Default: `false`.
     pub memory: bool,
 }

@@ -12,7 +12,10 @@ use super::leaf::Kind;
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Work};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Unified, UnifiedKind,
+    Work,
+};
 
 const HEADER: [&str; 34] = [
     "kind",
@@ -77,11 +80,40 @@ impl<W: Write> ActivityTable<W> {
         Ok(Self { out, show, names, record, text, failed: None })
     }
 
-    /// Takes the name of a kernel; passes over all other rows.
+    /// Takes the name of a kernel, and writes what happened to unified memory; passes over all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
-        if let Row::Name { id, text } = row {
-            self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
+        match row {
+            Row::Name { id, text } => {
+                self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
+            }
+            Row::Unified(unified) => self.unified(unified),
+            _ => {}
         }
+    }
+
+    /// A row without a launch: the tracer names none. Faults have their number under `value`.
+    fn unified(&mut self, unified: &Unified) {
+        let is_move = unified.kind.is_move();
+        self.field("unified");
+        self.field(unified.kind.label());
+        self.blank(1);
+        self.option(unified.device().map(|device| device.0));
+        self.blank(3);
+        self.field(unified.start);
+        self.option(is_move.then_some(unified.end));
+        self.option(unified.duration().filter(|_| is_move));
+        self.option(is_move.then_some(unified.value));
+        self.blank(11);
+        self.field("managed");
+        self.field("managed");
+        let ends = [(UnifiedKind::DTOH, unified.source), (UnifiedKind::HTOD, unified.target)];
+        for (kind, device) in ends {
+            let is_gpu = unified.kind == kind || unified.kind == UnifiedKind::DTOD;
+            self.option(is_gpu.then_some(device.0));
+        }
+        self.option((!is_move).then_some(unified.value));
+        self.blank(7);
+        self.end();
     }
 
     /// What went wrong, told once; the table is of no use then.

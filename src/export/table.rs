@@ -3,7 +3,8 @@
 //!
 //! `kind` says which: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a `missing` row says
 //! how much of that (or how many launches beside it) is shown for a reason instead of under a stack, or
-//! without a time; a `lost` row counts what left no other trace. There are no comments.
+//! without a time; a `lost` row counts what left no other trace; a `unified` row is what moved in unified memory, beside
+//! all of it. There are no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -11,7 +12,7 @@ use std::io::Write;
 use super::leaf::{self, Kind};
 use super::{clean, missing};
 use crate::error::{Error, ErrorKind, Result};
-use crate::profile::{Profile, WorkStats};
+use crate::profile::{Profile, UnifiedSample, WorkStats};
 use crate::record::Work;
 
 const HEADER: [&str; 14] = [
@@ -49,6 +50,9 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     });
     for (name, work) in works {
         table.write_record(work_row(profile, &name, work, total)).map_err(error)?;
+    }
+    for sample in profile.unified() {
+        table.write_record(unified_row(sample)).map_err(error)?;
     }
     for (missing, weight) in missing::all(profile) {
         let row = other_row("missing", missing.label(), weight.count, weight.nanos, total);
@@ -94,6 +98,21 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row[3] = count.to_string();
     row[4] = nanos.to_string();
     row[11] = share(nanos, total);
+    row
+}
+
+/// Beside the work: it takes no share of the time. For faults, `bytes` is empty and `count` is how many.
+fn unified_row(sample: &UnifiedSample) -> [String; 14] {
+    let mut row: [String; 14] = Default::default();
+    row[0] = "unified".to_owned();
+    row[1] = format!("[GPU_Unified {}]", sample.kind.label());
+    row[2] = sample.device.map(|device| device.0.to_string()).unwrap_or_default();
+    let is_move = sample.kind.is_move();
+    row[3] = if is_move { sample.count } else { sample.value }.to_string();
+    if is_move {
+        row[4] = sample.nanos.to_string();
+        row[12] = sample.value.to_string();
+    }
     row
 }
 

@@ -1,6 +1,6 @@
 //! What the join hands on, and to whom.
 
-use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos};
+use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos, Unified};
 
 /// What an activity's launch record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,9 @@ pub trait Sink {
     /// An activity launched while no window was open. It belongs in no output; only what must know that
     /// the GPU was busy (idle time) may want it.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
+
+    /// Something happened to unified memory. It is joined with nothing, and for those who list single rows.
+    fn unified(&mut self, _unified: &Unified) {}
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
@@ -58,6 +61,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         (**self).outside(activity, launched);
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        (**self).unified(unified);
     }
 }
 
@@ -76,6 +83,11 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         self.0.outside(activity, launched);
         self.1.outside(activity, launched);
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        self.0.unified(unified);
+        self.1.unified(unified);
     }
 }
 
@@ -96,6 +108,12 @@ impl<S: Sink> Sink for Option<S> {
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         if let Some(sink) = self {
             sink.outside(activity, launched);
+        }
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        if let Some(sink) = self {
+            sink.unified(unified);
         }
     }
 }

@@ -17,8 +17,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use samples::{
-    Cause, DeviceTime, DeviceUse, HostCall, HostSample, Idle, IdleSample, Leaf, Place, Sample, StreamUse,
-    Weight, WorkStats,
+    Cause, Dependencies, DeviceTime, DeviceUse, HostCall, HostSample, Idle, IdleSample, Leaf, Place, Sample,
+    StreamUse, UnifiedSample, Weight, WorkStats,
 };
 pub use strings::{StringId, Strings};
 
@@ -83,6 +83,8 @@ pub struct Profile {
     times: Vec<DeviceTime>,
     idle: Vec<IdleSample>,
     host: Vec<HostSample>,
+    dependencies: Dependencies,
+    unified: Vec<UnifiedSample>,
     streams: Vec<StreamUse>,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
@@ -123,6 +125,10 @@ impl Profile {
             | Row::Activity(_)
             | Row::Wait(_)
             | Row::Memory(_)
+            | Row::EventRecord(_)
+            | Row::Sync(_)
+            | Row::EventCall(_)
+            | Row::Unified(_)
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
@@ -315,6 +321,27 @@ impl Profile {
     /// What the host did beside launching: each (stack, call) once.
     pub fn host(&self) -> &[HostSample] {
         &self.host
+    }
+
+    /// Replaces what is known of what waited for what.
+    pub fn set_dependencies(&mut self, dependencies: Dependencies) {
+        self.dependencies = dependencies;
+    }
+
+    /// How much is known of what waited for what.
+    pub fn dependencies(&self) -> &Dependencies {
+        &self.dependencies
+    }
+
+    /// Replaces what happened to unified memory. Kept sorted.
+    pub fn set_unified(&mut self, mut unified: Vec<UnifiedSample>) {
+        unified.sort_unstable();
+        self.unified = unified;
+    }
+
+    /// What happened to unified memory: each (kind, GPU) once.
+    pub fn unified(&self) -> &[UnifiedSample] {
+        &self.unified
     }
 
     /// How much of what ran where: each (place, leaf, device) once.

@@ -1,6 +1,11 @@
 //! What ran, how often and how long: the rows of a profile.
 
-use crate::record::{ContextId, Created, DeviceId, GpuContextId, MemoryKind, Missing, Nanos, StreamId, Work};
+use std::collections::BTreeMap;
+
+use crate::record::{
+    ContextId, Created, DeviceId, GpuContextId, MemoryKind, Missing, Nanos, StreamId, SyncKind, UnifiedKind,
+    Work,
+};
 
 /// What a sample hangs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,6 +93,51 @@ pub struct HostSample {
     pub count: u64,
     /// Nanoseconds or bytes.
     pub amount: u64,
+}
+
+/// How much is known of what waited for what; all 0 where nobody asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dependencies {
+    /// Calls that put an event on a stream.
+    pub record_calls: u64,
+    /// Calls that had a stream wait for an event.
+    pub wait_calls: u64,
+    /// What the tracer recorded of events put on streams.
+    pub event_records: u64,
+    /// What it recorded of waits.
+    pub syncs: BTreeMap<SyncKind, u64>,
+}
+
+impl Dependencies {
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Waits that the tracer recorded: all, and by word.
+    pub fn waits(&self) -> (u64, Vec<(&'static str, u64)>) {
+        let named = [SyncKind::EVENT, SyncKind::STREAM_WAIT, SyncKind::STREAM, SyncKind::CONTEXT];
+        let of = |kind: SyncKind| (kind.word(), self.syncs.get(&kind).copied().unwrap_or(0));
+        let mut parts: Vec<_> = named.map(of).to_vec();
+        let all: u64 = self.syncs.values().sum();
+        parts.push(("other", all - parts.iter().map(|(_, count)| count).sum::<u64>()));
+        (all, parts)
+    }
+}
+
+/// One thing that happened to unified memory on one GPU, and how much of it there was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnifiedSample {
+    /// What.
+    pub kind: UnifiedKind,
+    /// The GPU that took part, if one did.
+    pub device: Option<DeviceId>,
+    /// How often it was recorded.
+    pub count: u64,
+    /// Bytes that moved, or faults.
+    pub value: u64,
+    /// Nanoseconds.
+    pub nanos: u64,
 }
 
 /// One kind of work on one device. Work without usable times is not in it.

@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::MEMORY => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::UNIFIED => true,
         _ => false,
     }
 }
@@ -170,6 +170,10 @@ fn row<'a>(
         tag::RANGE => range(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
+        tag::EVENT_RECORD => event_record(&mut fields).map(Row::EventRecord),
+        tag::SYNC => sync(&mut fields).map(Row::Sync),
+        tag::EVENT_CALL => event_call(&mut fields)?.map(Row::EventCall),
+        tag::UNIFIED => unified(&mut fields).map(Row::Unified),
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
@@ -288,6 +292,60 @@ fn memory<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     Some(Row::Memory(MemoryCall { time, correlation, context, address, allocated }))
 }
 
+fn event_record(fields: &mut Fields<'_>) -> Option<EventRecord> {
+    Some(EventRecord {
+        correlation: CorrelationId(fields.u32()?),
+        context: GpuContextId(fields.u32()?),
+        stream: StreamId(fields.u32()?),
+        event: EventId(fields.u32()?),
+        sync: fields.long_option()?.map(SyncId),
+    })
+}
+
+fn sync(fields: &mut Fields<'_>) -> Option<Sync> {
+    Some(Sync {
+        kind: SyncKind(fields.u32()?),
+        start: Nanos(fields.u64()?),
+        end: Nanos(fields.u64()?),
+        correlation: CorrelationId(fields.u32()?),
+        context: GpuContextId(fields.u32()?),
+        stream: fields.option()?.map(StreamId),
+        event: fields.option()?.map(EventId),
+        sync: fields.long_option()?.map(SyncId),
+        result: fields.u32()?,
+    })
+}
+
+fn event_call(fields: &mut Fields<'_>) -> Parsed<EventCall> {
+    let Some((mut call, does)) = event_call_fields(fields) else { return Ok(None) };
+    call.does = match does {
+        0 => EventUse::Record,
+        1 => EventUse::Wait,
+        _ => return Err("is a call that does with an event what this version does not know"),
+    };
+    Ok(Some(call))
+}
+
+fn event_call_fields(fields: &mut Fields<'_>) -> Option<(EventCall, u8)> {
+    let (time, duration, correlation) = (Nanos(fields.u64()?), fields.u32()?, CorrelationId(fields.u32()?));
+    let (context, does) = (ContextId(fields.u32()?), fields.u8()?);
+    let (event, stream) = (fields.u64()?, fields.u64()?);
+    Some((EventCall { time, duration, correlation, context, does: EventUse::Record, event, stream }, does))
+}
+
+fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
+    Some(Unified {
+        kind: UnifiedKind(fields.u32()?),
+        value: fields.u64()?,
+        start: Nanos(fields.u64()?),
+        end: Nanos(fields.u64()?),
+        address: fields.u64()?,
+        source: DeviceId(fields.u32()?),
+        target: DeviceId(fields.u32()?),
+        flags: fields.u32()?,
+    })
+}
+
 fn module(fields: &mut Fields<'_>) -> Parsed<Module> {
     let Some((mut module, path)) = module_fields(fields) else { return Ok(None) };
     std::str::from_utf8(path).map_err(|_| "holds a path that is not UTF-8")?.clone_into(&mut module.path);
@@ -363,6 +421,11 @@ impl<'a> Fields<'a> {
 
     fn option(&mut self) -> Option<Option<u32>> {
         let (is_there, value) = (self.u8()?, self.u32()?);
+        Some((is_there != 0).then_some(value))
+    }
+
+    fn long_option(&mut self) -> Option<Option<u64>> {
+        let (is_there, value) = (self.u8()?, self.u64()?);
         Some((is_there != 0).then_some(value))
     }
 

@@ -24,6 +24,11 @@
 //!  15   process   id:u32 text
 //!  16   wait      time:u64 duration:u64 correlation:u32 context:u32
 //!  17   memory    time:u64 correlation:u32 context:u32 address:u64 allocated:u8 memory:u16 bytes:u64
+//!  18   event     correlation:u32 context:u32 stream:u32 event:u32 sync:long_option
+//!  19   sync      kind:u32 start:u64 end:u64 correlation:u32 context:u32 stream:option event:option
+//!                 sync:long_option result:u32
+//!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
+//!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -63,6 +68,10 @@ pub(super) mod tag {
     pub(crate) const PROCESS: u8 = 15;
     pub(crate) const WAIT: u8 = 16;
     pub(crate) const MEMORY: u8 = 17;
+    pub(crate) const EVENT_RECORD: u8 = 18;
+    pub(crate) const SYNC: u8 = 19;
+    pub(crate) const EVENT_CALL: u8 = 20;
+    pub(crate) const UNIFIED: u8 = 21;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -153,6 +162,28 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
                 call.allocated.unwrap_or(Allocated { memory: MemoryKind(0), bytes: 0 });
             out.u8(u8::from(call.allocated.is_some())).u16(memory.0).u64(bytes);
             tag::MEMORY
+        }
+        Row::EventRecord(record) => {
+            out.u32(record.correlation.0).u32(record.context.0).u32(record.stream.0).u32(record.event.0);
+            out.long_option(record.sync.map(|sync| sync.0));
+            tag::EVENT_RECORD
+        }
+        Row::Sync(sync) => {
+            out.u32(sync.kind.0).u64(sync.start.0).u64(sync.end.0).u32(sync.correlation.0);
+            out.u32(sync.context.0).option(sync.stream.map(|stream| stream.0));
+            out.option(sync.event.map(|event| event.0)).long_option(sync.sync.map(|sync| sync.0));
+            out.u32(sync.result);
+            tag::SYNC
+        }
+        Row::EventCall(call) => {
+            out.u64(call.time.0).u32(call.duration).u32(call.correlation.0).u32(call.context.0);
+            out.u8(call.does as u8).u64(call.event).u64(call.stream);
+            tag::EVENT_CALL
+        }
+        Row::Unified(unified) => {
+            out.u32(unified.kind.0).u64(unified.value).u64(unified.start.0).u64(unified.end.0);
+            out.u64(unified.address).u32(unified.source.0).u32(unified.target.0).u32(unified.flags);
+            tag::UNIFIED
         }
         Row::Module(module) => {
             put_module(out, module);
@@ -253,6 +284,10 @@ impl Payload<'_> {
 
     fn option(&mut self, value: Option<u32>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
+    }
+
+    fn long_option(&mut self, value: Option<u64>) -> &mut Self {
+        self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {

@@ -84,6 +84,14 @@ pub struct GraphId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
+/// A CUDA event, as the tracer numbers them; not its handle, which another event may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct EventId(pub u32);
+
+/// One record of an event, of which a program may make many, and what waits for that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct SyncId(pub u64);
+
 /// A point in time, nanoseconds since 1970 on the clock of the GPU trace (`CLOCK_REALTIME`), or a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);

@@ -4,6 +4,7 @@
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
 mod decode;
+mod deps;
 mod encode;
 mod frame;
 mod hash;
@@ -14,17 +15,20 @@ mod rows;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod unified;
 
 pub use decode::Reader;
+pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Writer;
 pub use frame::{Frame, FrameKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
-    ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
-    Nanos, RangeId, StreamId, ThreadId,
+    ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch,
+    NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
 pub use missing::Missing;
 pub use rows::{
     Activity, Allocated, ContextFlags, CopyDetail, CopyKind, Created, Detail, KernelDetail, Launch, Loss,
     MemoryCall, MemoryKind, Module, Row, SetDetail, Wait, WindowEdge, Work,
 };
+pub use unified::{Unified, UnifiedKind};

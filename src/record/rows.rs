@@ -1,10 +1,12 @@
 //! The rows: what happened, as plain data. Everything that explains is a consumer of these.
 
+use super::deps::{EventCall, EventRecord, Sync};
 use super::frame::Frame;
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId,
     Nanos, RangeId, StreamId, ThreadId,
 };
+use super::unified::Unified;
 
 /// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
 ///
@@ -70,6 +72,14 @@ pub enum Row<'a> {
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
     Memory(MemoryCall),
+    /// An event was put on a stream, as the tracer says.
+    EventRecord(EventRecord),
+    /// The host or a stream waited, as the tracer says.
+    Sync(Sync),
+    /// A call put an event on a stream, or had a stream wait for it.
+    EventCall(EventCall),
+    /// Pages of memory that the host and GPUs share moved, or faulted.
+    Unified(Unified),
     /// A node of a graph was made, by the API or by the capture of a stream.
     GraphNode {
         /// The graph, with which the node goes.
@@ -492,7 +502,7 @@ pub enum Loss {
     /// Ranges that were opened and are in no stack, or under no name, or open for longer than they were: there
     /// were too many.
     RangesDropped = 12,
-    /// Calls that waited, allocated or freed, which there was no room to keep.
+    /// Calls that waited, were about events, allocated or freed, which there was no room to keep.
     HostCallsDropped = 13,
 }
 

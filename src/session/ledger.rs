@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use crate::profile::{Cause, DeviceTime, HostCall, Idle, Profile, StreamUse, WorkStats};
+use crate::profile::{Cause, DeviceTime, HostCall, Idle, Profile, StreamUse, UnifiedSample, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
@@ -35,6 +35,8 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
     lines.extend(host(profile, pipeline.memory()));
+    lines.extend(dependencies(profile));
+    lines.extend(unified(profile));
     lines.push(cost(capture::cost(), held));
     lines.extend(graph_cost(tally.launches.graphs));
     lines.extend(verified(capture::verified()));
@@ -91,6 +93,34 @@ fn host(profile: &Profile, (held, most): (u64, u64)) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// What was recorded of what waited for what, where that was asked for.
+fn dependencies(profile: &Profile) -> Vec<String> {
+    let known = profile.dependencies();
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
+    let (waits, by_kind) = known.waits();
+    vec![
+        format!("event calls {} = {}", known.record_calls + known.wait_calls, parts(&calls)),
+        format!("event records {}", known.event_records),
+        format!("wait records {waits} = {}", parts(&by_kind)),
+    ]
+}
+
+/// What happened to unified memory, where that was asked for.
+fn unified(profile: &Profile) -> impl Iterator<Item = String> {
+    profile.unified().iter().map(|UnifiedSample { kind, device, count, value, nanos }| {
+        let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
+        match kind.is_move() {
+            true => {
+                format!("{gpu}unified memory {}: {value} bytes in {count} moves, {nanos} ns", kind.label())
+            }
+            false => format!("{gpu}unified memory {}: {value}, in {count} records", kind.label()),
+        }
+    })
 }
 
 /// What a device did, how it spent its time, and on which streams.

@@ -245,7 +245,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
     unwind::prepare();
     capture::verify_every(settings.verify);
     let wants = |format| settings.formats.contains(&format);
-    let waits = wants(Format::WaitFolded);
+    let waits = wants(Format::WaitFolded) || settings.deps;
     if waits {
         capture::note_waits();
     }
@@ -255,6 +255,8 @@ fn set_up(way: Way) -> Result<&'static Session> {
         load_driver: way == Way::Called,
         whole_graphs: settings.whole_graphs,
         waits,
+        events: settings.deps,
+        unified: settings.unified,
         memory: wants(Format::AllocFolded),
     })?;
     if settings.whole_graphs && !settings.quiet {
@@ -262,6 +264,9 @@ fn set_up(way: Way) -> Result<&'static Session> {
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
              and where they were captured is not recorded",
         );
+    }
+    if settings.deps && !wants(Format::Gfr) && !settings.quiet {
+        tell("GPUFLAME_DEPS=1 is for the recording, and there is none: add gfr to GPUFLAME_FORMATS");
     }
     if !settings.quiet {
         api.notes().iter().for_each(|note| tell(note));

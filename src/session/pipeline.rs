@@ -284,6 +284,7 @@ impl Rows {
                 let context = self.merged(call.context);
                 self.host.row(&Row::Memory(MemoryCall { context, ..*call }));
             }
+            Row::EventRecord(_) | Row::Sync(_) | Row::EventCall(_) | Row::Unified(_) => self.host.row(row),
             Row::Window { .. } => {
                 let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
                 self.join.push(row, &mut sinks);

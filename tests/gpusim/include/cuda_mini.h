@@ -85,6 +85,12 @@ cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *what, cudaStream_t stream
 cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
                                  void *attributes, size_t *attribute_indices, size_t attribute_count,
                                  cudaStream_t stream);
+/* As of CUDA 13: 1 is a device, 2 the host. */
+typedef struct cudaMemLocation {
+    int type, id;
+} cudaMemLocation;
+cudaError_t cudaMemPrefetchAsync(const void *start, size_t bytes, cudaMemLocation location, unsigned flags,
+                                 cudaStream_t stream);
 cudaError_t cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height);
 cudaError_t cudaMemset3DAsync(cudaPitchedPtr to, int value, cudaExtent extent, cudaStream_t stream);
 cudaError_t cudaMemset(void *to, int value, size_t bytes);

@@ -1,7 +1,9 @@
 //! Activity records as bytes. Offsets are the measured ones; a field that a version's struct does not
 //! have yet is left out because its bytes lie beyond that version's record size.
 
+use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
+use crate::unified::Move;
 use crate::version::{CuptiVersion, kind};
 use crate::work::{Memory, NodeRun, Work, WorkKind};
 
@@ -234,6 +236,46 @@ pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     r.u32(28, thread_id);
     r.u32(32, call.correlation);
     r.u32(36, call.result);
+}
+
+/// Writes an event's record or a wait's.
+pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
+    let mut r = Record(out);
+    r.u32(0, dependency.kind);
+    if dependency.kind == kind::CUDA_EVENT {
+        r.u32(4, dependency.correlation);
+        r.u32(8, dependency.context);
+        r.u32(12, dependency.stream);
+        r.u32(16, dependency.event);
+        r.u64(48, dependency.sync_id); // 12.8 on
+        return;
+    }
+    r.u32(4, dependency.wait);
+    r.u64(8, dependency.start);
+    r.u64(16, dependency.end);
+    r.u32(24, dependency.correlation);
+    r.u32(28, dependency.context);
+    r.u32(32, dependency.stream);
+    r.u32(36, dependency.event);
+    r.u64(40, dependency.sync_id); // 12.8 on
+    r.u32(48, dependency.result);
+}
+
+/// Writes the record of a move of unified memory.
+pub fn write_move(one: &Move, out: &mut [u8]) {
+    let mut r = Record(out);
+    r.u32(0, kind::UNIFIED_MEMORY_COUNTER);
+    r.u32(4, one.direction as u32);
+    r.u64(8, one.bytes);
+    r.u64(16, one.start);
+    r.u64(24, one.end);
+    r.u64(32, one.address);
+    r.u32(40, one.source);
+    r.u32(44, one.target);
+    r.u32(48, one.stream);
+    r.u32(52, std::process::id());
+    const PREFETCH: u32 = 2;
+    r.u32(56, PREFETCH);
 }
 
 /// Size of the record at `bytes`, from its kind alone, as `cuptiActivityGetNextRecord` needs it.

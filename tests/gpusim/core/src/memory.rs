@@ -3,6 +3,7 @@
 
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::settings;
+use crate::unified;
 use crate::work::{Copy, Memory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -95,6 +96,7 @@ pub fn free_host(start: u64) -> Result<(), CuError> {
     let mut space = space();
     let (bytes, _) = *space.live.get(&start).filter(|(_, m)| *m != Memory::Device).ok_or(INVALID_VALUE)?;
     space.live.remove(&start);
+    unified::forget(start, bytes);
     // SAFETY: `alloc_host` allocated it with the same layout, and it was live until the line above.
     unsafe { dealloc(start as *mut u8, host_layout(bytes)?) };
     Ok(())
@@ -138,6 +140,16 @@ pub fn direction(target: u64, source: u64) -> Copy {
         (Some(a), Some(b)) if a != b => Copy::PtoP,
         (Some(_), Some(_)) => Copy::DtoD,
     }
+}
+
+/// CUmemLocation: where memory is to lie.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Location {
+    /// 1 device, 2 host.
+    pub kind: u32,
+    pub id: i32,
 }
 
 /// CUDA_MEMCPY2D: 128 bytes.

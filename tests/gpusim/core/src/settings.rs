@@ -93,7 +93,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_TRUTH",
         "",
-        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. Both with a comma. `%p` is the pid.",
+        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
     ),
 ];
 
@@ -123,6 +123,7 @@ pub struct Settings {
     pub faults: Faults,
     pub truth: Option<PathBuf>,
     pub truth_summary: Option<PathBuf>,
+    pub truth_deps: Option<PathBuf>,
 }
 
 /// This process's settings, read once from the environment. Aborts on a value it cannot read.
@@ -165,13 +166,15 @@ impl Settings {
             faults: Faults::parse(&env.text("GPUSIM_FAULTS").unwrap_or_default())?,
             truth: None,
             truth_summary: None,
+            truth_deps: None,
         };
         let truth =
             env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
         for path in truth.split(',').filter(|p| !p.is_empty()) {
-            match path.strip_prefix("summary:") {
-                Some(path) => settings.truth_summary = Some(path.into()),
-                None => settings.truth = Some(path.into()),
+            match path.split_once(':') {
+                Some(("summary", path)) => settings.truth_summary = Some(path.into()),
+                Some(("deps", path)) => settings.truth_deps = Some(path.into()),
+                _ => settings.truth = Some(path.into()),
             }
         }
         Ok(settings)

@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::context::Context;
+use crate::deps;
 use crate::error::{self, CuError, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
 use crate::graph::Capture;
 use crate::host_fn;
@@ -180,6 +181,12 @@ impl Stream {
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
+    /// As in the records: a number of its own, also where the handle was another event's before.
+    id: AtomicU32,
+    /// The context it was made in.
+    context: AtomicU32,
+    /// The number of its last record.
+    sync_id: AtomicU64,
     /// 0 until recorded.
     time: AtomicU64,
     /// The capture in which it was recorded last.
@@ -187,6 +194,7 @@ pub struct Event {
 }
 
 const EVENT_MAGIC: u64 = u64::from_le_bytes(*b"event\0\0\x01");
+static NEXT_EVENT_ID: AtomicU32 = AtomicU32::new(1);
 static SPARE_EVENTS: Mutex<Vec<&'static Event>> = Mutex::new(Vec::new());
 
 impl Event {
@@ -195,8 +203,13 @@ impl Event {
         let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let event = spare.unwrap_or_else(|| {
             let capture = Mutex::new(None);
-            Box::leak(Box::new(Event { magic: AtomicU64::new(0), time: AtomicU64::new(0), capture }))
+            let long = || AtomicU64::new(0);
+            let (id, context) = (AtomicU32::new(0), AtomicU32::new(0));
+            Box::leak(Box::new(Event { magic: long(), id, context, sync_id: long(), time: long(), capture }))
         });
+        event.id.store(NEXT_EVENT_ID.fetch_add(1, Relaxed), Relaxed);
+        event.context.store(thread::current().context().map_or(0, |context| context.uid), Relaxed);
+        event.sync_id.store(deps::NONE.into(), Relaxed);
         event.time.store(0, Relaxed);
         event.magic.store(EVENT_MAGIC, Relaxed);
         event
@@ -224,11 +237,27 @@ impl Event {
         SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
     }
 
+    /// As in the records.
+    pub fn id(&self) -> u32 {
+        self.id.load(Relaxed)
+    }
+
+    /// The context it was made in, as in the records.
+    pub fn context(&self) -> u32 {
+        self.context.load(Relaxed)
+    }
+
+    /// The number of its last record; [`deps::NONE`] if it has none.
+    pub fn sync_id(&self) -> u64 {
+        self.sync_id.load(Relaxed)
+    }
+
     /// The event happens when the stream's work so far is done.
-    pub fn record(&self, stream: &Stream) {
+    pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
             self.time.store(stream.ready_at().max(clock::now()), Relaxed);
+            self.sync_id.store(deps::recorded(self, stream), Relaxed);
         }
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }

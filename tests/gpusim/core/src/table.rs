@@ -3,11 +3,13 @@
 //! leaves [`Hooks`] behind. All three are built together, so the structs need no versions.
 
 use crate::api::Call;
+use crate::deps::Dependency;
 use crate::layout::ApiCall;
 use crate::thread::Client;
+use crate::unified::Move;
 use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The id under which `cuGetExportTable` gives the [`CoreTable`]; any other id is not found.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
@@ -68,6 +70,10 @@ pub struct Switches {
     pub kinds: AtomicU64,
     /// Whether any API function but cuInit was called.
     pub api_seen: AtomicBool,
+    /// Whether a query of what is not done yet has a record.
+    pub all_syncs: AtomicBool,
+    /// Bits of what of unified memory is counted, by CUPTI's numbers.
+    pub counted: AtomicU32,
 }
 
 impl Switches {
@@ -76,6 +82,8 @@ impl Switches {
             callbacks: [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS],
             kinds: AtomicU64::new(0),
             api_seen: AtomicBool::new(false),
+            all_syncs: AtomicBool::new(true),
+            counted: AtomicU32::new(0),
         }
     }
 
@@ -124,6 +132,10 @@ pub struct Hooks {
     pub record: extern "C" fn(&Work) -> Fate,
     /// An API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),
+    /// An event was recorded or somebody waited, and that kind is enabled.
+    pub dependency: extern "C" fn(&Dependency),
+    /// Pages of unified memory moved, and that is counted.
+    pub unified: extern "C" fn(&Move),
     /// The driver ends: no callback and no buffer after this returns.
     pub stop: extern "C" fn(),
 }

@@ -371,7 +371,7 @@ fn detail_line(work: &Work, fate: Fate) -> String {
 }
 
 /// A JSON string or null.
-fn quoted(text: Option<&str>) -> String {
+pub(crate) fn quoted(text: Option<&str>) -> String {
     let Some(text) = text else { return "null".to_owned() };
     let mut json = String::with_capacity(text.len() + 2);
     json.push('"');

@@ -31,6 +31,8 @@ pub mod kind {
     pub const CONCURRENT_KERNEL: u32 = 10;
     pub const OVERHEAD: u32 = 17;
     pub const MEMCPY2: u32 = 22;
+    pub const UNIFIED_MEMORY_COUNTER: u32 = 25;
+    pub const CUDA_EVENT: u32 = 36;
     pub const STREAM: u32 = 37;
     pub const SYNCHRONIZATION: u32 = 38;
     pub const EXTERNAL_CORRELATION: u32 = 39;
@@ -132,6 +134,11 @@ impl CuptiVersion {
         if self >= V12_9 { 21 } else { 999 }
     }
 
+    /// Whether queries of events and streams have records of kind 38 (12.8 brought it).
+    pub fn records_queries(self) -> bool {
+        self >= V12_9
+    }
+
     /// Bytes of a record of this kind: `sizeof` of the newest struct in that version's header.
     pub fn record_size(self, record: u32) -> Option<usize> {
         Some(match record {
@@ -146,6 +153,8 @@ impl CuptiVersion {
             kind::OVERHEAD => [40, 40, 56, 56, 56][self as usize],
             kind::MEMCPY2 => 96,
             kind::STREAM | kind::EXTERNAL_CORRELATION => 24,
+            kind::UNIFIED_MEMORY_COUNTER => [64, 64, 104, 104, 104][self as usize],
+            kind::CUDA_EVENT => [24, 24, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56][self as usize],
             // A kind from a later version: the walk must step over it.
@@ -156,7 +165,8 @@ impl CuptiVersion {
 
     /// Functions that the real library of this version does not export; the simulated one hides them.
     pub fn lacks(self) -> impl Iterator<Item = &'static str> {
-        const SINCE: [(CuptiVersion, &str); 8] = [
+        const SINCE: [(CuptiVersion, &str); 9] = [
+            (V12_9, "cuptiActivityEnableAllSyncRecords"),
             (V12_9, "cuptiGetErrorMessage"),
             (V12_9, "cuptiGetGraphExecId"),
             (V12_9, "cuptiActivityEnableRuntimeApi"),

@@ -3,9 +3,10 @@
 use crate::device;
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::context::{self, Context};
+use gpusim_core::deps::{self, Wait};
 use gpusim_core::error::{CuError, INVALID_CONTEXT};
 use gpusim_core::table::{synchronize, with_hooks};
-use gpusim_core::{memory, thread};
+use gpusim_core::{clock, memory, thread};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -57,8 +58,9 @@ driver_api! {
     cuCtxGetDevice @ 16 |_own| (ordinal: Out<u32>) { ordinal.set(current()?.device) }
 
     cuCtxSynchronize @ 17 |_own| () {
-        let context = current()?;
+        let (start, context) = (clock::now(), current()?);
         context.synchronize();
+        deps::waited(Wait::Context, start, context.uid, None, None, 0);
         with_hooks(|h| (h.synchronize)(synchronize::CONTEXT_SYNCHRONIZED, context.handle(), null_mut()));
         Ok(())
     }

@@ -4,10 +4,10 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::context::Context;
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
-use gpusim_core::memory::{self, Cuboid, Rectangle};
+use gpusim_core::memory::{self, Cuboid, Location, Rectangle};
 use gpusim_core::stream::{Default, Stream};
-use gpusim_core::thread;
 use gpusim_core::work::{Copy, Memory, Place};
+use gpusim_core::{thread, unified};
 use std::ptr::null_mut;
 
 /// Submits a copy whose direction the addresses tell.
@@ -150,6 +150,22 @@ driver_api! {
     cuMemAllocManaged @ 371 |_own| (pointer: Out<u64>, bytes: usize, _flags: u32) {
         current_device()?;
         pointer.set(memory::alloc_host(bytes as u64, Memory::Managed)?)
+    }
+
+    cuMemPrefetchAsync_v2 @ 716 / cuMemPrefetchAsync_v2_ptsz @ 717 |own| (
+        start: u64, bytes: usize, location: Location, _flags: u32, stream: Handle,
+    ) {
+        let stream = Stream::resolve(stream, own)?;
+        if bytes == 0 || memory::kind_of(start) != Memory::Managed {
+            return Err(INVALID_VALUE);
+        }
+        let target = match location.kind {
+            1 => Some(location.id as u32),
+            2 => None,
+            _ => return Err(INVALID_VALUE),
+        };
+        unified::prefetch(stream, start, bytes as u64, target);
+        Ok(())
     }
 
     cuMemcpy @ 305 / cuMemcpy_ptds @ 408 |own| (target: u64, source: u64, bytes: usize) {

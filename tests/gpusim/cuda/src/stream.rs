@@ -1,12 +1,13 @@
 //! Streams, events, host functions.
 
 use gpusim_core::arg::{Handle, Out};
+use gpusim_core::deps::{self, Wait};
 use gpusim_core::error::{CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
 use gpusim_core::graph::{Capture, What};
 use gpusim_core::host_fn::{self, HostFn};
 use gpusim_core::stream::{Event, Stream};
 use gpusim_core::table::{resource, synchronize, with_hooks};
-use gpusim_core::thread;
+use gpusim_core::{clock, settings, thread};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -15,6 +16,20 @@ fn create(out: Out<Handle>) -> Result<(), u32> {
     let stream = Stream::create(context);
     with_hooks(|h| (h.resource)(resource::STREAM_CREATED, context.handle(), stream.handle(), null_mut()));
     out.set(stream.handle())
+}
+
+/// Notes a query: from 12.8 on it has a record like the wait, with its answer.
+fn asked(
+    wait: Wait,
+    start: u64,
+    context: u32,
+    (stream, event): (Option<&'static Stream>, Option<&'static Event>),
+    answer: Result<(), u32>,
+) -> Result<(), u32> {
+    if settings::get().cupti.records_queries() {
+        deps::waited(wait, start, context, stream, event, answer.err().unwrap_or(0));
+    }
+    answer
 }
 
 driver_api! {
@@ -42,19 +57,29 @@ driver_api! {
         if stream.capture().is_some() {
             return Err(CAPTURE_UNSUPPORTED);
         }
+        let start = clock::now();
         stream.synchronize();
+        deps::waited(Wait::Stream, start, stream.context.uid, Some(stream), None, 0);
         let context = stream.context.handle();
         with_hooks(|h| (h.synchronize)(synchronize::STREAM_SYNCHRONIZED, context, stream.handle()));
         Ok(())
     }
 
-    cuStreamQuery @ 125 / cuStreamQuery_ptsz @ 439 |own| (stream: Handle) { Stream::resolve(stream, own)?.query() }
+    cuStreamQuery @ 125 / cuStreamQuery_ptsz @ 439 |own| (stream: Handle) {
+        let (start, stream) = (clock::now(), Stream::resolve(stream, own)?);
+        let answer = stream.query();
+        asked(Wait::Stream, start, stream.context.uid, (Some(stream), None), answer)
+    }
 
     cuStreamWaitEvent @ 295 / cuStreamWaitEvent_ptsz @ 436 |own| (stream: Handle, event: Handle, _flags: u32) {
         let (stream, event) = (Stream::resolve(stream, own)?, Event::of_handle(event)?);
+        let start = clock::now();
         match event.capture() {
             Some(capture) => Capture::join(&capture, stream),
-            None => stream.hold_until(event.time()),
+            None => {
+                stream.hold_until(event.time());
+                deps::waited(Wait::StreamWaitEvent, start, event.context(), Some(stream), Some(event), 0);
+            }
         }
         Ok(())
     }
@@ -78,10 +103,15 @@ driver_api! {
         Ok(())
     }
 
-    cuEventQuery @ 120 |_own| (event: Handle) { Event::of_handle(event)?.query() }
+    cuEventQuery @ 120 |_own| (event: Handle) {
+        let (start, event) = (clock::now(), Event::of_handle(event)?);
+        asked(Wait::Event, start, event.context(), (None, Some(event)), event.query())
+    }
 
     cuEventSynchronize @ 121 |_own| (event: Handle) {
-        Event::of_handle(event)?.synchronize();
+        let (start, event) = (clock::now(), Event::of_handle(event)?);
+        event.synchronize();
+        deps::waited(Wait::Event, start, event.context(), None, Some(event), 0);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
 use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
-use gpusim_core::memory::{Cuboid, Rectangle};
+use gpusim_core::memory::{Cuboid, Location, Rectangle};
 use gpusim_core::table::{CoreTable, GPUSIM_UUID};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
@@ -56,6 +56,7 @@ driver! {
     cuMemHostAlloc(Out<u64>, usize, u32);
     cuMemFreeHost(u64);
     cuMemAllocManaged(Out<u64>, usize, u32);
+    cuMemPrefetchAsync_v2(u64, usize, Location, u32, Handle);
     cuMemcpy(u64, u64, usize);
     cuMemcpy_ptds(u64, u64, usize);
     cuMemcpyHtoD_v2(u64, u64, usize);

@@ -4,7 +4,7 @@ use crate::link::Driver;
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE};
-use gpusim_core::memory::{Corner, Cuboid, End, Rectangle};
+use gpusim_core::memory::{Corner, Cuboid, End, Location, Rectangle};
 use gpusim_core::stream::Default;
 
 /// cudaMemcpyKind
@@ -153,6 +153,13 @@ runtime_api! {
     cudaMallocManaged @ 206 |driver, _own| (pointer: Out<u64>, bytes: usize, flags: u32) {
         driver.context()?;
         check((driver.cuMemAllocManaged)(pointer, bytes, flags))
+    }
+
+    cudaMemPrefetchAsync @ 449 / cudaMemPrefetchAsync_ptsz @ 450 |driver, own| (
+        start: u64, bytes: usize, location: Location, flags: u32, handle: Handle,
+    ) {
+        driver.context()?;
+        check((driver.cuMemPrefetchAsync_v2)(start, bytes, location, flags, stream(handle, own)))
     }
 
     cudaMemcpy @ 31 / cudaMemcpy_ptds @ 215 |driver, own| (target: u64, source: u64, bytes: usize, kind: u32) {

@@ -266,6 +266,39 @@ extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
+/// CUpti_ActivityUnifiedMemoryCounterConfig
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UnifiedConfig {
+    scope: u32,
+    kind: u32,
+    device: u32,
+    enable: u32,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityConfigureUnifiedMemoryCounter(configs: In<UnifiedConfig>, count: u32) -> Code {
+    let configure = || {
+        let core = link::ready()?;
+        for at in 0..count as usize {
+            let config = In(configs.0.wrapping_add(at)).get().map_err(|_| INVALID_PARAMETER)?;
+            if config.scope == 0 || config.kind == 0 || config.kind > 8 {
+                return Err(INVALID_PARAMETER);
+            }
+            let counted = &core.switches.counted;
+            counted.fetch_and(!(1 << config.kind), Relaxed);
+            counted.fetch_or(u32::from(config.enable != 0) << config.kind, Relaxed);
+        }
+        Ok(())
+    };
+    answer(configure())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableAllSyncRecords(on: u8) -> Code {
+    answer(link::ready().map(|core| core.switches.all_syncs.store(on != 0, Relaxed)))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableHWTrace(_on: u8) -> Code {
     answer(link::ready().and(Err(NOT_SUPPORTED)))

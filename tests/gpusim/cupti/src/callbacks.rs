@@ -14,6 +14,8 @@ pub(crate) static HOOKS: Hooks = Hooks {
     synchronize,
     record: lanes::record,
     api_record: lanes::record_api,
+    dependency: lanes::record_dependency,
+    unified: lanes::record_move,
     stop: worker::stop,
 };
 

@@ -5,8 +5,10 @@
 use crate::buffers::{self, Buffer, Progress};
 use crate::link::{BROKEN, version};
 use crate::worker;
+use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
+use gpusim_core::unified::Move;
 use gpusim_core::version::kind;
 use gpusim_core::work::{Fate, Work};
 use std::cell::Cell;
@@ -171,6 +173,39 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     let pthread = unsafe { libc::pthread_self() } as u32;
     let thread_id = if THREAD_IDS_ARE_SYSTEM.load(Relaxed) { call.tid } else { pthread };
     layout::write_api(call, thread_id, buffer.append(record_size(kind::DRIVER)));
+    buffer.progress().complete_one();
+}
+
+/// Makes the record of an event or a wait, complete from the start.
+pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
+    let (start, end) = (shifted(dependency.start), shifted(dependency.end));
+    append_complete(dependency.kind, |bytes| {
+        layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
+    });
+}
+
+/// Makes the record of a move of unified memory, complete from the start.
+pub(crate) extern "C" fn record_move(one: &Move) {
+    let (start, end) = (shifted(one.start), shifted(one.end));
+    append_complete(kind::UNIFIED_MEMORY_COUNTER, |bytes| {
+        layout::write_move(&Move { start, end, ..*one }, bytes);
+    });
+}
+
+/// A time on the client's clock; 0 stays 0.
+fn shifted(time: u64) -> u64 {
+    if time == 0 { 0 } else { time.wrapping_add_signed(CLOCK_OFFSET.load(Relaxed)) }
+}
+
+fn append_complete(record_kind: u32, write: impl FnOnce(&mut [u8])) {
+    if BROKEN.load(Relaxed) || worker::has_stopped() {
+        return;
+    }
+    let lane = mine();
+    let mut content = lock(&lane.content);
+    let bytes = record_size(record_kind);
+    let Some(buffer) = content.room_for(bytes) else { return buffers::count_dropped() };
+    write(buffer.append(bytes));
     buffer.progress().complete_one();
 }
 

@@ -1,0 +1,160 @@
+//! What waits for what: events put on streams, and waits, as records of the kinds 36 and 38 and, where asked
+//! for, as the truth about them. Calls that a capture takes into a graph order nothing yet, and are not here.
+
+use crate::clock;
+use crate::settings;
+use crate::stream::{Event, Stream};
+use crate::table::{SWITCHES, with_hooks};
+use crate::thread;
+use crate::truth::quoted;
+use crate::version::kind;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Who waited; the numbers are CUPTI's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Wait {
+    /// The host for an event.
+    Event = 1,
+    /// A stream for an event.
+    StreamWaitEvent = 2,
+    /// The host for a stream.
+    Stream = 3,
+    /// The host for a context.
+    Context = 4,
+}
+
+/// What a field without a meaning holds.
+pub const NONE: u32 = u32::MAX;
+
+/// One record.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the records
+pub struct Dependency {
+    pub kind: u32,
+    /// A [`Wait`], or 0.
+    pub wait: u32,
+    pub start: u64,
+    pub end: u64,
+    pub correlation: u32,
+    pub context: u32,
+    pub stream: u32,
+    pub event: u32,
+    pub sync_id: u64,
+    pub result: u32,
+}
+
+/// The next record of an event has this number.
+static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
+
+/// An event was put on a stream: the number of this record of it.
+pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
+    let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
+    note(Dependency {
+        kind: kind::CUDA_EVENT,
+        wait: 0,
+        start: 0,
+        end: 0,
+        correlation: correlation(),
+        context: stream.context.uid,
+        stream: stream.id,
+        event: event.id(),
+        sync_id,
+        result: 0,
+    });
+    sync_id
+}
+
+/// Somebody waited since `start` for an event, a stream or (neither) a context, or asked (`result` is not 0 where
+/// the answer was that it is not done).
+pub fn waited(
+    wait: Wait,
+    start: u64,
+    context: u32,
+    stream: Option<&'static Stream>,
+    event: Option<&'static Event>,
+    result: u32,
+) {
+    note(Dependency {
+        kind: kind::SYNCHRONIZATION,
+        wait: wait as u32,
+        start,
+        end: clock::now(),
+        correlation: correlation(),
+        context,
+        stream: stream.map_or(NONE, |stream| stream.id),
+        event: event.map_or(NONE, |event| event.id()),
+        sync_id: event.map_or(NONE.into(), |event| event.sync_id()),
+        result,
+    });
+}
+
+/// As in the records of work: the nested call's own id, if it has one.
+fn correlation() -> u32 {
+    let thread = thread::current();
+    match thread.nested_correlation.get() {
+        0 => thread.correlation.get(),
+        nested => nested,
+    }
+}
+
+fn note(dependency: Dependency) {
+    let is_wanted = dependency.result == 0 || SWITCHES.all_syncs.load(Relaxed);
+    if is_wanted && SWITCHES.kinds.load(Relaxed) & (1 << dependency.kind) != 0 {
+        with_hooks(|hooks| (hooks.dependency)(&dependency));
+    }
+    if truth().is_some() {
+        tell(&line(&dependency));
+    }
+}
+
+/// Adds a line to the truth, if it was asked for.
+pub(crate) fn tell(line: &str) {
+    if let Some(mut truth) = truth() {
+        truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
+    }
+}
+
+/// Where the truth goes, if it was asked for; each line is written at once, there are few.
+fn truth() -> Option<&'static File> {
+    static TRUTH: OnceLock<Option<File>> = OnceLock::new();
+    let create = || {
+        let path = settings::get().truth_deps.as_ref()?;
+        Some(File::create(path).unwrap_or_else(|e| crate::abort!("truth file {}: {e}", path.display())))
+    };
+    TRUTH.get_or_init(create).as_ref()
+}
+
+fn line(dependency: &Dependency) -> String {
+    let thread = thread::current();
+    let what = match dependency.wait {
+        0 => "event_record",
+        1 => "event",
+        2 => "stream_wait",
+        3 => "stream",
+        _ => "context",
+    };
+    // SAFETY: an API call's name is a literal.
+    let api = unsafe { CStr::from_ptr(thread.api.get()) }.to_string_lossy();
+    let known = |id: u64| if id == u64::from(NONE) { "null".to_owned() } else { id.to_string() };
+    format!(
+        "{{\"what\":\"{what}\",\"corr\":{},\"tid\":{},\"site\":{},\"api\":{},\"context\":{},\"stream\":{},\
+         \"event\":{},\"sync_id\":{},\"start\":{},\"end\":{},\"result\":{}}}\n",
+        dependency.correlation,
+        thread.tid,
+        quoted(thread.site.get().map(|site| site.path())),
+        quoted(Some(&api)),
+        dependency.context,
+        known(dependency.stream.into()),
+        known(dependency.event.into()),
+        known(dependency.sync_id),
+        dependency.start,
+        dependency.end,
+        dependency.result,
+    )
+}

@@ -1,0 +1,93 @@
+//! Unified memory: where each page of a managed allocation lies, and the moves that a prefetch makes, as records of
+//! kind 25 and, where asked for, in the truth. Nobody else moves pages: kernels and the host touch nothing here, so
+//! there are no faults.
+
+use crate::clock;
+use crate::deps;
+use crate::stream::Stream;
+use crate::table::{SWITCHES, with_hooks};
+use crate::version::kind;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// The size of a page that moves, and the most that moves at once.
+const PAGE: u64 = 4096;
+const MOST: u64 = 2 << 20;
+
+/// What moved; the numbers are CUPTI's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)] // CUPTI's own names
+pub enum Direction {
+    HtoD = 1,
+    DtoH = 2,
+    DtoD = 8,
+}
+
+/// One move.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)] // named as in the records
+pub struct Move {
+    pub direction: Direction,
+    pub bytes: u64,
+    pub start: u64,
+    pub end: u64,
+    pub address: u64,
+    pub source: u32,
+    pub target: u32,
+    pub stream: u32,
+}
+
+/// The device of each page that does not lie on the host.
+static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
+
+/// Pages begin anew on the host: the memory was freed.
+pub fn forget(start: u64, bytes: u64) {
+    let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
+        pages.remove(&page);
+    }
+}
+
+/// Moves to `target` (`None`: the host) what of a range does not lie there, in the stream's order.
+pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
+    let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));
+    while at < end {
+        let from = pages.get(&at).copied();
+        let alike = |page: &u64| pages.get(page).copied() == from;
+        let many = (at..end.min(at + MOST / PAGE)).take_while(alike).count() as u64;
+        if from != target {
+            note(stream, (from, target), at * PAGE, many * PAGE);
+            for page in at..at + many {
+                match target {
+                    Some(device) => pages.insert(page, device),
+                    None => pages.remove(&page),
+                };
+            }
+        }
+        at += many;
+    }
+}
+
+fn note(stream: &'static Stream, (from, to): (Option<u32>, Option<u32>), address: u64, bytes: u64) {
+    let direction = match (from, to) {
+        (None, _) => Direction::HtoD,
+        (_, None) => Direction::DtoH,
+        _ => Direction::DtoD,
+    };
+    let (start, end) = stream.book(clock::now() + clock::LAUNCH_LATENCY, clock::memcpy_duration(bytes));
+    let number = |device: Option<u32>| device.unwrap_or(deps::NONE);
+    let (source, target) = (number(from), number(to));
+    let one = Move { direction, bytes, start, end, address, source, target, stream: stream.id };
+    let is_counted = SWITCHES.counted.load(Relaxed) & (1 << direction as u32) != 0;
+    if is_counted && SWITCHES.kinds.load(Relaxed) & (1 << kind::UNIFIED_MEMORY_COUNTER) != 0 {
+        with_hooks(|hooks| (hooks.unified)(&one));
+    }
+    deps::tell(&format!(
+        "{{\"what\":\"unified\",\"direction\":\"{direction:?}\",\"bytes\":{bytes},\"start\":{start},\"end\":{end},\
+         \"address\":{address},\"source\":{source},\"target\":{target}}}\n"
+    ));
+}

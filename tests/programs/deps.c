@@ -1,0 +1,138 @@
+/* A program whose streams wait for one another by events, and whose host waits in every way there is. It says where
+ * it stands; what it did is in the simulated stack's truth. */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+#define KEEP_FRAME() __asm__ volatile("" ::: "memory")
+
+CUresult cuEventRecord(void *event, CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, void *event, unsigned flags);
+
+KERNEL(produce_d40000, "produce_d40000", (int n), &n)
+KERNEL(consume_d20000, "consume_d20000", (int n), &n)
+KERNEL(busy_d3000000, "busy_d3000000", (int n), &n)
+
+static cudaStream_t a, b;
+static cudaEvent_t ready;
+
+OWN_FRAME static void producer(void)
+{
+    SITE("main;producer");
+    LAUNCH(produce_d40000, 1, 32, a)(1);
+    cudaEventRecord(ready, a);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void consumer(void)
+{
+    SITE("main;consumer");
+    cudaStreamWaitEvent(b, ready, 0);
+    LAUNCH(consume_d20000, 1, 32, b)(1);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void by_the_driver(void)
+{
+    SITE("main;by_the_driver");
+    cuEventRecord(ready, b);
+    cuStreamWaitEvent(a, ready, 0);
+    KEEP_FRAME();
+}
+
+/* The handle is another event's each time. */
+OWN_FRAME static void anew(void)
+{
+    cudaEvent_t event;
+    SITE("main;anew");
+    cudaEventCreate(&event);
+    cudaEventRecord(event, NULL);
+    cudaStreamWaitEvent(a, event, 0);
+    cudaEventDestroy(event);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void poll(void)
+{
+    SITE("main;poll");
+    LAUNCH(busy_d3000000, 1, 32, a)(1);
+    cudaEventRecord(ready, a);
+    while (cudaEventQuery(ready) != 0)
+        ;
+    cudaStreamQuery(a);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void waits(void)
+{
+    SITE("main;waits");
+    cudaStreamSynchronize(a);
+    cudaEventSynchronize(ready);
+    cudaDeviceSynchronize();
+    cuCtxSynchronize();
+    KEEP_FRAME();
+}
+
+/* None of it is a record: two calls of each sort that only draw a graph. */
+OWN_FRAME static void captured(void)
+{
+    cudaEvent_t fork, join;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEventCreate(&fork);
+    cudaEventCreate(&join);
+    SITE("main;captured");
+    cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal);
+    cudaEventRecord(fork, a);
+    cudaStreamWaitEvent(b, fork, 0);
+    LAUNCH(consume_d20000, 1, 32, b)(1);
+    cudaEventRecord(join, b);
+    cudaStreamWaitEvent(a, join, 0);
+    cudaStreamEndCapture(a, &graph);
+    cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphLaunch(exec, a);
+    KEEP_FRAME();
+}
+
+/* What fails has no record either, and no row of ours. */
+OWN_FRAME static void refused(void)
+{
+    SITE("main;refused");
+    cudaEventRecord(NULL, a);
+    cudaStreamWaitEvent(a, NULL, 0);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void *elsewhere(void *nothing)
+{
+    SITE("elsewhere");
+    cudaStreamWaitEvent(b, ready, 0);
+    cudaStreamSynchronize(b);
+    KEEP_FRAME();
+    return nothing;
+}
+
+int main(void)
+{
+    pthread_t thread;
+    int i;
+    cudaStreamCreate(&a);
+    cudaStreamCreate(&b);
+    cudaEventCreate(&ready);
+    for (i = 0; i < 3; i++) {
+        producer();
+        consumer();
+        anew();
+    }
+    by_the_driver();
+    poll();
+    waits();
+    captured();
+    refused();
+    pthread_create(&thread, NULL, elsewhere, NULL);
+    pthread_join(thread, NULL);
+    return 0;
+}
