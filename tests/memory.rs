@@ -40,20 +40,21 @@ fn held(args: &str) -> Held {
     held_unpaced(&format!("{args} --flush 4096"), *without)
 }
 
-/// Runs `load` with `args`, however fast it launches, and takes the least of two runs: where the collector got no
-/// processor for a moment, a buffer of 2 MiB more than usual has been written to.
+/// Runs `load` with `args`, however fast it launches, and takes the least of two runs: by when the collector got
+/// a processor, a buffer of 2 MiB more than usual has been written to, or a table was full a moment longer. What
+/// grows with the number of launches is in all of them.
 fn held_unpaced(args: &str, without: f64) -> Held {
-    let run = || {
+    let run = |_| {
         let done = Run::new(program(), Way::Injected).args(args.split(' ')).ok();
         let (launches, parts) = done.sum("launches");
         assert_eq!(parts["matched"], launches, "{}", done.stderr);
         held_by(&done, without)
     };
-    let (first, second) = (run(), run());
-    Held {
-        by_ledger: first.by_ledger.min(second.by_ledger),
-        by_kernel: first.by_kernel.min(second.by_kernel),
-    }
+    let least = |one: Held, other: Held| Held {
+        by_ledger: one.by_ledger.min(other.by_ledger),
+        by_kernel: one.by_kernel.min(other.by_kernel),
+    };
+    (0..2).map(run).reduce(least).expect("two runs")
 }
 
 fn held_by(done: &Done, without: f64) -> Held {
@@ -82,10 +83,11 @@ fn stays(few: Held, many: Held) -> Result<(), String> {
 
 #[test]
 fn what_is_held_does_not_follow_the_number_of_launches() {
-    let few = held("--launches 1000000");
+    // In a build that is hardly optimised the allocator is warm after some two million launches.
+    let few = held("--launches 4000000");
     // Some ten call paths from each of eight threads.
     assert_bounded(few, 80);
-    stays(few, held("--launches 4000000")).unwrap();
+    stays(few, held("--launches 8000000")).unwrap();
 }
 
 #[test]
