@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use support::{Done, Run, Way, compile};
+use support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
 /// What it may hold whatever the program does, and for each distinct (context, name, device).
@@ -48,19 +48,16 @@ fn held_unpaced(args: &str, without: f64) -> Held {
         let done = Run::new(program(), Way::Injected).args(args.split(' ')).ok();
         let (launches, parts) = done.sum("launches");
         assert_eq!(parts["matched"], launches, "{}", done.stderr);
-        held_by(&done, without)
+        let cost = done.ledger("own cost:")[0];
+        let by_ledger = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost);
+        let by_ledger = by_ledger.parse::<f64>().unwrap() * MIB;
+        Held { by_ledger, by_kernel: resident(&done.stdout) - without }
     };
     let least = |one: Held, other: Held| Held {
         by_ledger: one.by_ledger.min(other.by_ledger),
         by_kernel: one.by_kernel.min(other.by_kernel),
     };
     (0..2).map(run).reduce(least).expect("two runs")
-}
-
-fn held_by(done: &Done, without: f64) -> Held {
-    let cost = done.ledger("own cost:")[0];
-    let by_ledger = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost);
-    Held { by_ledger: by_ledger.parse::<f64>().unwrap() * MIB, by_kernel: resident(&done.stdout) - without }
 }
 
 fn assert_bounded(held: Held, cells: u32) {
@@ -112,19 +109,15 @@ fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
 }
 
 #[test]
-#[ignore = "takes minutes; .ci/long runs it"]
-fn eight_threads_that_never_wait_hold_64_mib_at_most_and_lose_nothing_without_saying_so() {
+#[ignore = "wants the machine for itself; .ci/long runs it"]
+fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launches() {
     let without = resident(&Run::new(program(), Way::None).ok().stdout);
-    for launches in [1_000_000, 20_000_000] {
-        let args = format!("--launches {launches}");
-        let done = Run::new(program(), Way::Injected).args(args.split(' ')).ok();
-        // On two processors they may outrun the collector, which gets a ninth of them.
-        let (launches, parts) = done.sum("launches");
-        let held = held_by(&done, without);
-        eprintln!("{launches} launches, {parts:?}: {held:?}");
-        assert_eq!(launches, parts.values().sum::<u64>(), "{}", done.stderr);
-        assert!(held.by_ledger <= MOST, "{held:?}");
-    }
+    let few = held_unpaced("--launches 1000000", without);
+    let many = held_unpaced("--launches 20000000", without);
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
+    // Not "the same": whenever the collector gets no processor for a while, more launches wait at once than
+    // ever before, and the join's table of those grows by up to 17 MiB.
+    assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
 #[test]
