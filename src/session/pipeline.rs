@@ -135,7 +135,7 @@ impl Pipeline {
     }
 
     /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
-    /// keeps a buffer for each thread, of some 10,000 records, until the buffer is full.
+    /// keeps a buffer for each thread, of some 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let Rows { join, graphs, .. } = &self.rows;
         join.tally().launches.open() > 4 * MANY_OPEN || join.wants_flush() || graphs.wants_flush()
