@@ -3,14 +3,18 @@
 //! One test, in a process of its own: it counts every allocation of its thread. (The test harness allocates
 //! on another, whenever it gets a processor.)
 
+#[path = "support/api_call.rs"]
+mod api_call;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 
+use api_call::made;
 use gpuflame::capture::{self, Capture};
 use gpuflame::control::window;
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer};
-use gpuflame::record::{ContextId, CorrelationId, Frame, Launch, Row};
+use gpuflame::cupti::{CallKind, Tracer};
+use gpuflame::record::{ContextId, Frame, Launch, Row};
 
 struct Counting;
 
@@ -34,19 +38,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// What the tracer would pass to the callback.
-fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
-    Call {
-        kind,
-        api: ApiCall(3),
-        layer: Layer::Runtime,
-        correlation: CorrelationId(correlation),
-        slot,
-        return_value,
-        symbol_name: std::ptr::null(),
-    }
-}
 
 /// One API call: enter, perhaps a call inside it, exit. As in the tracer, the call's description lies in a
 /// frame of its own.

@@ -3,30 +3,13 @@
 //!
 //! One test, in a process of its own: the room is the process's.
 
-use std::cell::Cell;
-use std::hint::black_box;
+#[path = "support/api_call.rs"]
+mod api_call;
 
-use gpuflame::capture::{self, Capture};
+use api_call::launch;
+use gpuflame::capture;
 use gpuflame::control::window;
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
-use gpuflame::record::{CorrelationId, Loss, Row};
-
-#[inline(never)]
-fn launch(id: u32) {
-    let slot = Cell::new(0);
-    let call = Call {
-        kind: CallKind::Launch,
-        api: ApiCall(3),
-        layer: Layer::Runtime,
-        correlation: CorrelationId(id),
-        slot: &slot,
-        return_value: 0,
-        symbol_name: std::ptr::null(),
-    };
-    Capture::enter(&call);
-    Capture::exit(&call);
-    black_box(());
-}
+use gpuflame::record::{Loss, Row};
 
 fn lost(kind: Loss) -> u64 {
     capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()

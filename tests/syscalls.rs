@@ -6,15 +6,18 @@
 //! no clock asked but through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+#[path = "support/api_call.rs"]
+mod api_call;
+
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 
+use api_call::made;
 use gpuflame::capture::{self, Capture};
 use gpuflame::control::window;
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
-use gpuflame::record::CorrelationId;
+use gpuflame::cupti::{CallKind, Tracer as _};
 
 /// What the kernel looks at: system calls pass, or come back as signals.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
@@ -59,21 +62,12 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
-    let made = |correlation, slot, return_value| Call {
-        kind,
-        api: ApiCall(3),
-        layer: Layer::Runtime,
-        correlation: CorrelationId(correlation),
-        slot,
-        return_value,
-        symbol_name: std::ptr::null(),
-    };
-    Capture::enter(&made(id, &outer, 0));
+    Capture::enter(&made(kind, id, &outer, 0));
     inside(&|| {
-        Capture::enter(&made(id + 1, &inner, 0));
-        Capture::exit(&made(id + 1, &inner, result));
+        Capture::enter(&made(kind, id + 1, &inner, 0));
+        Capture::exit(&made(kind, id + 1, &inner, result));
     });
-    Capture::exit(&made(id, &outer, result));
+    Capture::exit(&made(kind, id, &outer, result));
 }
 
 #[inline(never)]

@@ -7,16 +7,17 @@
 //!     cargo bench --bench instructions
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
-use std::cell::Cell;
+#[path = "../support/api_call.rs"]
+mod api_call;
+
 use std::hint::black_box;
 use std::io::Write as _;
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use gpuflame::capture::{self, Capture};
+use api_call::launch;
+use gpuflame::capture;
 use gpuflame::control::window;
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
-use gpuflame::record::CorrelationId;
 use gpuflame::unwind::{self, Skip, Unwinder};
 
 /// What is counted, on the same stack again and again, 64 calls deep.
@@ -61,25 +62,9 @@ fn callbacks(count: u32) {
     window::open();
     deep(DEPTH, &mut || {
         for id in 0..black_box(count) {
-            callback(id);
+            launch(id);
         }
     });
-}
-
-#[inline(never)]
-fn callback(id: u32) {
-    let slot = Cell::new(0);
-    let call = Call {
-        kind: CallKind::Launch,
-        api: ApiCall(3),
-        layer: Layer::Runtime,
-        correlation: CorrelationId(id),
-        slot: &slot,
-        return_value: 0,
-        symbol_name: std::ptr::null(),
-    };
-    Capture::enter(&call);
-    Capture::exit(&call);
 }
 
 /// Instructions that this program takes in all when it runs a case so often.

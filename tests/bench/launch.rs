@@ -28,153 +28,137 @@ mod paths;
 mod process;
 #[path = "launch/simulated.rs"]
 mod simulated;
+#[path = "launch/turns.rs"]
+mod turns;
 
+use std::fs;
 use std::hint::black_box;
 use std::io::Write as _;
-use std::sync::Barrier;
-use std::{fs, thread};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use generate::{Function, Random};
 use gpuflame::control::window;
 use methods::{CAPTURE, Clock, FULL, METHODS, Method, Tools};
 use page::Table;
 use paths::{STACKS, Situation, build};
+use turns::{Figure, Slice};
 
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
-/// How often everything is measured; the best counts.
-const TURNS: usize = 5;
-/// Every stack of the situations where they differ is captured so often.
-const ROUNDS: usize = 24;
+/// Captures of the same stack that are timed together.
+const CAPTURES: u32 = 100;
+/// How often in a turn, on average, every stack of the situations where they differ is captured before it counts.
+const WARM_UP: usize = 4;
+/// And after that.
+const ROUNDS: usize = 2;
 
-/// What one method took in one situation.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Figure {
-    nanoseconds: f64,
-    frames: f64,
+/// Where a method is measured.
+struct Place {
+    situation: Situation,
+    depth: usize,
+    /// The stacks in code without frame pointers, and in code with them.
+    stacks: [Vec<Vec<Function>>; 2],
 }
 
-impl Figure {
-    const WORST: Self = Self { nanoseconds: f64::INFINITY, frames: 1.0 };
-
-    fn better(self, other: Self) -> Self {
-        if other.nanoseconds < self.nanoseconds { other } else { self }
+impl Place {
+    fn new(situation: Situation, depth: usize, libraries: &[Vec<Function>; 2]) -> Self {
+        let stacks = libraries.each_ref().map(|functions| paths::stacks(situation, depth, functions));
+        Self { situation, depth, stacks }
     }
-}
 
-/// Runs `measure` in so many threads at once, and gives the slowest thread's figure.
-pub(crate) fn in_threads(threads: usize, measure: impl Fn() -> Figure + Sync) -> Figure {
-    let start = Barrier::new(threads);
-    let measured = thread::scope(|scope| {
-        let work = || {
-            start.wait();
-            measure()
-        };
-        let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        handles
-            .into_iter()
-            .map(|handle| handle.join().expect("a benchmark does not panic"))
-            .collect::<Vec<_>>()
-    });
-    measured
-        .into_iter()
-        .max_by(|one, other| one.nanoseconds.total_cmp(&other.nanoseconds))
-        .unwrap_or_default()
-}
+    fn stacks_for(&self, method: &Method) -> &[Vec<Function>] {
+        &self.stacks[usize::from(method.needs_frame_pointers)]
+    }
 
-/// The median over many captures.
-fn measure(method: &Method, situation: Situation, stacks: &[Vec<Function>]) -> Figure {
-    let mut tools = Tools::new();
-    let clock = Clock::calibrated();
-    let mut times = Vec::new();
-    let mut frames = 0;
-    if situation == Situation::Hot {
-        build(&stacks[0], &mut || {
-            for _ in 0..40 {
-                times.push(clock.time(100, || frames = black_box((method.capture)(&mut tools))));
-                log::drain();
-            }
-        });
-    } else {
-        let mut random = Random::new(7);
-        for round in 0..STACKS * ROUNDS {
-            let stack = &stacks[random.below(STACKS)];
-            build(stack, &mut || {
-                let time = clock.time(1, || frames = black_box((method.capture)(&mut tools)));
-                if round >= STACKS * ROUNDS / 4 {
-                    times.push(time);
-                }
+    /// The median over many captures. Notes how many frames the last one found.
+    fn measure(&self, method: &Method, tools: &mut Tools, slice: &Slice<'_>, frames: &AtomicUsize) -> f64 {
+        let stacks = self.stacks_for(method);
+        let clock = Clock::calibrated();
+        let mut found = 0;
+        let mut capture = || found = black_box((method.capture)(tools));
+        let mut median = 0.0;
+        if self.situation == Situation::Hot {
+            build(&stacks[0], &mut || {
+                let mut span = || clock.time(CAPTURES, &mut capture);
+                // As many as find room in two milliseconds, and no less than twelve.
+                let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
+                median = slice.median(spans / 3, spans, span);
             });
-            if round % STACKS == 0 {
-                log::drain();
-            }
+        } else {
+            let mut random = Random::new(7);
+            median = slice.median(WARM_UP * STACKS, ROUNDS * STACKS, || {
+                let mut time = 0.0;
+                build(&stacks[random.below(STACKS)], &mut || time = clock.time(1, &mut capture));
+                time
+            });
         }
+        frames.store(found, Ordering::Relaxed);
+        median
     }
-    times.sort_by(f64::total_cmp);
-    Figure { nanoseconds: times[times.len() / 2], frames: frames as f64 }
 }
 
-/// Everything of one situation at one depth: figures by method, for one thread and for two.
+/// Everything of one situation at one depth, by method.
 struct Measured {
     situation: Situation,
     depth: usize,
-    figures: Vec<[Figure; 2]>,
+    figures: Vec<Figure>,
+    /// How many frames each method finds.
+    frames: Vec<usize>,
     /// How many of the stacks each method got wrong.
     wrong: Vec<usize>,
 }
 
 impl Measured {
-    /// The best of a few turns, in each of which every method has its go, so that a busy moment of the machine
-    /// does not fall on one of them alone.
-    fn of(situation: Situation, depth: usize, methods: &[Method], libraries: &[Vec<Function>; 2]) -> Self {
-        let wrong = assert_same_stacks(situation, depth, methods, libraries);
-        let mut figures = vec![[Figure::WORST; 2]; methods.len()];
-        for _ in 0..TURNS {
-            for (method, best) in methods.iter().zip(&mut figures) {
-                let stacks = paths::stacks(situation, depth, functions_for(method, libraries));
-                for (threads, best) in [1, 2].into_iter().zip(best) {
-                    *best = best.better(in_threads(threads, || measure(method, situation, &stacks)));
-                }
-            }
-        }
+    fn all(places: &[Place], methods: &[Method]) -> Vec<Self> {
+        let wrong: Vec<_> = places.iter().map(|place| assert_same_stacks(place, methods)).collect();
+        let count = methods.len();
+        let frames: Vec<_> = (0..places.len() * count).map(|_| AtomicUsize::new(0)).collect();
+        let figures = turns::measure(
+            places.len() * count,
+            || places.iter().map(|_| Tools::new()).collect::<Vec<_>>(),
+            |tools, job, slice| {
+                let place = job / count;
+                places[place].measure(&methods[job % count], &mut tools[place], slice, &frames[job])
+            },
+        );
+        let frames: Vec<_> = frames.into_iter().map(AtomicUsize::into_inner).collect();
+        let results = figures.chunks(count).zip(frames.chunks(count));
+        let measured = places.iter().zip(wrong).zip(results);
+        measured.map(|((place, wrong), (figures, frames))| Self::new(place, wrong, figures, frames)).collect()
+    }
+
+    fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
         // What writes records does not say how many frames they have: as many as the capture alone.
-        let frames = figures[CAPTURE][0].frames;
-        for figure in figures.iter_mut().flatten().filter(|figure| figure.frames == 0.0) {
-            figure.frames = frames;
-        }
-        Self { situation, depth, figures, wrong }
+        let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
+        Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
 
     fn nanoseconds(&self, method: usize) -> f64 {
-        self.figures[method][0].nanoseconds
+        self.figures[method].alone()
     }
-}
 
-fn functions_for<'a>(method: &Method, libraries: &'a [Vec<Function>; 2]) -> &'a [Function] {
-    &libraries[usize::from(method.needs_frame_pointers)]
+    fn a_frame(&self, method: usize) -> f64 {
+        self.nanoseconds(method) / self.frames[method] as f64
+    }
 }
 
 /// Tests that all methods see the same frames: each its own first few, and then those of glibc. Gives how many
 /// stacks each method got wrong, of those that may err.
-fn assert_same_stacks(
-    situation: Situation,
-    depth: usize,
-    methods: &[Method],
-    libraries: &[Vec<Function>; 2],
-) -> Vec<usize> {
+fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
     let mut wrong = vec![0; methods.len()];
     for (method, wrong) in methods.iter().zip(&mut wrong) {
-        for stack in paths::stacks(situation, depth, functions_for(method, libraries)) {
-            build(&stack, &mut || {
+        for stack in place.stacks_for(method) {
+            build(stack, &mut || {
                 // One place of call, so that all frames above it are the same.
                 let [expected, found] = [reference, method].map(|method| stack_by(method, &mut tools));
-                let same = agree(&found, &expected, method.needs_frame_pointers, depth);
+                let same = agree(&found, &expected, method.needs_frame_pointers, place.depth);
                 assert!(
                     same || method.errs,
-                    "{}, {} stack, {depth} calls deep:\n{found:x?}\nbut {}:\n{expected:x?}",
+                    "{}, {} stack, {} calls deep:\n{found:x?}\nbut {}:\n{expected:x?}",
                     method.name,
-                    situation.name(),
+                    place.situation.name(),
+                    place.depth,
                     reference.name
                 );
                 *wrong += usize::from(!same);
@@ -246,30 +230,30 @@ fn wanted() -> (Vec<usize>, Vec<Situation>, bool) {
 
 /// What was measured on the simulated CUDA stack.
 struct OnSimulated {
-    /// By situation and depth: with one thread, and with two.
-    callbacks: Vec<(Situation, usize, [Figure; 2])>,
+    callbacks: Vec<(Situation, usize, Figure)>,
     beyond_capture: f64,
     process: process::Took,
 }
 
 impl OnSimulated {
-    fn measure(depths: &[usize], situations: &[Situation], functions: &[Function]) -> Self {
+    fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = simulated::stage();
         let runtime = simulated::Runtime::subscribed(&folder);
-        let mut callbacks = Vec::new();
-        for situation in situations {
-            for depth in depths {
-                let mut best = [Figure::WORST; 2];
-                for _ in 0..TURNS {
-                    for (threads, best) in [1, 2].into_iter().zip(&mut best) {
-                        *best = best.better(runtime.measure(*situation, *depth, functions, threads));
-                    }
-                }
-                callbacks.push((*situation, *depth, best));
-            }
-        }
-        let beyond = (0..TURNS).map(|_| runtime.measure_beyond_capture(64, functions));
-        let beyond_capture = beyond.fold(Figure::WORST, Figure::better).nanoseconds;
+        // The last job: with the window closed, which is all but the capture.
+        let beyond = Place::new(Situation::Hot, 64, libraries);
+        let figures = turns::measure(
+            places.len() + 1,
+            || (),
+            |(), job, slice| {
+                let place = places.get(job).unwrap_or(&beyond);
+                _ = if job == places.len() { window::close() } else { window::open() };
+                runtime.measure(place.situation, &place.stacks[0], slice)
+            },
+        );
+        window::open();
+        let callbacks = places.iter().zip(&figures);
+        let callbacks = callbacks.map(|(place, figure)| (place.situation, place.depth, *figure)).collect();
+        let beyond_capture = figures[places.len()].alone();
         let process = process::added_per_launch(&folder);
         let _ = fs::remove_dir_all(folder);
         Self { callbacks, beyond_capture, process }
@@ -286,11 +270,11 @@ fn main() {
     let libraries = [load(generate::OMIT), load(generate::KEEP)];
     let methods: Vec<_> = METHODS.iter().copied().filter(|method| (method.is_here)()).collect();
     let (depths, situations, is_all) = wanted();
-    let mut all = Vec::new();
+    let place = |situation, depth| Place::new(situation, depth, &libraries);
+    let places: Vec<_> =
+        situations.iter().flat_map(|one| depths.iter().map(|depth| place(*one, *depth))).collect();
+    let all = Measured::all(&places, &methods);
     for &situation in &situations {
-        for &depth in &depths {
-            all.push(Measured::of(situation, depth, &methods, &libraries));
-        }
         let table = table(situation, &depths, &methods, &all);
         say(&format!(
             "{}:\n\n{}{}",
@@ -300,11 +284,13 @@ fn main() {
         ));
     }
     let allocations = allocations(64, &libraries[0]);
-    let simulated = OnSimulated::measure(&depths, &situations, &libraries[0]);
+    let simulated = OnSimulated::measure(&places, &libraries);
     say(&format!(
         "Whole callbacks on the simulated CUDA stack:\n\n{}",
         callbacks(&depths, &simulated).text()
     ));
+    let (_, worst) = worst_of_two_threads(&methods, &all, &simulated);
+    say(&format!("Two threads at once are worst, beside one alone: {worst}.\n"));
     if is_all {
         write_pages(&depths, &methods, &all, &simulated, allocations);
     }
@@ -326,10 +312,9 @@ fn table(situation: Situation, depths: &[usize], methods: &[Method], all: &[Meas
     for (at, method) in methods.iter().enumerate() {
         let of_situation = || all.iter().filter(|measured| measured.situation == situation);
         let cell = |measured: &Measured| {
-            let Figure { nanoseconds: time, frames } = measured.figures[at][0];
-            format!("{} ({:.2})", nanoseconds(time), time / frames)
+            format!("{} ({:.2})", nanoseconds(measured.nanoseconds(at)), measured.a_frame(at))
         };
-        let two = of_situation().next_back().map(|measured| nanoseconds(measured.figures[at][1].nanoseconds));
+        let two = of_situation().next_back().map(|measured| nanoseconds(measured.figures[at].at_once()));
         let cells = std::iter::once(method.name.to_owned()).chain(of_situation().map(cell)).chain(two);
         table.row(&cells.collect::<Vec<_>>());
     }
@@ -361,13 +346,28 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
         if of_situation.is_empty() {
             continue;
         }
-        let cell = |(_, _, [one, two]): &&(Situation, usize, [Figure; 2])| {
-            format!("{} ({})", nanoseconds(one.nanoseconds), nanoseconds(two.nanoseconds))
+        let cell = |(_, _, figure): &&(Situation, usize, Figure)| {
+            format!("{} ({})", nanoseconds(figure.alone()), nanoseconds(figure.at_once()))
         };
         let cells = std::iter::once(situation.name().to_owned()).chain(of_situation.iter().map(cell));
         table.row(&cells.collect::<Vec<_>>());
     }
     table
+}
+
+/// How many times as long a thread takes beside another as alone, at worst, of what is ours and runs on a launch;
+/// and where.
+fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
+    let ours = all.iter().flat_map(|place| {
+        let figures = place.figures[..=FULL + 1].iter().zip(methods);
+        figures.map(|(figure, method)| (figure.slowdown(), method.name, place.situation, place.depth))
+    });
+    let on_simulated = simulated.callbacks.iter().map(|(situation, depth, figure)| {
+        (figure.slowdown(), "on the simulated CUDA stack", *situation, *depth)
+    });
+    let worst = ours.chain(on_simulated).max_by(|one, other| one.0.total_cmp(&other.0));
+    let (times, what, situation, depth) = worst.expect("something was measured");
+    (times, format!("{what}, {}, {depth} calls", situation.name()))
 }
 
 /// The lines at the end, as far as what they need was measured.
@@ -392,14 +392,9 @@ fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, alloca
     ratio("full_half_64_vs_libunwind", Situation::Half, FULL, "libunwind");
     ratio("full_fresh_64_vs_libunwind", Situation::Fresh, FULL, "libunwind");
     if let Some(hot) = at(Situation::Hot, 64) {
-        let [Figure { nanoseconds, frames }, _] = hot.figures[FULL];
-        lines.push(format!("full_hot_64 {:.2} ns/frame", nanoseconds / frames));
+        lines.push(format!("full_hot_64 {:.2} ns/frame", hot.a_frame(FULL)));
     }
-    // Only what is ours and runs on a launch.
-    let ours = all.iter().flat_map(|measured| measured.figures[..=FULL + 1].iter().copied());
-    let on_simulated = simulated.callbacks.iter().map(|(_, _, figures)| *figures);
-    let worst =
-        ours.chain(on_simulated).map(|[one, two]| two.nanoseconds / one.nanoseconds).fold(0.0, f64::max);
+    let (worst, _) = worst_of_two_threads(methods, all, simulated);
     lines.push(format!("two_threads_worst {worst:.2} x"));
     lines.push(format!("callback_beyond_capture {:.1} ns", simulated.beyond_capture));
     lines.push(format!("callback_allocations {allocations} n"));

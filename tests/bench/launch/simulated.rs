@@ -7,14 +7,12 @@ use std::path::{Path, PathBuf};
 use std::{fs, process};
 
 use gpuflame::capture::Capture;
-use gpuflame::control::window;
 use gpuflame::cupti::{self, Buffer, Call, Filled, Tracer};
 
-use crate::generate::Function;
-use crate::log;
+use crate::generate::{Function, Random};
 use crate::methods::{Clock, ticks};
 use crate::paths::{self, Situation};
-use crate::{Figure, in_threads};
+use crate::turns::Slice;
 
 /// A folder with the simulated libraries under their real names.
 pub(crate) fn stage() -> PathBuf {
@@ -154,54 +152,28 @@ impl Runtime {
     }
 
     /// What the callbacks of a launch take in all.
-    pub(crate) fn measure(
-        self,
-        situation: Situation,
-        depth: usize,
-        functions: &[Function],
-        threads: usize,
-    ) -> Figure {
-        let stacks = paths::stacks(situation, depth, functions);
-        in_threads(threads, || {
-            let clock = Clock::calibrated();
-            let mut random = crate::generate::Random::new(7);
-            let mut times = Vec::new();
-            let one = |times: &mut Vec<f64>| {
-                SPENT.set((0, 0));
-                self.launch();
-                let (spent, spans) = SPENT.get();
-                times.push(clock.nanoseconds(spent, spans));
-            };
-            const LAUNCHES: usize = 6000;
-            if situation == Situation::Hot {
-                paths::build(&stacks[0], &mut || {
-                    for turn in 0..LAUNCHES {
-                        one(&mut times);
-                        if turn % 256 == 0 {
-                            log::drain();
-                        }
-                    }
-                });
-            } else {
-                for turn in 0..LAUNCHES {
-                    paths::build(&stacks[random.below(stacks.len())], &mut || one(&mut times));
-                    if turn % 256 == 0 {
-                        log::drain();
-                    }
-                }
-            }
-            let times = &mut times[LAUNCHES / 4..];
-            times.sort_by(f64::total_cmp);
-            Figure { nanoseconds: times[times.len() / 2], frames: depth as f64 }
-        })
-    }
-
-    /// The same with the window closed: all but the capture.
-    pub(crate) fn measure_beyond_capture(self, depth: usize, functions: &[Function]) -> Figure {
-        window::close();
-        let figure = self.measure(Situation::Hot, depth, functions, 1);
-        window::open();
-        figure
+    pub(crate) fn measure(self, situation: Situation, stacks: &[Vec<Function>], slice: &Slice<'_>) -> f64 {
+        let clock = Clock::calibrated();
+        let one = || {
+            SPENT.set((0, 0));
+            self.launch();
+            let (spent, spans) = SPENT.get();
+            clock.nanoseconds(spent, spans)
+        };
+        const FIRST: usize = 500;
+        const WANTED: usize = 2000;
+        let mut median = 0.0;
+        if situation == Situation::Hot {
+            paths::build(&stacks[0], &mut || median = slice.median(FIRST, WANTED, one));
+        } else {
+            let mut random = Random::new(7);
+            median = slice.median(FIRST, WANTED, || {
+                let mut time = 0.0;
+                paths::build(&stacks[random.below(stacks.len())], &mut || time = one());
+                time
+            });
+        }
+        median
     }
 }
 

@@ -1,0 +1,32 @@
+//! API calls without a CUDA: what the tracer hands to the callback, made by hand.
+#![allow(dead_code, unreachable_pub)] // Each test binary uses its own part.
+
+use std::cell::Cell;
+use std::hint::black_box;
+
+use gpuflame::capture::Capture;
+use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame::record::CorrelationId;
+
+/// A call of the runtime that the tracer would pass to the callback.
+pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
+    Call {
+        kind,
+        api: ApiCall(3),
+        layer: Layer::Runtime,
+        correlation: CorrelationId(correlation),
+        slot,
+        return_value,
+        symbol_name: std::ptr::null(),
+    }
+}
+
+/// A launch that works, from enter to exit. As in the tracer, its description lies in a frame of its own.
+#[inline(never)]
+pub fn launch(id: u32) {
+    let slot = Cell::new(0);
+    let call = made(CallKind::Launch, id, &slot, 0);
+    Capture::enter(&call);
+    Capture::exit(&call);
+    black_box(());
+}
