@@ -6,7 +6,7 @@
 //!
 //! The layouts are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`; they have not changed since version 3.0.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
 use super::ranges::{
@@ -132,8 +132,8 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     // SAFETY: the caller says so.
     unsafe {
         match attributes.message_type {
-            ASCII => string(attributes.message.cast(), RangeName::Text),
-            UNICODE => string(attributes.message.cast(), RangeName::Wide),
+            ASCII => text(attributes.message.cast()),
+            UNICODE => wide(attributes.message.cast()),
             REGISTERED => RangeName::Known(RangeId(attributes.message.addr() as u32)),
             _ => RangeName::Text(b""),
         }
@@ -143,21 +143,26 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
 /// No name is looked at beyond this.
 const LONGEST: usize = 512;
 
-/// A string of letters of either width, as the name that `name` makes of it.
-///
 /// # Safety
-/// `letters` is null or ends in a 0.
-unsafe fn string<'a, T: Copy + Default + PartialEq>(
-    letters: *const T,
-    name: fn(&'a [T]) -> RangeName<'a>,
-) -> RangeName<'a> {
-    if letters.is_null() {
+/// `text` is null or ends in a NUL.
+unsafe fn text<'a>(text: *const c_char) -> RangeName<'a> {
+    if text.is_null() {
+        return RangeName::Text(b"");
+    }
+    // SAFETY: what is read ends at the NUL at the latest.
+    RangeName::Text(unsafe { std::slice::from_raw_parts(text.cast(), libc::strnlen(text, LONGEST)) })
+}
+
+/// # Safety
+/// `text` is null or ends in a 0.
+unsafe fn wide<'a>(text: *const u32) -> RangeName<'a> {
+    if text.is_null() {
         return RangeName::Text(b"");
     }
     // SAFETY: what is read ends at the 0 at the latest.
-    let length = (0..LONGEST).take_while(|at| unsafe { *letters.add(*at) } != T::default()).count();
+    let length = (0..LONGEST).take_while(|at| unsafe { *text.add(*at) } != 0).count();
     // SAFETY: so many letters were just read.
-    name(unsafe { std::slice::from_raw_parts(letters, length) })
+    RangeName::Wide(unsafe { std::slice::from_raw_parts(text, length) })
 }
 
 /// Runs what NVTX calls. A panic must not reach the application; it would be a bug of ours.
@@ -193,14 +198,14 @@ extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
     domain_start_ex(handle_of(0), attributes)
 }
 
-extern "C" fn start_a(message: *const u8) -> u64 {
+extern "C" fn start_a(message: *const c_char) -> u64 {
     // SAFETY: NVTX passes on the application's C string.
-    start(RangeDomain::DEFAULT, unsafe { string(message, RangeName::Text) })
+    start(RangeDomain::DEFAULT, unsafe { text(message) })
 }
 
 extern "C" fn start_w(message: *const u32) -> u64 {
     // SAFETY: NVTX passes on the application's string of `wchar_t`, which has 32 bits on Linux.
-    start(RangeDomain::DEFAULT, unsafe { string(message, RangeName::Wide) })
+    start(RangeDomain::DEFAULT, unsafe { wide(message) })
 }
 
 extern "C" fn end(id: u64) {
@@ -211,14 +216,14 @@ extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
     domain_push_ex(handle_of(0), attributes)
 }
 
-extern "C" fn push_a(message: *const u8) -> c_int {
+extern "C" fn push_a(message: *const c_char) -> c_int {
     // SAFETY: as in `start_a`.
-    push(RangeDomain::DEFAULT, unsafe { string(message, RangeName::Text) })
+    push(RangeDomain::DEFAULT, unsafe { text(message) })
 }
 
 extern "C" fn push_w(message: *const u32) -> c_int {
     // SAFETY: as in `start_w`.
-    push(RangeDomain::DEFAULT, unsafe { string(message, RangeName::Wide) })
+    push(RangeDomain::DEFAULT, unsafe { wide(message) })
 }
 
 extern "C" fn pop() -> c_int {
@@ -249,14 +254,14 @@ fn registered(domain: *const c_void, name: RangeName<'_>) -> *const c_void {
     handle_of(id.map_or(0, |id| id.0))
 }
 
-extern "C" fn register_a(domain: *const c_void, message: *const u8) -> *const c_void {
+extern "C" fn register_a(domain: *const c_void, message: *const c_char) -> *const c_void {
     // SAFETY: as in `start_a`.
-    registered(domain, unsafe { string(message, RangeName::Text) })
+    registered(domain, unsafe { text(message) })
 }
 
 extern "C" fn register_w(domain: *const c_void, message: *const u32) -> *const c_void {
     // SAFETY: as in `start_w`.
-    registered(domain, unsafe { string(message, RangeName::Wide) })
+    registered(domain, unsafe { wide(message) })
 }
 
 fn created(name: RangeName<'_>) -> *const c_void {
@@ -268,12 +273,12 @@ fn created(name: RangeName<'_>) -> *const c_void {
     handle_of(guarded(RangeDomain::IGNORED, || domain(&name)).number())
 }
 
-extern "C" fn domain_create_a(message: *const u8) -> *const c_void {
+extern "C" fn domain_create_a(message: *const c_char) -> *const c_void {
     // SAFETY: as in `start_a`.
-    created(unsafe { string(message, RangeName::Text) })
+    created(unsafe { text(message) })
 }
 
 extern "C" fn domain_create_w(message: *const u32) -> *const c_void {
     // SAFETY: as in `start_w`.
-    created(unsafe { string(message, RangeName::Wide) })
+    created(unsafe { wide(message) })
 }
