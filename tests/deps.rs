@@ -17,7 +17,11 @@ use serde_json::Value;
 use support::{Done, Run, Way, command, compile};
 
 fn run(variables: &[(&str, &str)]) -> Done {
-    let program = compile("tests/programs/deps.c", &["-O2"]);
+    run_of("tests/programs/deps.c", variables)
+}
+
+fn run_of(source: &str, variables: &[(&str, &str)]) -> Done {
+    let program = compile(source, &["-O2"]);
     let run =
         Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded,gfr").env("GPUFLAME_DEPS", "1");
     let run = run.env("GPUSIM_CLOCK", "real").env("GPUSIM_TRUTH", "deps:deps.json,summary:truth.json");
@@ -234,4 +238,11 @@ fn the_verbs_count_what_is_there_and_the_doctor_misses_nothing() {
 fn without_a_recording_to_put_it_in_one_line_says_so() {
     let done = run(&[("GPUFLAME_FORMATS", "folded")]);
     assert_eq!(done.ledger("GPUFLAME_DEPS=1 is for the recording").len(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn events_are_recorded_where_nothing_is_launched() {
+    let done = run_of("tests/programs/events.c", &[]);
+    let found = Recorded::of(&done);
+    assert_eq!((found.calls.len(), found.records.len(), found.waits.len()), (3, 3, 1), "{}", done.stderr);
 }

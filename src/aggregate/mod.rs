@@ -5,6 +5,7 @@
 //! what they mean stands in the [`Profile`] that it fills.
 
 mod host;
+mod recent;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,7 @@ use crate::record::{
     Activity, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId, map_bytes,
 };
 use crate::stats::Histogram;
+use recent::{Key, Recent, Sums};
 
 /// The sums so far. See the module's documentation.
 #[derive(Debug, Default)]
@@ -26,7 +28,9 @@ pub struct Aggregate {
     lane_index: IdMap<(u32, Stream), u32>,
     series: Vec<Series>,
     series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
-    cells: IdMap<Cell, Weight>,
+    cells: Vec<(Cell, Weight)>,
+    cell_index: IdMap<Cell, u32>,
+    recent: Recent,
     /// The places of graph nodes, and where each stands.
     nodes: Vec<Place>,
     node_index: IdMap<(u32, Created), u32>,
@@ -118,7 +122,9 @@ impl Aggregate {
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        map_bytes(&self.cells)
+        self.recent.heap_bytes()
+            + map_bytes(&self.cell_index)
+            + self.cells.capacity() * size_of::<(Cell, Weight)>()
             + map_bytes(&self.series_index)
             + map_bytes(&self.node_index)
             + map_bytes(&self.lane_index)
@@ -129,7 +135,7 @@ impl Aggregate {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let sample = |(cell, &weight): (&Cell, &Weight)| {
+        let sample = |&(cell, weight): &(Cell, Weight)| {
             let lane = match self.by_stream {
                 true => self.lanes[cell.series as usize],
                 false => Lane { series: cell.series, stream: None },
@@ -147,11 +153,24 @@ impl Aggregate {
         (device, stream): (Option<DeviceId>, Option<Stream>),
         weight: Weight,
     ) -> usize {
-        let series = self.series(leaf, device);
+        let key = Key { place, leaf, device, stream: stream.filter(|_| self.by_stream) };
+        let Sums { series, cell } = self.recent.get(&key).unwrap_or_else(|| self.find(key));
         self.series[series as usize].add(weight);
-        let cell = Cell { place, series: if self.by_stream { self.lane(series, stream) } else { series } };
-        add(self.cells.entry(cell).or_default(), weight);
+        add(&mut self.cells[cell as usize].1, weight);
         series as usize
+    }
+
+    /// Where `key` is added up, for the first time or after a while.
+    fn find(&mut self, key: Key) -> Sums {
+        let series = self.series(key.leaf, key.device);
+        let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
+        let cell = Cell { place: key.place, series: lane };
+        let cells = &mut self.cells;
+        let cell = *self.cell_index.entry(cell).or_insert_with(|| {
+            cells.push((cell, Weight::default()));
+            (cells.len() - 1) as u32
+        });
+        self.recent.put(key, Sums { series, cell })
     }
 
     fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {

@@ -56,6 +56,30 @@ fn one_cell_for_each_context_work_and_device() {
 }
 
 #[test]
+fn more_kinds_of_work_than_are_remembered_are_added_up_each_by_itself() {
+    // Kernel n of context c on device d takes as many ns as the three numbers say.
+    let kinds = || (11..=310).flat_map(|c| (1..=3).flat_map(move |n| (0..2).map(move |d| (c, n, d))));
+    let took = |(c, n, d): (u32, u32, u32)| u64::from(1000 * c + 10 * n + d);
+    let mut rows = Vec::new();
+    for round in 0..3 {
+        for (at, kind) in kinds().enumerate() {
+            let (id, (c, n, d)) = (round * 1800 + at as u32 + 1, kind);
+            rows.push(Row::Launch(launch(id, c)));
+            rows.push(Row::Activity(on(d, named(n, kernel(id, 1, 1 + took(kind))))));
+        }
+    }
+    let mut found: Vec<_> = profile_of(&rows).samples().to_vec();
+    assert_eq!(found.len(), 1800);
+    for (c, n, d) in kinds() {
+        let leaf = Leaf::Work(Work::Kernel(NameId(n)));
+        let is_it = |s: &Sample| (s.place, s.leaf, s.device) == (place(c), leaf, Some(DeviceId(d)));
+        let at = found.iter().position(is_it).expect("each is there");
+        let weight = found.swap_remove(at).weight;
+        assert_eq!((weight.count, weight.nanos), (3, 3 * took((c, n, d))));
+    }
+}
+
+#[test]
 fn a_graph_node_has_a_place_for_each_launch_and_creation() {
     let node = |id, created, start| {
         Row::Activity(Activity { created: Some(created), ..kernel(id, start, start + 1) })

@@ -14,8 +14,9 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::cupti::{Buffer, Filled};
 
-/// 2 MiB: NVIDIA recommends 1 to 10.
-const BUFFER_BYTES: usize = 2 << 20;
+/// NVIDIA recommends 1 to 10 MB. Since CUPTI 13 there is one for every thread that launches, and any of them may
+/// be nearly full; one that holds a kernel that still runs is not handed over at all, with 5,000 others.
+const BUFFER_BYTES: usize = 1 << 20;
 /// Buffers kept ready once they exist: two with all their memory, the others with 64 KiB each.
 const KEPT: usize = 8;
 /// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which

@@ -29,6 +29,9 @@ pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 const MOST_CHUNKS: usize = 512;
 /// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
+/// And at most, when what was read comes back: half as much again, so that 40,000 launches more or fewer
+/// between two visits map and unmap nothing.
+const MOST_READY: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
 struct Chunk {
@@ -109,7 +112,7 @@ fn take_first() -> Option<NonNull<Chunk>> {
 /// Gives a chunk back, or unmaps it when enough lie ready: a burst must not be held for ever.
 fn give_back(chunk: NonNull<Chunk>) {
     let Some(pool) = POOL.get() else { return };
-    let surplus = pool.take.len() >= 2 * READY_CHUNKS;
+    let surplus = pool.take.len() >= MOST_READY;
     if surplus || pool.give.try_send(ChunkPtr(chunk)).is_err() {
         pool.made.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the reader was the last to know this chunk and is done with it.

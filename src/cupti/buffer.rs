@@ -21,10 +21,10 @@ pub fn bytes_held() -> usize {
 /// kernel, so that what is held does not follow the largest burst.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// How much memory buffers that lie ready may keep in all: two of 2 MiB, which is what a steady stream of
-/// records goes through. The application's threads fill them, and would pay 512 page faults for each that went
+/// How much memory buffers that lie ready may keep in all: two of 1 MiB, which is what a steady stream of
+/// records goes through. The application's threads fill them, and would pay 256 page faults for each that went
 /// back to the kernel: 70 ns a record.
-const MOST_WARM: usize = 4 << 20;
+const MOST_WARM: usize = 2 << 20;
 
 /// Bytes of buffers that lie ready with more than [`KEPT_BYTES`] in memory.
 static WARM: AtomicUsize = AtomicUsize::new(0);

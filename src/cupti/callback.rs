@@ -5,197 +5,19 @@
 //! virtual call. A panic stops here: it must not run into CUPTI's frames.
 
 use super::activity;
-use super::buffer::{Buffer, Filled, Lent, Returned};
-use super::calls::{AllocationKind, ApiCall, CallKind, CallTable};
+use super::beside::{beside, graph_call, graph_event};
+use super::buffer::{Lent, Returned};
+use super::calls::CallTable;
 use super::family::Functions;
+use super::tracer::{Call, Layer, Tracer};
 use crate::record::{CorrelationId, GraphId, GraphNodeId};
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-
-/// Who is told what CUPTI tells us. Associated functions only: there is one tracer a process.
-///
-/// All may be called on any thread of the application, at any time from the middle of
-/// [`subscribe`](super::subscribe) on, and several at once. None may make a CUDA call. A panic in one of
-/// them ends tracing (see [`Tracer::panicked`]) and never reaches the application.
-pub trait Tracer: 'static {
-    /// Whether [`Tracer::graph`] is wanted. Default: `false`.
-    const GRAPHS: bool = false;
-
-    /// An enabled API call begins.
-    fn enter(call: &Call<'_>);
-
-    /// An enabled API call is over. [`Call::return_value`] says whether it worked.
-    ///
-    /// Its activity records may have been delivered already. A call that is under way when tracing
-    /// begins or ends (also by [`Tracer::fatal`]) has one of its two ends told only.
-    fn exit(call: &Call<'_>);
-
-    /// CUPTI needs memory for records. `None`: there is none left; the records are then counted to
-    /// [`Tracer::records_discarded`].
-    ///
-    /// CUPTI holds a lock of its own: no CUPTI call here, and no lock that is held around one elsewhere.
-    fn request_buffer() -> Option<Buffer>;
-
-    /// CUPTI gives records back, on the application's thread or one of its own: keep and return. The
-    /// same about locks as for [`Tracer::request_buffer`].
-    fn buffer_completed(filled: Filled);
-
-    /// That many records came back in memory that was not the tracer's, and are lost.
-    fn records_discarded(count: u64);
-
-    /// A context was made.
-    fn context_created() {}
-
-    /// A context is about to go. Too late for a flush, which was due when the call that ends it began
-    /// ([`CallKind::ends_context`]).
-    fn context_ending() {}
-
-    /// Something happened to a graph, on this thread.
-    fn graph(event: GraphEvent<'_>) {
-        let _ = event;
-    }
-
-    /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for
-    /// (see [`Options`](super::Options)).
-    fn beside(event: BesideEvent<'_>) {
-        let _ = event;
-    }
-
-    /// CUPTI met an error it cannot go on after, and has finalised itself. No call is made to it any
-    /// more; what was not delivered is lost.
-    fn fatal(reason: &str) {
-        let _ = reason;
-    }
-
-    /// A function of this trait panicked: a bug of ours. Said once, and the last thing that is said:
-    /// API callbacks and buffers are ignored from now on.
-    fn panicked() {}
-}
-
-/// An API call that begins or is over.
-///
-/// The one that a [`Tracer`] is handed lies in the frame of the function that CUPTI called: frames further in
-/// are ours.
-#[derive(Clone, Copy)]
-pub struct Call<'a> {
-    /// What it does.
-    pub kind: CallKind,
-    /// Which call, as an index of its label: see [`Api::labels`](super::Api::labels).
-    pub api: ApiCall,
-    /// Whether it is of the driver API or the runtime API.
-    pub layer: Layer,
-    /// The id that its activities will carry.
-    pub correlation: CorrelationId,
-    /// A word that CUPTI keeps from `enter` to `exit` of one call; 0 at `enter` unless set there.
-    pub slot: &'a Cell<u64>,
-    /// At `exit`: what it returned (`CUresult`, `cudaError_t`); 0 = it worked. At `enter`: 0.
-    pub return_value: u32,
-    /// For launches: the kernel's mangled name, valid during the callback; else null.
-    pub symbol_name: *const c_char,
-}
-
-/// A call that makes no GPU work.
-pub enum BesideEvent<'a> {
-    /// It begins.
-    Begins {
-        /// Which.
-        call: &'a Call<'a>,
-        /// What it frees, if it frees.
-        address: u64,
-    },
-    /// It is over.
-    Ends {
-        /// Which.
-        call: &'a Call<'a>,
-        /// What it did.
-        done: Beside,
-    },
-}
-
-/// What a call did that makes no GPU work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
-    /// It waited or freed, or it failed.
-    Nothing,
-    /// It allocated.
-    Allocated {
-        /// Where.
-        address: u64,
-        /// How much.
-        bytes: u64,
-    },
-    /// It had to do with an event and a stream, which these are the handles of.
-    Event {
-        /// The event.
-        event: u64,
-        /// The stream.
-        stream: u64,
-    },
-}
-
-/// What happens to a graph. Graphs and nodes are named by the ids that records carry.
-pub enum GraphEvent<'a> {
-    /// A call begins that adds a node or copies a graph.
-    CallBegins {
-        /// Which.
-        call: &'a Call<'a>,
-        /// The graph that it adds to; none where it makes a graph by itself.
-        into: Option<GraphId>,
-    },
-    /// It is over.
-    CallEnds(&'a Call<'a>),
-    /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
-    /// capture, so that the launch has no activity of its own.
-    NodeCreated {
-        /// Which. None: CUPTI does not say.
-        ids: Option<(GraphId, GraphNodeId)>,
-        /// Lies in the frame of the function that CUPTI called: frames further in are ours.
-        frame: &'a CallbackId,
-    },
-    /// A node was copied. None: CUPTI does not say which.
-    NodeCloned(Option<ClonedNode>),
-    /// A graph is about to go.
-    GraphEnds(GraphId),
-    /// The graph that was last copied on this thread is now an instantiation, and known by this address.
-    ExecCreated(u64),
-    /// An instantiation is about to go.
-    ExecEnds(u64),
-    /// An instantiation took over what a graph does.
-    ExecUpdated {
-        /// Its address.
-        exec: u64,
-        /// The graph.
-        source: GraphId,
-        /// The id of the call.
-        correlation: CorrelationId,
-    },
-}
-
-/// A copy of a graph node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClonedNode {
-    /// The graph of the copy.
-    pub graph: GraphId,
-    /// The copy.
-    pub node: GraphNodeId,
-    /// What it was copied from.
-    pub original: GraphNodeId,
-}
-
-/// The two levels of CUDA's interface. A call of the upper one makes calls of the lower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layer {
-    /// `cu…`
-    Driver,
-    /// `cuda…`
-    Runtime,
-}
-
 /// What callbacks reach. Made before the subscription and never freed, since a callback may be under
 /// way at any time.
 pub(super) struct Shared {
@@ -250,11 +72,11 @@ impl Shared {
         }
     }
 
-    fn graph_id(&self, graph: *mut c_void) -> Option<GraphId> {
+    pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<GraphId> {
         if graph.is_null() { None } else { self.functions.graph_id(graph).map(GraphId) }
     }
 
-    fn node_id(&self, node: *mut c_void) -> Option<GraphNodeId> {
+    pub(super) fn node_id(&self, node: *mut c_void) -> Option<GraphNodeId> {
         if node.is_null() { None } else { self.functions.graph_node_id(node).map(GraphNodeId) }
     }
 
@@ -352,92 +174,10 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
 }
 
 /// What the call returned; 0 before.
-fn result_of(data: &CallbackData) -> u32 {
+pub(super) fn result_of(data: &CallbackData) -> u32 {
     // SAFETY: null, or after the call its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }
-
-/// A call that waits, has to do with an event, allocates or frees.
-#[cold]
-fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
-    let is_free = call.kind == CallKind::Free;
-    match data.site {
-        Site::ENTER => {
-            // SAFETY: the first argument of calls that free is the address or a handle, of 64 bits; CUPTI passes
-            // the arguments as a struct, or null at worst.
-            let first = unsafe { data.function_params.cast::<u64>().as_ref() };
-            let address = first.copied().filter(|_| is_free).unwrap_or(0);
-            T::beside(BesideEvent::Begins { call, address });
-        }
-        Site::EXIT => {
-            call.return_value = result_of(data);
-            let done = match call.kind {
-                _ if call.return_value != 0 => None,
-                // SAFETY: the call allocates and has worked.
-                CallKind::Allocate(kind) => unsafe { allocated(kind, data.function_params) },
-                CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
-                _ => None,
-            };
-            T::beside(BesideEvent::Ends { call, done: done.unwrap_or(Beside::Nothing) });
-        }
-        _ => {}
-    }
-}
-
-/// Where a call put memory, and how many bytes.
-///
-/// # Safety
-/// `arguments` are those of a call that has allocated memory of this kind, or null.
-unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Beside> {
-    // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
-    // with pointers to the address and to the length of a row, and then the width and the count of them.
-    unsafe {
-        let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
-        let bytes = match kind {
-            AllocationKind::Pitched => {
-                let arguments = &*arguments.cast::<[*const u64; 4]>();
-                arguments[1].as_ref()?.checked_mul(arguments[3].addr() as u64)?
-            }
-            _ => (*arguments.cast::<[u64; 2]>())[1],
-        };
-        Some(Beside::Allocated { address: *at, bytes })
-    }
-}
-
-/// The event and the stream of a call about them.
-fn event_of(kind: CallKind, data: &CallbackData) -> Option<Beside> {
-    // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
-    // arguments as a struct, or null at worst.
-    let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
-    Some(match kind {
-        CallKind::EventRecord => Beside::Event { event: first, stream: second },
-        _ => Beside::Event { event: second, stream: first },
-    })
-}
-
-/// A call that makes or changes graphs. Some arguments are needed that no event tells.
-#[cold]
-fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
-    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of
-    // the size of a pointer; CUPTI passes them as a struct, or null at worst.
-    let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
-    let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
-    match (call.kind, data.site) {
-        (CallKind::GraphUpdate, Site::EXIT) => {
-            let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
-            if let (0, Some(source)) = (result_of(data), second) {
-                T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
-            }
-        }
-        (CallKind::GraphUpdate, _) => {}
-        (_, Site::ENTER) => {
-            let becomes_part = shared.calls.adds_to_graph(call.api);
-            T::graph(GraphEvent::CallBegins { call, into: second.filter(|_| becomes_part) });
-        }
-        _ => T::graph(GraphEvent::CallEnds(call)),
-    }
-}
-
 /// `id` lies in the caller's frame.
 fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceData>) {
     if shared.is_off() {
@@ -458,26 +198,6 @@ fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceD
         }
     }
 }
-
-fn graph_event<'a>(shared: &Shared, id: &'a CallbackId, data: &GraphData) -> Option<GraphEvent<'a>> {
-    let exec = data.graph_exec.addr() as u64;
-    Some(match *id {
-        CallbackId::GRAPH_NODE_CREATED => {
-            let ids = shared.graph_id(data.graph).zip(shared.node_id(data.node));
-            GraphEvent::NodeCreated { ids, frame: id }
-        }
-        CallbackId::GRAPH_NODE_CLONED => {
-            let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));
-            let ids = shared.graph_id(data.graph).zip(ids);
-            GraphEvent::NodeCloned(ids.map(|(graph, (node, original))| ClonedNode { graph, node, original }))
-        }
-        CallbackId::GRAPH_DESTROY_STARTING => GraphEvent::GraphEnds(shared.graph_id(data.graph)?),
-        CallbackId::GRAPH_EXEC_CREATED => GraphEvent::ExecCreated(exec),
-        CallbackId::GRAPH_EXEC_DESTROY_STARTING => GraphEvent::ExecEnds(exec),
-        _ => return None,
-    })
-}
-
 #[cold]
 fn fatal<T: Tracer>(shared: &Shared, state: Option<&StateData>) {
     shared.retire();

@@ -5,10 +5,10 @@
 
 use super::Options;
 use super::api::{Api, Refusal};
-use super::callback::Tracer;
 use super::driver::Driver;
 use super::family::Functions;
 use super::find::{Candidate, Search, Source, Surroundings};
+use super::tracer::Tracer;
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use cupti_sys::{Library, Status};

@@ -6,13 +6,15 @@
 //! test of its version stands outside this module.
 //!
 //! ```text
-//! find, here -> load -> api -> callback -> Tracer          (set up once; then called by CUPTI)
-//!                        |  \-> calls                      (which API calls, by name)
+//! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
+//!                        |      |   \-> calls              (which API calls, by name)
+//!                        |      \-> beside -> tracer       (graphs, waits, memory)
 //!                        \-> activity -> names -> rows     (buffers, on gpuflame's thread)
 //! ```
 
 mod activity;
 mod api;
+mod beside;
 mod buffer;
 mod callback;
 mod calls;
@@ -27,15 +29,16 @@ mod names;
 #[cfg(test)]
 #[path = "real_test.rs"]
 mod real;
+mod tracer;
 pub mod version;
 
 pub use activity::Tally;
 pub use api::Api;
 pub use buffer::{Buffer, Filled, bytes_held};
-pub use callback::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
 pub use calls::{AllocationKind, ApiCall, CallKind, classify, classify_beside, label};
 pub use driver::Driver;
 pub use names::Names;
+pub use tracer::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
 
 use crate::error::{Error, ErrorKind, Result};
 use std::path::PathBuf;

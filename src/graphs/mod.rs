@@ -152,8 +152,7 @@ impl Graphs {
 
     /// Says where the graph node was made that `activity` is a run of, if it is one.
     pub fn resolve(&mut self, activity: &mut Activity) {
-        let is_node = activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph;
-        if !is_node {
+        if !is_node(activity) {
             return;
         }
         // What the tracer says of an update is better than what we made of it.
@@ -471,4 +470,9 @@ impl Table {
             },
         }
     }
+}
+
+/// Whether `activity` is a run of a graph's node, and [`Graphs::resolve`] has something to say.
+pub fn is_node(activity: &Activity) -> bool {
+    activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
 }

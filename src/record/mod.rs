@@ -3,12 +3,14 @@
 //! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
+mod activity;
 mod decode;
 mod deps;
 mod encode;
 mod frame;
 mod hash;
 mod ids;
+mod loss;
 mod missing;
 mod rows;
 #[cfg(test)]
@@ -17,6 +19,9 @@ pub(crate) mod testing;
 mod tests;
 mod unified;
 
+pub use activity::{
+    Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
+};
 pub use decode::Reader;
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Writer;
@@ -26,9 +31,7 @@ pub use ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch,
     NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
+pub use loss::Loss;
 pub use missing::Missing;
-pub use rows::{
-    Activity, Allocated, ContextFlags, CopyDetail, CopyKind, Created, Detail, KernelDetail, Launch, Loss,
-    MemoryCall, MemoryKind, Module, Row, SetDetail, Wait, WindowEdge, Work,
-};
+pub use rows::{Allocated, ContextFlags, Launch, MemoryCall, Module, Row, Wait, WindowEdge};
 pub use unified::{Unified, UnifiedKind};

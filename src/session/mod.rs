@@ -56,7 +56,7 @@ struct Session {
     collector: Collector,
     /// The tracer did not answer within [`LONGEST_FLUSH`].
     gave_up: AtomicBool,
-    /// How many API calls there had been when the tracer was last asked for everything.
+    /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
     calls_at_last_flush: AtomicU64,
 }
 
@@ -279,7 +279,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
         edges: Mutex::new(Vec::new()),
         collector: Collector::default(),
         gave_up: AtomicBool::new(false),
-        calls_at_last_flush: AtomicU64::new(0),
+        calls_at_last_flush: AtomicU64::new(u64::MAX),
     }));
     session.pipeline.lock().begin(api);
     let _ = SESSION.set(session);

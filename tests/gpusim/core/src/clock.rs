@@ -17,6 +17,13 @@ pub fn wait_until(time: u64) {
     }
 }
 
+/// Keeps the processor busy until [`now`] has reached `time`.
+pub fn spin_until(time: u64) {
+    while now() < time {
+        std::hint::spin_loop();
+    }
+}
+
 /// ns that copying `bytes` takes: 2 us and 25 GB/s.
 pub fn memcpy_duration(bytes: u64) -> u64 {
     2_000 + bytes / 25

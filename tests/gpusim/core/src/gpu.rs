@@ -92,6 +92,10 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     }
     let span = stream.book(earliest(), order.duration);
     run(stream, order, span, NodeRun::default(), true);
+    let least = settings::get().launch_ns;
+    if least > 0 {
+        clock::spin_until(thread.enter.get() + least);
+    }
     if !order.asynchronous {
         stream.synchronize();
     }

@@ -43,6 +43,11 @@ pub const VARIABLES: &[Variable] = &[
         "",
         "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us.",
     ),
+    var(
+        "GPUSIM_LAUNCH_NS",
+        "0",
+        "How many ns a launch, copy or fill takes on the processor from ENTER on, at least. A driver that is traced takes 4,000; the simulation alone some 1,000.",
+    ),
     var("GPUSIM_SKEW_NS", "0", "Device n's clock is off by n times this many ns (may be negative)."),
     var(
         "GPUSIM_CORR",
@@ -106,6 +111,7 @@ pub struct Settings {
     pub cupti: CuptiVersion,
     pub real_clock: bool,
     pub kernels: Vec<(String, u64)>,
+    pub launch_ns: u64,
     pub skew_ns: i64,
     pub distinct_corr: bool,
     pub corr_start: u32,
@@ -149,6 +155,7 @@ impl Settings {
             },
             real_clock: env.choice("GPUSIM_CLOCK", "virtual", "real")?,
             kernels: parse_durations(&env.text("GPUSIM_KERNELS").unwrap_or_default())?,
+            launch_ns: env.number("GPUSIM_LAUNCH_NS", 0)?,
             skew_ns: env.number("GPUSIM_SKEW_NS", 0)?,
             distinct_corr: env.choice("GPUSIM_CORR", "shared", "distinct")?,
             corr_start: env.number("GPUSIM_CORR_START", 1)?,

@@ -50,6 +50,16 @@ fn threads_have_default_streams_of_their_own() {
 }
 
 #[test]
+fn a_launch_can_take_as_long_as_a_drivers() {
+    let outcome = devices().env("GPUSIM_LAUNCH_NS", "300000").outcome().expect_success();
+    let mut enters: Vec<u64> = outcome.truth.iter().map(|t| t["enter"].as_u64().unwrap()).collect();
+    enters.sort();
+    // The program's threads take turns.
+    assert!(enters.len() > 4);
+    assert!(enters.windows(2).all(|two| two[1] - two[0] >= 300_000), "{enters:?}");
+}
+
+#[test]
 fn a_device_can_have_a_skewed_clock() {
     let outcome = devices().env("GPUSIM_SKEW_NS", "-50000000").outcome().expect_success();
     let before_enter = |t: &serde_json::Value| t["start"].as_u64().unwrap() < t["enter"].as_u64().unwrap();

@@ -1,0 +1,114 @@
+//! What callbacks say beside launches: of waits, events and memory, read from the arguments of the calls, and of
+//! graphs, of which CUPTI tells in events of their own. None of it is on the path of a launch.
+
+use super::callback::{Shared, result_of};
+use super::calls::{AllocationKind, CallKind};
+use super::tracer::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Tracer};
+use cupti_sys::callback::{CallbackData, GraphData};
+use cupti_sys::{CallbackId, Site};
+use std::ffi::c_void;
+
+/// A call that waits, has to do with an event, allocates or frees.
+#[cold]
+pub(super) fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
+    let is_free = call.kind == CallKind::Free;
+    match data.site {
+        Site::ENTER => {
+            // SAFETY: the first argument of calls that free is the address or a handle, of 64 bits; CUPTI passes
+            // the arguments as a struct, or null at worst.
+            let first = unsafe { data.function_params.cast::<u64>().as_ref() };
+            let address = first.copied().filter(|_| is_free).unwrap_or(0);
+            T::beside(BesideEvent::Begins { call, address });
+        }
+        Site::EXIT => {
+            call.return_value = result_of(data);
+            let done = match call.kind {
+                _ if call.return_value != 0 => None,
+                // SAFETY: the call allocates and has worked.
+                CallKind::Allocate(kind) => unsafe { allocated(kind, data.function_params) },
+                CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
+                _ => None,
+            };
+            T::beside(BesideEvent::Ends { call, done: done.unwrap_or(Beside::Nothing) });
+        }
+        _ => {}
+    }
+}
+
+/// Where a call put memory, and how many bytes.
+///
+/// # Safety
+/// `arguments` are those of a call that has allocated memory of this kind, or null.
+unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Beside> {
+    // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
+    // with pointers to the address and to the length of a row, and then the width and the count of them.
+    unsafe {
+        let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
+        let bytes = match kind {
+            AllocationKind::Pitched => {
+                let arguments = &*arguments.cast::<[*const u64; 4]>();
+                arguments[1].as_ref()?.checked_mul(arguments[3].addr() as u64)?
+            }
+            _ => (*arguments.cast::<[u64; 2]>())[1],
+        };
+        Some(Beside::Allocated { address: *at, bytes })
+    }
+}
+
+/// The event and the stream of a call about them.
+fn event_of(kind: CallKind, data: &CallbackData) -> Option<Beside> {
+    // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
+    // arguments as a struct, or null at worst.
+    let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
+    Some(match kind {
+        CallKind::EventRecord => Beside::Event { event: first, stream: second },
+        _ => Beside::Event { event: second, stream: first },
+    })
+}
+
+/// A call that makes or changes graphs. Some arguments are needed that no event tells.
+#[cold]
+pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
+    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of
+    // the size of a pointer; CUPTI passes them as a struct, or null at worst.
+    let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
+    let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
+    match (call.kind, data.site) {
+        (CallKind::GraphUpdate, Site::EXIT) => {
+            let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
+            if let (0, Some(source)) = (result_of(data), second) {
+                T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
+            }
+        }
+        (CallKind::GraphUpdate, _) => {}
+        (_, Site::ENTER) => {
+            let becomes_part = shared.calls.adds_to_graph(call.api);
+            T::graph(GraphEvent::CallBegins { call, into: second.filter(|_| becomes_part) });
+        }
+        _ => T::graph(GraphEvent::CallEnds(call)),
+    }
+}
+
+/// What an event about graphs says, as CUPTI tells it.
+pub(super) fn graph_event<'a>(
+    shared: &Shared,
+    id: &'a CallbackId,
+    data: &GraphData,
+) -> Option<GraphEvent<'a>> {
+    let exec = data.graph_exec.addr() as u64;
+    Some(match *id {
+        CallbackId::GRAPH_NODE_CREATED => {
+            let ids = shared.graph_id(data.graph).zip(shared.node_id(data.node));
+            GraphEvent::NodeCreated { ids, frame: id }
+        }
+        CallbackId::GRAPH_NODE_CLONED => {
+            let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));
+            let ids = shared.graph_id(data.graph).zip(ids);
+            GraphEvent::NodeCloned(ids.map(|(graph, (node, original))| ClonedNode { graph, node, original }))
+        }
+        CallbackId::GRAPH_DESTROY_STARTING => GraphEvent::GraphEnds(shared.graph_id(data.graph)?),
+        CallbackId::GRAPH_EXEC_CREATED => GraphEvent::ExecCreated(exec),
+        CallbackId::GRAPH_EXEC_DESTROY_STARTING => GraphEvent::ExecEnds(exec),
+        _ => return None,
+    })
+}
