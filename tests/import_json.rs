@@ -536,6 +536,31 @@ fn gzip_is_told_by_its_magic_and_read_alike() {
 }
 
 #[test]
+fn events_larger_than_what_is_inflated_at_once_are_read_alike() {
+    let mut text = String::from("[");
+    for size in [0, 100, 33_000, 70_000, 40, 300_000, 1_000_000, 5, 31 << 10] {
+        let fat = "x]".repeat(size / 2);
+        text.push_str(&format!(
+            "{{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"{fat}\", \"ts\": {size}, \"dur\": 1, \"args\": {{}}}},"
+        ));
+    }
+    text.push_str("{}]");
+    let (_, expected) = scanned(text.as_bytes()).unwrap();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fat-{}.json.gz", std::process::id()));
+    let mut out =
+        flate2::write::GzEncoder::new(fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut out, text.as_bytes()).unwrap();
+    out.finish().unwrap();
+    for buffer in [4 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, 8 << 20] {
+        let mut lines = Lines::default();
+        let seen = opened(&path).read(&Options { buffer, ..Options::default() }, &mut lines).unwrap();
+        assert_eq!((seen.events, seen.bytes), (10, text.len() as u64), "{buffer}");
+        assert!(lines.0 == expected, "{buffer} bytes: another result");
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn steps_are_told_by_name_and_category() {
     for (category, name, kind) in [
         ("ProfileStep", "ProfileStep#3[15.2 ms]", CpuKind::Step),

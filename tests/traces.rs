@@ -12,11 +12,11 @@ use std::process::Command;
 
 use gpuflame::aggregate::Aggregate;
 use gpuflame::bubbles::Ops;
-use gpuflame::export::{FoldedOptions, write_folded};
+use gpuflame::export::{FoldedOptions, work_name, write_folded};
 use gpuflame::import::{self, Kind, Linked, Options};
-use gpuflame::join::Join;
+use gpuflame::join::{Join, Launched, Origin, Sink};
 use gpuflame::profile::Profile;
-use gpuflame::record::Row;
+use gpuflame::record::{Activity, CorrelationId, Row, Work};
 use gpuflame::timeline::Timeline;
 use support::command::gpuflame;
 use support::scratch;
@@ -158,18 +158,22 @@ fn all_kernels_of_a_graph_launch_are_under_its_call() {
 #[test]
 fn the_ranks_of_a_job_link_as_counted() {
     let Some(folder) = traces() else { return };
-    let unpacked = std::env::temp_dir().join(format!("gpuflame-dlrm-{}", std::process::id()));
-    std::fs::create_dir_all(&unpacked).unwrap();
-    let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
-    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&unpacked).status();
-    assert!(tar.unwrap().success());
-    for entry in std::fs::read_dir(unpacked.join("dlrm_kineto")).unwrap() {
+    let unpacked = unpacked_ranks(&folder);
+    for entry in unpacked.read_dir().unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let counted = DLRM.iter().find(|counted| name.starts_with(counted.0)).unwrap();
         check(&path, counted);
     }
-    std::fs::remove_dir_all(unpacked).unwrap();
+}
+
+/// The eight traces of a job, unpacked into a folder of this test.
+fn unpacked_ranks(folder: &Path) -> PathBuf {
+    let unpacked = scratch("ranks-of-a-job");
+    let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&unpacked).status();
+    assert!(tar.unwrap().success());
+    unpacked.join("dlrm_kineto")
 }
 
 #[test]
@@ -186,54 +190,179 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// Busy and idle nanoseconds of what HolisticTraceAnalysis looks at: operations with a launch, and of those
-/// what was launched before the last step of the profiler began.
-fn busy_and_idle(path: &Path) -> (u64, u64) {
+/// What HolisticTraceAnalysis looks at: what was launched before the last step of the profiler began, and so has
+/// a launch; of a trace with one step only, everything.
+#[derive(Default)]
+struct LookedAt {
+    timeline: Timeline,
+    aggregate: Aggregate,
+    /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on
+    /// the GPU: in nanoseconds.
+    launches: Vec<[u64; 4]>,
+}
+
+impl Sink for LookedAt {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if let Origin::Launch(launched) = origin {
+            let duration = u64::from(launched.duration);
+            let (start, end) = (activity.start.0, activity.end.0);
+            let delay = start.saturating_sub(launched.time.0 + duration);
+            self.launches.push([u64::from(activity.correlation.0), duration, end - start, delay]);
+        }
+        self.timeline.activity(activity, origin);
+        self.aggregate.activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.timeline.pending(id, launched);
+    }
+}
+
+fn looked_at(path: &Path) -> (Vec<[u64; 4]>, Profile) {
     let mut steps = Ops::with_steps();
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
-    let last = steps.steps.iter().map(|step| step.start as u64).max().unwrap();
-    let (mut join, mut timeline, mut profile) = (Join::default(), Timeline::default(), Profile::default());
+    let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
+    begins.sort_unstable();
+    // Of a single step it takes all.
+    let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
+    let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
     import::rows(import::open(path).unwrap(), &Options::default(), &mut |row: &Row<'_>| {
         match row {
             Row::Launch(launch) if launch.time.0 >= last => return,
             Row::Launch(launch) => drop(kept.insert(launch.correlation)),
-            Row::Activity(activity) if !kept.contains(&activity.correlation) => return,
+            Row::Activity(activity) if last < u64::MAX && !kept.contains(&activity.correlation) => return,
             _ => {}
         }
-        join.push(row, &mut timeline);
-        timeline.row(row);
+        join.push(row, &mut looked_at);
+        looked_at.timeline.row(row);
         profile.push(row);
     })
     .unwrap();
-    join.finish(&mut timeline);
-    timeline.fill(&mut profile);
-    let [time] = profile.times() else { panic!("{}: not one GPU", path.display()) };
-    (time.busy, time.idle)
+    join.finish(&mut looked_at);
+    looked_at.timeline.fill(&mut profile);
+    looked_at.aggregate.fill(&mut profile);
+    (looked_at.launches, profile)
+}
+
+/// A trace, the folder of its golden tables, its rank, and whether its times have digits behind the microsecond:
+/// then the other tool makes whole microseconds of start and end of each of the operations and calls before it
+/// subtracts them, so that each of its figures is wrong by up to 2 us.
+fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
+    let golden = folder.join("golden-hta");
+    let kineto =
+        |trace: &str, name: &str, rank, rounded| (folder.join(trace), golden.join(name), rank, rounded);
+    let mut all = vec![
+        kineto("kineto-2023/control.json.gz", "trace_diff_control", 3, false),
+        kineto("kineto-2023/test.json.gz", "trace_diff_test", 1, false),
+        kineto("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "ns_resolution", 0, true),
+    ];
+    for entry in unpacked_ranks(folder).read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let rank = name.strip_prefix("worker").and_then(|rest| rest.split(['_', '.']).next()).unwrap();
+        all.push((path.clone(), golden.join("dlrm8"), rank.parse().unwrap(), false));
+    }
+    assert_eq!(all.len(), 3 + 8);
+    all
+}
+
+fn rows_of(table: &Path) -> Vec<BTreeMap<String, String>> {
+    let mut table = csv::Reader::from_path(table).unwrap();
+    table.deserialize().map(|row| row.unwrap()).collect()
+}
+
+/// Whole microseconds, in nanoseconds.
+fn nanos(row: &BTreeMap<String, String>, column: &str) -> u64 {
+    (row[column].parse::<f64>().unwrap() * 1000.0) as u64
+}
+
+#[test]
+fn launch_delays_are_those_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
+        let (launches, _) = looked_at(&trace);
+        // Of a graph it shows no launch: many operations have the id of one call.
+        let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
+        launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
+        calls.retain(|_, launches| launches.len() == 1);
+        assert_eq!(calls.len(), table.len(), "{}", trace.display());
+        let mut ours: Vec<_> = calls.values().map(|call| [call[0][1], call[0][2], call[0][3]]).collect();
+        let mut theirs: Vec<_> = table
+            .iter()
+            .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
+            .collect();
+        if !rounded {
+            // Ours are numbered anew, and several threads launch.
+            ours.sort_unstable();
+            theirs.sort_unstable();
+            assert!(ours == theirs, "{}: other launches", trace.display());
+            continue;
+        }
+        // By one thread only: both are in the order of the calls.
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
+            assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
+        }
+    }
+}
+
+#[test]
+fn kernels_are_as_heavy_as_for_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let mut theirs = BTreeMap::new();
+        for row in rows_of(&golden.join("kernel_breakdown_1.csv")) {
+            if row["rank"] == rank.to_string() && row["kernel_type"] != "MEMORY" {
+                let [sum, least, most, mean] =
+                    ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
+                let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
+                theirs.insert(row["name"].clone(), [sum, least, most, count]);
+            }
+        }
+        let (_, profile) = looked_at(&trace);
+        let kernels = profile.works().iter().filter(|one| matches!(one.work, Work::Kernel(_)));
+        let mut found = 0;
+        for one in kernels {
+            let name = work_name(&profile, one.work);
+            let [sum, least, most, count] =
+                *theirs.get(&*name).unwrap_or_else(|| panic!("{}: {name}", trace.display()));
+            let wrong = if rounded { 2000 } else { 0 };
+            let ours = one.weight;
+            assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
+            let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
+            assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
+            // Of durations that are mostly cut to 0 no count is left.
+            assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
+            found += 1;
+        }
+        assert_eq!(found, theirs.len(), "{}", trace.display());
+    }
 }
 
 #[test]
 fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Its tables have whole microseconds. Of a trace with nanoseconds it rounds each of the operations first:
-    // here by 0.75 us on average.
-    for (trace, golden, rounding) in [
-        ("kineto-2023/control.json.gz", "trace_diff_control", 0),
-        ("kineto-2023/test.json.gz", "trace_diff_test", 0),
-        ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "ns_resolution", 4876 * 1000),
-    ] {
-        let table =
-            std::fs::read_to_string(folder.join("golden-hta").join(golden).join("temporal.csv")).unwrap();
-        // Number, rank, idle, computing, not computing, all.
-        let row: Vec<f64> =
-            table.lines().nth(1).unwrap().split(',').map(|field| field.parse().unwrap()).collect();
-        let [idle, busy] = [row[2], row[3] + row[4]].map(|micros| (micros * 1000.0) as u64);
-        let ours = busy_and_idle(&folder.join(trace));
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let table = rows_of(&golden.join("temporal.csv"));
+        let row = table.iter().find(|row| row["rank"] == rank.to_string()).unwrap();
+        let idle = nanos(row, "idle_time(us)");
+        let busy = nanos(row, "compute_time(us)") + nanos(row, "non_compute_time(us)");
+        let (launches, profile) = looked_at(&trace);
+        let [time] = profile.times() else { panic!("{}: not one GPU", trace.display()) };
+        // 0.75 us for each of the operations on average.
+        let wrong = if rounded { launches.len() as u64 * 1000 } else { 0 };
         assert!(
-            ours.0.abs_diff(busy) <= rounding && ours.1.abs_diff(idle) <= rounding,
-            "{golden}: {ours:?} {row:?}"
+            time.busy.abs_diff(busy) <= wrong && time.idle.abs_diff(idle) <= wrong,
+            "{}: {time:?} {row:?}",
+            trace.display()
         );
-        assert!((ours.0 + ours.1).abs_diff(busy + idle) <= 1000, "{golden}: {ours:?} {row:?}");
+        assert!(
+            (time.busy + time.idle).abs_diff(busy + idle) <= 1000,
+            "{}: {time:?} {row:?}",
+            trace.display()
+        );
     }
 }
 

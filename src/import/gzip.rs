@@ -1,18 +1,24 @@
 //! Compressed traces: inflated on one thread, read on another.
+//!
+//! What is inflated stays where it is: the scanner reads it there, and the few bytes of an event that the end of
+//! one parcel cuts go in front of the next.
 
 use std::fmt;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Cursor, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use flate2::read::MultiGzDecoder;
 
+use super::json::buffer::{Buffer, Lack, Source};
 use super::open::{Options, tell};
 use crate::error::Result;
 
 /// What goes from thread to thread at once, and how many of these there are.
 const PARCEL: usize = 256 << 10;
 const PARCELS: usize = 8;
+/// How much of a parcel stays free in front, for what was left of the one before. Most events take less.
+const HEADROOM: usize = 32 << 10;
 /// Compressed bytes that are read at once.
 const INPUT: usize = 128 << 10;
 
@@ -74,48 +80,57 @@ impl Unzip {
         }
     }
 
-    /// Has `read` read what comes out, while a thread of its own puts it in.
+    /// Has `read` read `head` and what comes out, while a thread of its own puts it in.
     pub(super) fn piped<T: Send>(
-        mut self,
+        self,
+        head: Vec<u8>,
         options: &Options,
         read: impl FnOnce(Piped) -> Result<T>,
     ) -> Result<T> {
         let (full, parcels) = sync_channel(PARCELS);
         let (give_back, empty) = sync_channel(PARCELS);
-        (0..PARCELS).for_each(|_| drop(give_back.send(vec![0; PARCEL])));
+        let size = HEADROOM + options.buffer.clamp(1, PARCEL);
+        (0..PARCELS).for_each(|_| drop(give_back.send(Buffer::new(size))));
         thread::scope(|scope| {
-            scope.spawn(move || self.fill(&empty, &full, options));
-            read(Piped { parcels, give_back, parcel: Vec::new(), at: 0, left: 0 })
+            scope.spawn(move || self.fill(head, &empty, &full, options));
+            read(Piped { parcels, give_back, size, parcel: Buffer::new(0) })
         })
     }
 
     /// Until the end, an error, or until nobody reads any more.
     fn fill(
-        &mut self,
-        empty: &Receiver<Vec<u8>>,
-        full: &SyncSender<std::io::Result<(Vec<u8>, usize)>>,
+        self,
+        head: Vec<u8>,
+        empty: &Receiver<Buffer>,
+        full: &SyncSender<std::io::Result<Buffer>>,
         options: &Options,
     ) {
+        let mut input = Cursor::new(head).chain(self);
         let mut told = 0;
         while let Ok(mut parcel) = empty.recv() {
-            let mut filled = 0;
+            parcel.clear(HEADROOM);
             let mut ended = None;
-            while filled < parcel.len() && ended.is_none() {
-                match self.read(&mut parcel[filled..]) {
-                    Ok(0) => ended = Some(Ok((Vec::new(), 0))),
-                    Ok(count) => filled += count,
+            while !parcel.is_full() && ended.is_none() {
+                match parcel.read(&mut input) {
+                    Ok(0) => ended = Some(Ok(())),
+                    Ok(_) => {}
                     Err(error) => ended = Some(Err(error)),
                 }
             }
-            tell(options, self.taken() - told);
-            told = self.taken();
-            if full.send(Ok((parcel, filled))).is_err() {
+            let taken = input.get_ref().1.taken();
+            tell(options, taken - told);
+            told = taken;
+            if full.send(Ok(parcel)).is_err() {
                 return;
             }
-            if let Some(end) = ended {
-                // Nobody may be there to hear it.
-                let _ = full.send(end);
-                return;
+            match ended {
+                None => {}
+                Some(Ok(())) => return,
+                Some(Err(error)) => {
+                    // Nobody may be there to hear it.
+                    let _ = full.send(Err(error));
+                    return;
+                }
             }
         }
     }
@@ -135,31 +150,62 @@ impl Read for Unzip {
 
 /// The reading end.
 pub(super) struct Piped {
-    parcels: Receiver<std::io::Result<(Vec<u8>, usize)>>,
-    give_back: SyncSender<Vec<u8>>,
-    parcel: Vec<u8>,
-    at: usize,
-    left: usize,
+    parcels: Receiver<std::io::Result<Buffer>>,
+    give_back: SyncSender<Buffer>,
+    /// Of a parcel.
+    size: usize,
+    /// What [`Read`] reads from.
+    parcel: Buffer,
+}
+
+impl Piped {
+    /// The next parcel; `None` at the end.
+    fn next(&self) -> std::io::Result<Option<Buffer>> {
+        self.parcels.recv().ok().transpose()
+    }
+
+    /// Has a parcel filled again. Other buffers are dropped.
+    fn give_back(&self, parcel: Buffer) {
+        if parcel.size() == self.size {
+            // At the end nobody takes it.
+            let _ = self.give_back.send(parcel);
+        }
+    }
+}
+
+impl Source for Piped {
+    fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, Lack> {
+        let unread = buffer.unread().len();
+        if unread > HEADROOM {
+            // An event larger than a parcel: such are put together in a buffer that grows.
+            let mut grown = Buffer::new(0);
+            grown.append(buffer.unread())?;
+            self.give_back(std::mem::replace(buffer, grown));
+            while buffer.unread().len() < 2 * unread {
+                let Some(parcel) = self.next()? else { return Ok(true) };
+                buffer.append(parcel.unread())?;
+                self.give_back(parcel);
+            }
+            return Ok(false);
+        }
+        let Some(mut parcel) = self.next()? else { return Ok(true) };
+        assert!(parcel.prepend(buffer.unread()), "the headroom is as large as that");
+        self.give_back(std::mem::replace(buffer, parcel));
+        Ok(false)
+    }
 }
 
 impl Read for Piped {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        while self.left == 0 {
-            let parcel = std::mem::take(&mut self.parcel);
-            if !parcel.is_empty() {
-                // At the end nobody takes it.
-                let _ = self.give_back.send(parcel);
-            }
-            match self.parcels.recv() {
-                Ok(Ok((_, 0))) | Err(_) => return Ok(0),
-                Ok(Ok((parcel, filled))) => (self.parcel, self.at, self.left) = (parcel, 0, filled),
-                Ok(Err(error)) => return Err(error),
-            }
+        while self.parcel.unread().is_empty() {
+            let Some(parcel) = self.next()? else { return Ok(0) };
+            let read = std::mem::replace(&mut self.parcel, parcel);
+            self.give_back(read);
         }
-        let count = bytes.len().min(self.left);
-        bytes[..count].copy_from_slice(&self.parcel[self.at..][..count]);
-        self.at += count;
-        self.left -= count;
+        let unread = self.parcel.unread();
+        let count = bytes.len().min(unread.len());
+        bytes[..count].copy_from_slice(&unread[..count]);
+        self.parcel.consume(count);
         Ok(count)
     }
 }

@@ -226,9 +226,9 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read(&mut BufReader::with_capacity(size, Told { input, options }))
             }
-            Source::Gzip { head, rest } => rest.piped(options, |rest| {
-                read(&mut BufReader::with_capacity(size, Cursor::new(head).chain(rest)))
-            }),
+            Source::Gzip { head, rest } => {
+                rest.piped(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
+            }
         }
     }
 
@@ -241,9 +241,10 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read_kind(kind, Told { input, options }, options, sink)
             }
-            Source::Gzip { head, rest } => {
-                rest.piped(options, |rest| read_kind(kind, Cursor::new(head).chain(rest), options, sink))
-            }
+            Source::Gzip { head, rest } => rest.piped(head, options, |mut rest| match kind {
+                Kind::Chrome => json::read_from(&mut rest, options.reading(), sink),
+                _ => read_kind(kind, rest, options, sink),
+            }),
         }
     }
 }

@@ -4,7 +4,8 @@
 use std::io::Read;
 
 use super::super::Text;
-use super::cursor::{self, PADDING, Shape, Value, blanks};
+use super::buffer::PADDING;
+use super::cursor::{self, Shape, Value, blanks};
 use super::number::{integer, unsigned};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -43,24 +43,29 @@ pub(super) fn event<L: Level>(bytes: &[u8], at: usize, fields: &mut Fields) -> R
         at += 1;
         // There are 64 bytes of padding.
         let start = u64::from_le_bytes(*bytes[at..].first_chunk().expect("padding"));
-        let (field, behind) = match () {
-            _ if start as u32 == word(b"cat\"") as u32 => (Some(&mut fields.category), at + 4),
-            _ if start as u32 == word(b"pid\"") as u32 => (Some(&mut fields.process), at + 4),
-            _ if start as u32 == word(b"tid\"") as u32 => (Some(&mut fields.thread), at + 4),
-            _ if start as u32 == word(b"dur\"") as u32 => (Some(&mut fields.duration), at + 4),
-            _ if start << 40 == word(b"ph\"") << 40 => (Some(&mut fields.phase), at + 3),
-            _ if start << 40 == word(b"ts\"") << 40 => (Some(&mut fields.time), at + 3),
-            _ if start << 24 == word(b"name\"") << 24 => (Some(&mut fields.name), at + 5),
-            _ if start << 24 == word(b"args\"") << 24 => (Some(&mut fields.args), at + 5),
+        let (field, length) = match () {
+            _ if start as u32 == word(b"cat\"") as u32 => (Some(&mut fields.category), 4),
+            _ if start as u32 == word(b"pid\"") as u32 => (Some(&mut fields.process), 4),
+            _ if start as u32 == word(b"tid\"") as u32 => (Some(&mut fields.thread), 4),
+            _ if start as u32 == word(b"dur\"") as u32 => (Some(&mut fields.duration), 4),
+            _ if start << 40 == word(b"ph\"") << 40 => (Some(&mut fields.phase), 3),
+            _ if start << 40 == word(b"ts\"") << 40 => (Some(&mut fields.time), 3),
+            _ if start << 24 == word(b"name\"") << 24 => (Some(&mut fields.name), 5),
+            _ if start << 24 == word(b"args\"") << 24 => (Some(&mut fields.args), 5),
             () => {
                 let key = cursor::string::<L>(bytes, at)?;
                 let field = if key.shape == Shape::Escaped { fields.by_name(key.of(bytes)) } else { None };
-                (field, key.end as usize + 1)
+                (field, key.end as usize + 1 - at)
             }
         };
-        let (value, next) = cursor::value::<L>(bytes, cursor::colon(bytes, behind)?)?;
+        let (value, next) = cursor::value::<L>(bytes, cursor::colon(bytes, at + length)?)?;
         if let Some(field) = field {
             *field = value;
+        }
+        // As nearly everybody writes it.
+        if bytes[next..].starts_with(b", \"") {
+            at = next + 2;
+            continue;
         }
         at = blanks(bytes, next);
         match bytes[at] {

@@ -9,6 +9,7 @@
 //! Seven dialects of GPU events are known (see `dialect`); keys may come in any order. What nobody asked
 //! for is stepped over by its brackets and quotes, 64 bytes at a time (`mask`), and not looked into.
 
+pub(super) mod buffer;
 mod cursor;
 mod dialect;
 pub(crate) mod document;
@@ -26,6 +27,7 @@ use std::io::Read;
 
 use super::model::{Fork, Sink};
 use crate::error::Result;
+use buffer::{Reads, Source};
 use scan::{End, Scan, Trouble};
 
 /// What was seen while reading.
@@ -73,9 +75,14 @@ pub struct Reading {
 /// # Errors
 /// `Format` with the number of the event, the position and what is wrong there; what `input` reports.
 /// The events before it were handed on.
-pub fn read(mut input: impl Read, reading: Reading, sink: &mut impl Sink) -> Result<Seen> {
+pub fn read(input: impl Read, reading: Reading, sink: &mut impl Sink) -> Result<Seen> {
+    read_from(&mut Reads { input, size: reading.buffer }, reading, sink)
+}
+
+/// The same from a source that has its own buffers.
+pub(super) fn read_from(input: &mut impl Source, reading: Reading, sink: &mut impl Sink) -> Result<Seen> {
     let mut scan = Scan::new();
-    let ended = scan.run(&mut input, 0, u64::MAX, reading.buffer, sink);
+    let ended = scan.run(input, 0, u64::MAX, sink);
     finish(scan.seen, ended, reading)
 }
 

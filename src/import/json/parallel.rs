@@ -12,7 +12,7 @@ use std::thread;
 
 use super::super::model::Fork;
 use super::Seen;
-use super::cursor::PADDING;
+use super::buffer::{PADDING, Reads};
 use super::scan::{End, Scan, Trouble, is_event};
 
 /// A stretch smaller than this is not worth a thread.
@@ -58,13 +58,14 @@ pub(super) fn read<S: Fork>(
                 let until = starts.get(at + 1).copied().unwrap_or(u64::MAX);
                 let start = *start;
                 scope.spawn(move || {
-                    let mut input = Counted(From { file, at: start }, told);
-                    scan.run(&mut input, start, until, buffer, sink)
+                    let input = Counted(From { file, at: start }, told);
+                    scan.run(&mut Reads { input, size: buffer }, start, until, sink)
                 })
             })
             .collect();
         let until = starts.first().copied().unwrap_or(u64::MAX);
-        let end = first.run(&mut Counted(From { file, at: 0 }, told), 0, until, buffer, sink);
+        let input = Counted(From { file, at: 0 }, told);
+        let end = first.run(&mut Reads { input, size: buffer }, 0, until, sink);
         let ends: Vec<Ended> = workers
             .into_iter()
             .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -84,7 +85,7 @@ pub(super) fn read<S: Fork>(
     }
     if let Ok(End::Reached(at)) = ended {
         let mut rest = state.resumed();
-        ended = rest.run(&mut From { file, at }, at, u64::MAX, buffer, sink);
+        ended = rest.run(&mut Reads { input: From { file, at }, size: buffer }, at, u64::MAX, sink);
         seen.add(&rest.seen);
     }
     (seen, ended)

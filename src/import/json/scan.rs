@@ -1,21 +1,17 @@
-//! The scanner: from the first byte of the file to the last, event by event, through one buffer.
+//! The scanner: from the first byte of the file to the last, event by event, a buffer at a time.
 //!
 //! What stands around the events (`{"schemaVersion": 1, "traceEvents": [` and what follows it) is read by
 //! the same loop. It can begin in mid-file, where an event does, and end where another thread began.
 
-use std::io::Read;
-
 use super::super::Text;
 use super::super::model::{Event, Property, Sink, Wants};
 use super::Seen;
-use super::cursor::{self, PADDING, Shape, Stop, blanks};
+use super::buffer::{Buffer, LARGEST, Lack, PADDING, Source};
+use super::cursor::{self, Shape, Stop, blanks};
 use super::dialect;
 use super::fields::{self, Fields};
 use super::mask::{self, Job, Level};
 use crate::error::{Error, ErrorKind};
-
-/// No honest event is larger, and the buffer does not grow beyond.
-const LARGEST: usize = 256 << 20;
 
 /// What the next thing in the file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,34 +121,33 @@ impl Scan {
     /// at or behind `until`.
     pub(super) fn run(
         &mut self,
-        input: &mut impl Read,
-        position: u64,
+        input: &mut impl Source,
+        mut position: u64,
         until: u64,
-        buffer: usize,
         sink: &mut impl Sink,
     ) -> Result<End, Trouble> {
         let wants = sink.wants();
-        let mut buffer = Buffer::new(buffer, position);
+        let mut buffer = Buffer::new(0);
         let mut is_last = false;
         loop {
-            is_last = is_last || buffer.fill(input).map_err(Trouble::Io)?;
-            let left = until.saturating_sub(buffer.position);
+            is_last = is_last
+                || input.refill(&mut buffer).map_err(|lack| match lack {
+                    Lack::Io(error) => Trouble::Io(error),
+                    Lack::Room => Trouble::Large { at: position },
+                })?;
+            let left = until.saturating_sub(position);
             let until = usize::try_from(left).unwrap_or(usize::MAX);
             let chunk = Chunk { scan: self, bytes: buffer.padded(), until, wants, sink };
             let (consumed, stop) = mask::run(chunk);
-            let at = buffer.position + consumed as u64;
             buffer.consume(consumed);
+            let begin = position;
+            position += consumed as u64;
             match stop {
-                Outcome::Reached => return Ok(End::Reached(at)),
+                Outcome::Reached => return Ok(End::Reached(position)),
                 Outcome::Odd { at: within, wanted, found } => {
-                    return Err(Trouble::Odd {
-                        at: at - consumed as u64 + within as u64,
-                        wanted,
-                        found: Some(found),
-                    });
+                    return Err(Trouble::Odd { at: begin + within as u64, wanted, found: Some(found) });
                 }
-                Outcome::More(wanted) if is_last => return self.end(at, buffer.rest(), wanted),
-                Outcome::More(_) if buffer.is_full() && !buffer.grow() => return Err(Trouble::Large { at }),
+                Outcome::More(wanted) if is_last => return self.end(position, buffer.unread(), wanted),
                 Outcome::More(_) => {}
             }
         }
@@ -338,69 +333,6 @@ impl Scan {
             sink.event(&Event::Property(Property { key: name, value: &bytes[start..end] }));
         }
         Ok(next)
-    }
-}
-
-/// The one buffer: filled from a reader, emptied from the front.
-struct Buffer {
-    bytes: Vec<u8>,
-    end: usize,
-    /// Where in the file the first byte stands.
-    position: u64,
-}
-
-impl Buffer {
-    fn new(size: usize, position: u64) -> Self {
-        Self { bytes: vec![0; size.max(PADDING) + PADDING], end: 0, position }
-    }
-
-    /// Reads what is there, and at least as much as was left over, so that a large event is not looked at
-    /// again for every few bytes of a pipe. Says whether the input has ended.
-    fn fill(&mut self, input: &mut impl Read) -> std::io::Result<bool> {
-        let room = self.bytes.len() - PADDING;
-        let enough = (self.end * 2).clamp(1, room);
-        let mut is_last = false;
-        while self.end < enough {
-            match input.read(&mut self.bytes[self.end..room]) {
-                Ok(0) => {
-                    is_last = true;
-                    break;
-                }
-                Ok(count) => self.end += count,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.bytes[self.end..self.end + PADDING].fill(0);
-        Ok(is_last)
-    }
-
-    fn padded(&self) -> &[u8] {
-        &self.bytes[..self.end + PADDING]
-    }
-
-    fn rest(&self) -> &[u8] {
-        &self.bytes[..self.end]
-    }
-
-    fn consume(&mut self, count: usize) {
-        self.bytes.copy_within(count..self.end, 0);
-        self.end -= count;
-        self.position += count as u64;
-    }
-
-    fn is_full(&self) -> bool {
-        self.end + PADDING == self.bytes.len()
-    }
-
-    /// Doubles the room, as far as it may.
-    fn grow(&mut self) -> bool {
-        let room = self.bytes.len() - PADDING;
-        if room >= LARGEST {
-            return false;
-        }
-        self.bytes.resize((room * 2).min(LARGEST) + PADDING, 0);
-        true
     }
 }
 
