@@ -16,7 +16,7 @@ use gpuflame::export::{FoldedOptions, work_name, write_folded};
 use gpuflame::import::{self, Kind, Linked, Options};
 use gpuflame::join::{Join, Launched, Origin, Sink};
 use gpuflame::profile::Profile;
-use gpuflame::record::{Activity, CorrelationId, Row, Work};
+use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
 use gpuflame::timeline::Timeline;
 use support::command::gpuflame;
 use support::scratch;
@@ -195,6 +195,10 @@ fn a_launch_hangs_under_the_python_code_that_made_it() {
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
+    /// By a bit mask of kinds of work: when any of them ran.
+    kinds: [Timeline; 8],
+    /// Kernels that communicate.
+    communicate: HashSet<NameId>,
     aggregate: Aggregate,
     /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on
     /// the GPU: in nanoseconds.
@@ -210,6 +214,9 @@ impl Sink for LookedAt {
             self.launches.push([u64::from(activity.correlation.0), duration, end - start, delay]);
         }
         self.timeline.activity(activity, origin);
+        let kind = self.kind(activity);
+        let with = self.kinds.iter_mut().enumerate().filter(|(mask, _)| mask & kind != 0);
+        with.for_each(|(_, timeline)| timeline.activity(activity, origin));
         self.aggregate.activity(activity, origin);
     }
 
@@ -218,7 +225,46 @@ impl Sink for LookedAt {
     }
 }
 
+const COMPUTATION: usize = 1;
+const COMMUNICATION: usize = 2;
+const MEMORY: usize = 4;
+
+impl LookedAt {
+    fn kind(&self, activity: &Activity) -> usize {
+        match activity.work() {
+            Work::Kernel(name) if self.communicate.contains(&name) => COMMUNICATION,
+            Work::Kernel(_) => COMPUTATION,
+            _ => MEMORY,
+        }
+    }
+
+    /// How long any of `kinds` ran.
+    fn any_of(&self, kinds: usize) -> u64 {
+        let mut profile = Profile::default();
+        self.kinds[kinds].fill(&mut profile);
+        profile.times().iter().map(|time| time.busy).sum()
+    }
+
+    /// How long all of `kinds` ran and nothing else did: what there is besides the others, less what there is
+    /// besides the others and some of `kinds`.
+    fn exactly(&self, kinds: usize) -> u64 {
+        let all = COMPUTATION | COMMUNICATION | MEMORY;
+        let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
+        let within = (0..=all).filter(|some| some & !kinds == 0);
+        let signed = within.map(|some| match (kinds & !some).count_ones() % 2 {
+            0 => besides(all & !some),
+            _ => -besides(all & !some),
+        });
+        u64::try_from(signed.sum::<i128>()).expect("no time is negative")
+    }
+}
+
 fn looked_at(path: &Path) -> (Vec<[u64; 4]>, Profile) {
+    let (looked_at, profile) = all_looked_at(path);
+    (looked_at.launches, profile)
+}
+
+fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     let mut steps = Ops::with_steps();
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
@@ -229,6 +275,7 @@ fn looked_at(path: &Path) -> (Vec<[u64; 4]>, Profile) {
     let mut kept = HashSet::new();
     import::rows(import::open(path).unwrap(), &Options::default(), &mut |row: &Row<'_>| {
         match row {
+            Row::Name { id, text } if text.starts_with("nccl") => drop(looked_at.communicate.insert(*id)),
             Row::Launch(launch) if launch.time.0 >= last => return,
             Row::Launch(launch) => drop(kept.insert(launch.correlation)),
             Row::Activity(activity) if last < u64::MAX && !kept.contains(&activity.correlation) => return,
@@ -242,7 +289,7 @@ fn looked_at(path: &Path) -> (Vec<[u64; 4]>, Profile) {
     join.finish(&mut looked_at);
     looked_at.timeline.fill(&mut profile);
     looked_at.aggregate.fill(&mut profile);
-    (looked_at.launches, profile)
+    (looked_at, profile)
 }
 
 /// A trace, the folder of its golden tables, its rank, and whether its times have digits behind the microsecond:
@@ -309,23 +356,30 @@ fn launch_delays_are_those_of_holistic_trace_analysis() {
 }
 
 #[test]
-fn kernels_are_as_heavy_as_for_holistic_trace_analysis() {
+fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let mut theirs = BTreeMap::new();
         for row in rows_of(&golden.join("kernel_breakdown_1.csv")) {
-            if row["rank"] == rank.to_string() && row["kernel_type"] != "MEMORY" {
+            if row["rank"] == rank.to_string() {
                 let [sum, least, most, mean] =
                     ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
                 let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
-                theirs.insert(row["name"].clone(), [sum, least, most, count]);
+                // `Memcpy HtoD (Pinned -> Device)`: ours are not told apart by the kind of the host's memory.
+                let is_memory = row["kernel_type"] == "MEMORY";
+                let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
+                let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
+                *all = [all[0] + sum, all[1].min(least), all[2].max(most), all[3] + count];
             }
         }
         let (_, profile) = looked_at(&trace);
-        let kernels = profile.works().iter().filter(|one| matches!(one.work, Work::Kernel(_)));
         let mut found = 0;
-        for one in kernels {
-            let name = work_name(&profile, one.work);
+        for one in profile.works() {
+            let name = match one.work {
+                Work::Copy(kind) => format!("Memcpy {}", kind.label()).into(),
+                Work::Set => "Memset".into(),
+                work => work_name(&profile, work),
+            };
             let [sum, least, most, count] =
                 *theirs.get(&*name).unwrap_or_else(|| panic!("{}: {name}", trace.display()));
             let wrong = if rounded { 2000 } else { 0 };
@@ -363,6 +417,47 @@ fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
             "{}: {time:?} {row:?}",
             trace.display()
         );
+    }
+}
+
+#[test]
+fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    // Nanoseconds of each mix of kinds over all ranks of a job, and the operations of which they are made.
+    let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let (found, _) = all_looked_at(&trace);
+        let of_rank = |name: &str| {
+            let table = rows_of(&golden.join(name));
+            table.into_iter().find(|row| row["rank"] == rank.to_string()).unwrap()
+        };
+        let wrong = if rounded { found.launches.len() as u64 * 1000 } else { 0 };
+        let compute = nanos(&of_rank("temporal.csv"), "compute_time(us)");
+        assert!(found.any_of(COMPUTATION).abs_diff(compute) <= wrong, "{}", trace.display());
+        if let Ok(percent) = of_rank("overlap.csv")["comp_comm_overlap_pctg"].parse::<f64>() {
+            let both = found.exactly(COMPUTATION | COMMUNICATION)
+                + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
+            let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
+            // It shows two digits.
+            assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
+        }
+        let (sums, operations) = jobs.entry(golden).or_default();
+        (1..8).for_each(|kinds| sums[kinds] += found.exactly(kinds));
+        *operations += if rounded { found.launches.len() } else { 0 };
+    }
+    for (golden, (sums, operations)) in jobs {
+        let mut theirs = [0; 8];
+        for row in rows_of(&golden.join("kernel_breakdown_0.csv")) {
+            let bit = |word: &str| match word {
+                "COMPUTATION" => COMPUTATION,
+                "COMMUNICATION" => COMMUNICATION,
+                "MEMORY" => MEMORY,
+                other => panic!("{other}"),
+            };
+            theirs[row["kernel_type"].split(" overlapping ").map(bit).sum::<usize>()] = nanos(&row, "sum");
+        }
+        let is_near = |(ours, theirs): (&u64, &u64)| ours.abs_diff(*theirs) <= operations as u64 * 1000;
+        assert!(sums.iter().zip(&theirs).all(is_near), "{}: {sums:?} {theirs:?}", golden.display());
     }
 }
 
