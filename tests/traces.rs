@@ -376,7 +376,7 @@ fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
         let mut found = 0;
         for one in profile.works() {
             let name = match one.work {
-                Work::Copy(kind) => format!("Memcpy {}", kind.label()).into(),
+                Work::Copy(kind) => format!("Memcpy {}", kind.label()),
                 Work::Set => "Memset".into(),
                 work => work_name(&profile, work),
             };

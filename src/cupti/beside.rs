@@ -1,8 +1,8 @@
 //! What callbacks say beside launches: of waits, events and memory, read from the arguments of the calls, and of
 //! graphs, of which CUPTI tells in events of their own. None of it is on the path of a launch.
 
-use super::callback::{Shared, result_of};
 use super::calls::{AllocationKind, CallKind};
+use super::shared::{Shared, result_of};
 use super::tracer::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Tracer};
 use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};

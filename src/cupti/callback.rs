@@ -6,109 +6,14 @@
 
 use super::activity;
 use super::beside::{beside, graph_call, graph_event};
-use super::buffer::{Lent, Returned};
-use super::calls::CallTable;
-use super::family::Functions;
+use super::buffer::Returned;
+use super::shared::{LENT, Shared, current, result_of};
 use super::tracer::{Call, Layer, Tracer};
-use crate::record::{CorrelationId, GraphId, GraphNodeId};
+use crate::record::CorrelationId;
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-/// What callbacks reach. Made before the subscription and never freed, since a callback may be under
-/// way at any time.
-pub(super) struct Shared {
-    pub(super) calls: CallTable,
-    pub(super) functions: Functions,
-    /// The subscription; null until there is one.
-    pub(super) subscriber: AtomicPtr<c_void>,
-    /// An API call or a context was seen. A flush before that can hang.
-    pub(super) seen_work: AtomicBool,
-    /// No CUPTI call may be made any more.
-    pub(super) retired: AtomicBool,
-    panicked: AtomicBool,
-}
-
-/// The buffers that CUPTI has. Outlives a subscription, as they may come back after it.
-pub(super) static LENT: Lent = Lent::new();
-
-/// The one subscription, for the buffer callbacks: CUPTI hands them no pointer of ours.
-static CURRENT: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
-
-impl Shared {
-    pub(super) fn new(functions: Functions) -> Self {
-        Self {
-            calls: CallTable::new(),
-            functions,
-            subscriber: AtomicPtr::new(ptr::null_mut()),
-            seen_work: AtomicBool::new(false),
-            retired: AtomicBool::new(false),
-            panicked: AtomicBool::new(false),
-        }
-    }
-
-    /// Makes these what the buffer callbacks use.
-    pub(super) fn make_current(&'static self) {
-        CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
-    }
-
-    /// From now on no CUPTI call is made, and callbacks do nothing.
-    pub(super) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
-        self.calls.clear();
-    }
-
-    /// The library's way from record to record; once retired, a way that ends at once.
-    pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
-        move |buffer, valid, record| {
-            if self.retired.load(Ordering::Acquire) {
-                return Status::DISABLED;
-            }
-            // SAFETY: only `activity` calls this, on buffers that this library filled.
-            unsafe { self.functions.next_record(buffer, valid, record) }
-        }
-    }
-
-    pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<GraphId> {
-        if graph.is_null() { None } else { self.functions.graph_id(graph).map(GraphId) }
-    }
-
-    pub(super) fn node_id(&self, node: *mut c_void) -> Option<GraphNodeId> {
-        if node.is_null() { None } else { self.functions.graph_node_id(node).map(GraphNodeId) }
-    }
-
-    fn note_work(&self) {
-        // Loaded first: a store in every callback would make all threads fight for one cache line.
-        if !self.seen_work.load(Ordering::Relaxed) {
-            self.seen_work.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Runs what belongs to the tracer. The catch is a table entry: nothing on the way through.
-    #[inline(always)]
-    fn guard<T: Tracer>(&self, body: impl FnOnce()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
-            // Its destructor might panic in turn.
-            std::mem::forget(panic);
-            self.panicked::<T>();
-        }
-    }
-
-    #[cold]
-    fn panicked<T: Tracer>(&self) {
-        if !self.panicked.swap(true, Ordering::AcqRel) {
-            self.calls.clear();
-            let _ = catch_unwind(T::panicked).map_err(std::mem::forget);
-        }
-    }
-
-    fn is_off(&self) -> bool {
-        self.panicked.load(Ordering::Acquire) || self.retired.load(Ordering::Acquire)
-    }
-}
 
 /// The one callback of a subscription.
 ///
@@ -173,11 +78,6 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
     }
 }
 
-/// What the call returned; 0 before.
-pub(super) fn result_of(data: &CallbackData) -> u32 {
-    // SAFETY: null, or after the call its 32-bit result.
-    unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
-}
 /// `id` lies in the caller's frame.
 fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceData>) {
     if shared.is_off() {
@@ -219,8 +119,8 @@ pub(super) unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     size: *mut usize,
     max_records: *mut usize,
 ) {
-    // SAFETY: registered only after `make_current` with a `Shared` that is never freed.
-    let shared = unsafe { &*CURRENT.load(Ordering::Acquire) };
+    // SAFETY: registered only after `make_current`.
+    let shared = unsafe { current() };
     let mut lent = None;
     shared.guard::<T>(|| {
         let own = if shared.is_off() { None } else { T::request_buffer() };
@@ -246,8 +146,8 @@ pub(super) unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _size: usize,
     valid: usize,
 ) {
-    // SAFETY: registered only after `make_current` with a `Shared` that is never freed.
-    let shared = unsafe { &*CURRENT.load(Ordering::Acquire) };
+    // SAFETY: registered only after `make_current`.
+    let shared = unsafe { current() };
     shared.guard::<T>(|| match LENT.take_back(buffer, valid) {
         Returned::Filled(filled) if !shared.is_off() => T::buffer_completed(filled),
         Returned::Spare(filled) if !shared.is_off() => {

@@ -29,6 +29,7 @@ mod names;
 #[cfg(test)]
 #[path = "real_test.rs"]
 mod real;
+mod shared;
 mod tracer;
 pub mod version;
 
