@@ -11,7 +11,7 @@ use std::thread;
 use flate2::read::MultiGzDecoder;
 
 use super::json::buffer::{Buffer, Lack, Source};
-use super::open::{Options, tell};
+use super::options::Options;
 use crate::error::Result;
 
 /// What goes from thread to thread at once, and how many of these there are.
@@ -118,7 +118,7 @@ impl Unzip {
                 }
             }
             let taken = input.get_ref().1.taken();
-            tell(options, taken - told);
+            options.tell(taken - told);
             told = taken;
             if full.send(Ok(parcel)).is_err() {
                 return;

@@ -17,6 +17,7 @@ mod model;
 mod names;
 mod nsys;
 mod open;
+mod options;
 mod rocprof;
 mod rows;
 mod sbt;
@@ -29,7 +30,8 @@ pub use model::{
     ThreadName, Wants,
 };
 pub use names::Names;
-pub use open::{Kind, Opened, Options, open};
+pub use open::{Kind, Opened, open};
+pub use options::Options;
 pub use rows::{Collect, Linked, rows};
 pub use text::Text;
 

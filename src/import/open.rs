@@ -4,11 +4,10 @@ use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::gzip::{self, Unzip};
 use super::json::{self, Seen};
+use super::options::Options;
 use super::{Fork, Sink, cupti_text, folded, kind, nsys, rocprof, sbt};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -54,31 +53,6 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.words())
-    }
-}
-
-/// How to read.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The size of the buffer in bytes; it grows where a single event is larger. Default: 1 MiB.
-    pub buffer: usize,
-    /// How many threads may read a plain JSON file. The result does not depend on it. Default: 2.
-    pub threads: usize,
-    /// Whether a file that ends in mid-event counts as one that ends before it. Default: false, an error.
-    pub accept_cut: bool,
-    /// Where to count the bytes read, of [`Opened::size`]. Default: nowhere.
-    pub progress: Option<Arc<AtomicU64>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { buffer: 1 << 20, threads: 2, accept_cut: false, progress: None }
-    }
-}
-
-impl Options {
-    fn reading(&self) -> json::Reading {
-        json::Reading { buffer: self.buffer, accept_cut: self.accept_cut }
     }
 }
 
@@ -205,7 +179,7 @@ impl Opened {
     pub fn read_parallel(self, options: &Options, sink: &mut impl Fork) -> Result<Seen> {
         match &self.source {
             Source::File(file) if self.kind == Kind::Chrome && options.threads > 1 => {
-                let told = |count| tell(options, count);
+                let told = |count| options.tell(count);
                 json::read_parallel(file, options.threads, options.reading(), sink, told)
                     .map_err(|error| error.within(self.path.display()))
             }
@@ -269,12 +243,6 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     }
 }
 
-pub(super) fn tell(options: &Options, count: u64) {
-    if let Some(progress) = &options.progress {
-        progress.fetch_add(count, Ordering::Relaxed);
-    }
-}
-
 /// Counts what is read.
 struct Told<'a, R> {
     input: R,
@@ -284,7 +252,7 @@ struct Told<'a, R> {
 impl<R: Read> Read for Told<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.input.read(bytes)?;
-        tell(self.options, count as u64);
+        self.options.tell(count as u64);
         Ok(count)
     }
 }
