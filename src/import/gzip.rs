@@ -16,7 +16,10 @@ use crate::error::Result;
 
 /// What goes from thread to thread at once, and how many of these there are.
 const PARCEL: usize = 256 << 10;
-const PARCELS: usize = 8;
+const PARCELS: usize = 16;
+/// So many are given back at once. The reading thread is the slower one: the other waits for every parcel that
+/// comes back, and to wake it takes longer than to give eight.
+const AT_ONCE: usize = PARCELS / 2;
 /// How much of a parcel stays free in front, for what was left of the one before. Most events take less.
 const HEADROOM: usize = 32 << 10;
 /// Compressed bytes that are read at once.
@@ -93,7 +96,7 @@ impl Unzip {
         (0..PARCELS).for_each(|_| drop(give_back.send(Buffer::new(size))));
         thread::scope(|scope| {
             scope.spawn(move || self.fill(head, &empty, &full, options));
-            read(Piped { parcels, give_back, size, parcel: Buffer::new(0) })
+            read(Piped { parcels, give_back, read: Vec::new(), size, parcel: Buffer::new(0) })
         })
     }
 
@@ -152,6 +155,8 @@ impl Read for Unzip {
 pub(super) struct Piped {
     parcels: Receiver<std::io::Result<Buffer>>,
     give_back: SyncSender<Buffer>,
+    /// Parcels that were read and not given back yet.
+    read: Vec<Buffer>,
     /// Of a parcel.
     size: usize,
     /// What [`Read`] reads from.
@@ -165,10 +170,13 @@ impl Piped {
     }
 
     /// Has a parcel filled again. Other buffers are dropped.
-    fn give_back(&self, parcel: Buffer) {
+    fn give_back(&mut self, parcel: Buffer) {
         if parcel.size() == self.size {
-            // At the end nobody takes it.
-            let _ = self.give_back.send(parcel);
+            self.read.push(parcel);
+        }
+        if self.read.len() == AT_ONCE {
+            // At the end nobody takes them.
+            self.read.drain(..).for_each(|parcel| drop(self.give_back.send(parcel)));
         }
     }
 }
