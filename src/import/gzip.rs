@@ -16,9 +16,9 @@ use crate::error::Result;
 
 /// What goes from thread to thread at once, and how many of these there are.
 const PARCEL: usize = 256 << 10;
-const PARCELS: usize = 16;
+const PARCELS: usize = 32;
 /// So many are given back at once. The reading thread is the slower one: the other waits for every parcel that
-/// comes back, and to wake it takes longer than to give eight.
+/// comes back, and to wake it takes longer than to give sixteen.
 const AT_ONCE: usize = PARCELS / 2;
 /// How much of a parcel stays free in front, for what was left of the one before. Most events take less.
 const HEADROOM: usize = 32 << 10;

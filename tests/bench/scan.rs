@@ -16,7 +16,7 @@ use std::time::Instant;
 use gpuflame::bubbles::{Extract, Ops, Stats, StatsOptions};
 use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 15;
 
 /// A name, and what reads the trace and gives a number that depends on all of it.
 type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
