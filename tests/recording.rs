@@ -138,6 +138,41 @@ fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
 }
 
 #[test]
+fn launches_stand_where_the_simulation_made_them() {
+    // 0.3 s, in which the collector tells callbacks the time again and again.
+    let load = ["--threads", "2", "--launches", "150000"];
+    let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
+    let done = record("tests/programs/load.c", &load, &variables);
+    let mut threads: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for line in done.file("detail.json").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let number = |field: &str| row[field].as_u64().unwrap();
+        threads.entry(number("tid")).or_default().push((number("enter"), number("corr")));
+    }
+    let launches: BTreeMap<u64, [u64; 2]> = activities(&done)
+        .into_iter()
+        .map(|row| {
+            let number = |field: &str| row[field].parse::<u64>().unwrap();
+            let begun = number("launch_ns");
+            (number("correlation"), [begun, begun + number("launch_duration_ns")])
+        })
+        .collect();
+    // What a kernel that corrects its clock may make of it between two visits of the collector.
+    const OFF: u64 = 50_000;
+    let mut compared = 0;
+    for calls in threads.values_mut() {
+        calls.sort_unstable();
+        for (call, next) in calls.iter().zip(&calls[1..]) {
+            let [begun, ended] = launches[&call.1];
+            assert!(call.0 <= begun + OFF, "{begun} is before its call began, {}", call.0);
+            assert!(ended <= next.0 + OFF, "{ended} is after the next call began, {}", next.0);
+            compared += 1;
+        }
+    }
+    assert!(compared > 150_000, "{compared}");
+}
+
+#[test]
 fn the_table_says_why_a_row_has_no_partner_or_no_time() {
     let faults = "zero_ts:every=11,unmatched_corr:every=20,enable:2=35";
     let done = record("tests/programs/odd.c", &["plain"], &[("GPUSIM_FAULTS", faults)]);

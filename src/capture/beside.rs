@@ -15,7 +15,8 @@ use crate::record::{
     Nanos, Row, Wait,
 };
 
-use super::callback::{NESTED, capture, is_inside_launch, now, stack_depth};
+use super::callback::{NESTED, capture, is_inside_launch, stack_depth};
+use super::clock::now;
 use super::log::{Log, Reader, Writer};
 use super::thread::{Entered, Own, Thread, drain_contexts};
 

@@ -19,6 +19,7 @@ use crate::unwind::{Captured, Skip, Verifier};
 
 use super::beside;
 use super::buffers;
+use super::clock::now;
 use super::events::{self, Event};
 use super::graphs;
 use super::intern::Interned;
@@ -336,15 +337,6 @@ fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
 /// Whether the call returns only when its work is done, so that the stack is taken before.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
-}
-
-/// `CLOCK_REALTIME`, the clock that activities are timed on; through the vdso, 23 ns.
-#[inline]
-pub fn now() -> Nanos {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a place to write a timespec to.
-    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut time) };
-    Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// About where the stack pointer is; smaller = deeper.

@@ -8,6 +8,7 @@
 mod beside;
 mod buffers;
 mod callback;
+mod clock;
 mod cost;
 pub mod events;
 mod graphs;
@@ -20,7 +21,8 @@ mod thread;
 
 pub use beside::{drain_beside, note_waits};
 pub use buffers::{filled, many_filled, next_filled, recycle};
-pub use callback::{Capture, now, record_stack, verify_every};
+pub use callback::{Capture, record_stack, verify_every};
+pub use clock::{now, renew_clock};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
 pub use log::refill;

@@ -241,7 +241,8 @@ fn set_up(way: Way) -> Result<&'static Session> {
     let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
     let pipeline = Pipeline::new(&settings, &outputs);
     process::stay_loaded();
-    crate::capture::refill();
+    capture::refill();
+    capture::renew_clock();
     unwind::prepare();
     capture::verify_every(settings.verify);
     let wants = |format| settings.formats.contains(&format);

@@ -126,8 +126,9 @@ impl Pipeline {
 
     /// Reads a buffer, or up to a chunk of launches from each thread.
     fn step(&mut self, api: &Api) -> bool {
-        // Under load this is where the collector spends its time, so chunks are made here.
+        // Under load this is where the collector spends its time, so chunks are made here, and the time is told.
         capture::refill();
+        capture::renew_clock();
         let tally = self.rows.join.tally();
         let activities_first = tally.launches.open() > MANY_OPEN
             && tally.activities.open() < MANY_ORPHANS

@@ -27,6 +27,7 @@ pub(crate) fn drain() {
         capture::recycle(filled);
     }
     capture::refill();
+    capture::renew_clock();
 }
 
 /// The stack of the last launch: the API call, then the frames, leaf first.
