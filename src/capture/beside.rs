@@ -6,7 +6,6 @@
 //! allocation a free belongs to. So a free is written when it begins, everything else when it is over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::control::window::{self, State};
 use crate::cupti::{AllocationKind, Beside, BesideEvent, Call, CallKind};
@@ -17,7 +16,7 @@ use crate::record::{
 
 use super::callback::{NESTED, capture, is_inside_launch, stack_depth};
 use super::clock::now;
-use super::log::{Log, Reader, Writer};
+use super::common_log::CommonLog;
 use super::thread::{Entered, Own, Thread, drain_contexts};
 
 /// What the slot of such a call says where it is the outermost one.
@@ -46,22 +45,9 @@ mod kind {
     pub(super) const EVENT_WAIT: u64 = 5;
 }
 
-static LOG: Log = Log::new();
-static WRITER: Mutex<End<Writer>> = Mutex::new(End(Writer::new()));
-static READER: Mutex<End<Reader>> = Mutex::new(End(Reader::new()));
+static LOG: CommonLog = CommonLog::new();
 /// Whether waiting copies are wanted as well.
 static WAITS: AtomicBool = AtomicBool::new(false);
-
-/// An end of the log.
-struct End<T>(T);
-
-// SAFETY: the ends point to chunks that only the log knows; whoever holds the lock is the one writer, or
-// the one reader.
-unsafe impl<T> Send for End<T> {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Has copies and fills that wait for their end noted as waits, from now on.
 pub fn note_waits() {
@@ -160,30 +146,23 @@ fn context_of(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
 
 fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
     let head = [kind, u64::from(correlation.0) | u64::from(context.0) << 32];
-    if !lock(&WRITER).0.push(&LOG, [&head, &rest]) {
+    if !LOG.push([&head, &rest]) {
         thread.tally.lose(Loss::HostCallsDropped);
     }
 }
 
 /// Hands over all such calls so far, and before them the contexts that they refer to. For the collector.
 pub fn drain_beside(mut each: impl FnMut(&Row<'_>)) {
-    let mut reader = lock(&READER);
-    let End(reader) = &mut *reader;
-    let mark = reader.mark(&LOG);
-    if reader.is_at(mark) {
-        return;
-    }
+    let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);
-    reader.drain(&LOG, mark, |words| {
-        for record in words.chunks_exact(5) {
-            if let Some(row) = row(record) {
-                each(&row);
-            }
+    unread.drain(|record| {
+        if let Some(row) = row(record) {
+            each(&row);
         }
     });
 }
 
-fn row(record: &[u64]) -> Option<Row<'static>> {
+fn row(record: &[u64; 5]) -> Option<Row<'static>> {
     let correlation = CorrelationId(record[1] as u32);
     let context = ContextId((record[1] >> 32) as u32);
     let time = Nanos(record[2]);

@@ -9,6 +9,7 @@ mod beside;
 mod buffers;
 mod callback;
 mod clock;
+mod common_log;
 mod cost;
 pub mod events;
 mod graphs;
