@@ -23,7 +23,9 @@ use super::clock::now;
 use super::events::{self, Event};
 use super::graphs;
 use super::intern::Interned;
-use super::thread::{Entered, Own, Tally, Thread, add, as_words, context_words, launch_words};
+use super::records::{as_words, context_words, launch_words};
+use super::tally::Tally;
+use super::thread::{Entered, Own, Thread};
 
 /// The tracer that records.
 #[derive(Debug)]
@@ -106,9 +108,9 @@ impl Verifying {
         if self.left == 0 {
             self.left = self.every;
             let verdict = self.verifier.verify(captured, ours as u64);
-            add(&tally.verified.stacks, 1);
-            add(&tally.verified.unlike_plain, u64::from(!verdict.plain_agrees));
-            add(&tally.verified.unlike_libgcc, u64::from(!verdict.libgcc_agrees));
+            tally.verified.stacks.add(1);
+            tally.verified.unlike_plain.add(u64::from(!verdict.plain_agrees));
+            tally.verified.unlike_libgcc.add(u64::from(!verdict.libgcc_agrees));
         }
     }
 }
@@ -250,7 +252,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
             push(own, thread, &alias);
         }
     }
-    add(&thread.tally.calls, 1);
+    thread.tally.calls.add(1);
     if let Some(spent) = own.pending.spent {
         let is_graph = call.kind == CallKind::GraphLaunch;
         let times = if is_graph { &thread.tally.graph_times } else { &thread.tally.times };

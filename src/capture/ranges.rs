@@ -253,7 +253,9 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     ranges.notice_ends(thread);
     let around = ranges.count(domain);
     let opened = ranges.named(domain, name).and_then(|id| {
-        thread.tally.lose_if(id == RangeId::OTHER, Loss::RangesDropped);
+        if id == RangeId::OTHER {
+            thread.tally.lose(Loss::RangesDropped);
+        }
         ranges.open(domain, id, 0)
     });
     if opened.is_none() {
