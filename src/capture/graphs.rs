@@ -11,23 +11,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::control::window::{self, State};
-use crate::cupti::{ApiCall, Call, CallKind, ClonedNode, GraphEvent};
+use crate::cupti::{Call, CallKind, ClonedNode, GraphEvent};
 use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
-use super::callback::{GRAPH_CALL, capture, stack_depth};
+use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
 use super::common_log::CommonLog;
+use super::stack::capture;
 use super::thread::{Entered, Own, Thread, drain_contexts};
-
-/// The outermost call under way on a thread that makes nodes or copies a graph.
-pub(super) struct GraphCall {
-    api: ApiCall,
-    /// Nodes that are announced as made are copies, which are announced once more as such.
-    copies: bool,
-    /// What the nodes that it makes go with.
-    into: Option<GraphId>,
-    /// Where the stack stood, as in a pending launch.
-    depth: usize,
-}
 
 /// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
 mod kind {
@@ -104,7 +94,7 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     }
     let (api, into) = match around {
         Some(call) => (Some(call.api), call.into),
-        None => (super::callback::capture_launch(own, thread), None),
+        None => (own.pending.becomes_node(&thread.tally), None),
     };
     let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));

@@ -8,6 +8,7 @@
 mod beside;
 mod buffers;
 mod callback;
+mod calls;
 mod clock;
 mod common_log;
 mod cost;
@@ -20,12 +21,14 @@ mod nvtx;
 pub mod process;
 mod ranges;
 mod records;
+mod stack;
 mod tally;
 mod thread;
+mod verifying;
 
 pub use beside::{drain_beside, note_waits};
 pub use buffers::{filled, many_filled, next_filled, recycle};
-pub use callback::{Capture, record_stack, verify_every};
+pub use callback::{Capture, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;
 pub use graphs::drain_graphs;
@@ -34,3 +37,4 @@ pub use nvtx::NvtxTable;
 pub use ranges::{RangeDomain, RangeName, end_range, ignore_domains, pop_range, push_range, start_range};
 pub use tally::Verified;
 pub use thread::{cost, drain, graph_cost, losses, verified};
+pub use verifying::verify_every;

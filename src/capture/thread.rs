@@ -13,16 +13,15 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, c
 use crate::record::{GraphId, Loss, Row, ThreadId};
 use crate::unwind::{Unwinder, memory, tls};
 
-use super::beside::BesideCall;
 use super::buffers;
-use super::callback::{Pending, Verifying};
+use super::calls::{BesideCall, GraphCall, Pending};
 use super::cost::{self, Cost};
-use super::graphs::GraphCall;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::ranges::{self, Ended, Ranges};
 use super::records::{read_contexts, read_launches};
 use super::tally::{Tally, Verified};
+use super::verifying::Verifying;
 
 /// One application thread's state. The fields say who may touch them.
 pub(super) struct Thread {
