@@ -26,7 +26,7 @@ pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) 
     if let Some(verifying) = &mut own.verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }
-    let ranges = own.ranges.hash(thread);
+    let ranges = own.ranges.hash(&thread.ended);
     let key = match own.interner.find(ranges, leaf, captured.frames, captured.kept) {
         Interned::Known(id) => return id,
         Interned::New(key) => key,

@@ -18,7 +18,8 @@ use super::calls::{BesideCall, GraphCall, Pending};
 use super::cost::{self, Cost};
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
-use super::ranges::{self, Ended, Ranges};
+use super::open_ranges::{Ended, Ranges};
+use super::range_names;
 use super::records::{read_contexts, read_launches};
 use super::tally::{Tally, Verified};
 use super::verifying::Verifying;
@@ -290,7 +291,7 @@ pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
-        ranges::drain_names(&mut each);
+        range_names::drain_names(&mut each);
         let some =
             readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
                 | readers.launches.drain(&thread.launches, launches, |words| read_launches(words, &mut each));
@@ -309,7 +310,7 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
         let readers = unsafe { &mut *thread.readers.get() };
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
-        ranges::drain_names(&mut each);
+        range_names::drain_names(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
     }
 }
