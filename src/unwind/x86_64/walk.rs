@@ -6,7 +6,7 @@
 use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
-use super::rule::{Kind, Rule};
+use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
 use crate::unwind::bounds::Stacks;
@@ -14,12 +14,6 @@ use crate::unwind::counts::{self, Counts};
 use crate::unwind::loader::{self, Object};
 use crate::unwind::memory::{word, word_if_mapped};
 use crate::unwind::{MAX_FRAMES, find, notes};
-
-/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
-/// `uc_mcontext` at 40, then the registers in the order of `<sys/ucontext.h>`.
-pub(super) const UCONTEXT_RBP: u64 = 120;
-pub(super) const UCONTEXT_RSP: u64 = 160;
-pub(super) const UCONTEXT_RIP: u64 = 168;
 
 /// A frame as the walk meets it: all that decides what comes after it.
 #[derive(Clone, Copy, Debug)]
