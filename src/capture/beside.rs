@@ -6,31 +6,18 @@
 //! allocation a free belongs to. So a free is written when it begins, everything else when it is over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::control::window::{self, State};
 use crate::cupti::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 use crate::record::{
-    Allocated, ContextId, CorrelationId, EventCall, EventUse, Frame, LabelId, Loss, MemoryCall, MemoryKind,
-    Nanos, Row, Wait,
+    Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
 };
 
-use super::callback::{NESTED, capture, is_inside_launch, stack_depth};
+use super::calls::{BESIDE, BesideCall, NESTED, stack_depth};
 use super::clock::now;
-use super::log::{Log, Reader, Writer};
+use super::common_log::CommonLog;
+use super::stack::capture_call;
 use super::thread::{Entered, Own, Thread, drain_contexts};
-
-/// What the slot of such a call says where it is the outermost one.
-const BESIDE: u64 = 4;
-
-/// The call of this sort that a thread is in.
-pub(super) struct BesideCall {
-    time: Nanos,
-    /// The id that its records will carry: that of the driver's call in it, if that has one of its own.
-    correlation: CorrelationId,
-    /// Where the stack stood, as in a pending launch.
-    depth: usize,
-}
 
 /// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two of its own.
 mod kind {
@@ -46,22 +33,9 @@ mod kind {
     pub(super) const EVENT_WAIT: u64 = 5;
 }
 
-static LOG: Log = Log::new();
-static WRITER: Mutex<End<Writer>> = Mutex::new(End(Writer::new()));
-static READER: Mutex<End<Reader>> = Mutex::new(End(Reader::new()));
+static LOG: CommonLog = CommonLog::new();
 /// Whether waiting copies are wanted as well.
 static WAITS: AtomicBool = AtomicBool::new(false);
-
-/// An end of the log.
-struct End<T>(T);
-
-// SAFETY: the ends point to chunks that only the log knows; whoever holds the lock is the one writer, or
-// the one reader.
-unsafe impl<T> Send for End<T> {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Has copies and fills that wait for their end noted as waits, from now on.
 pub fn note_waits() {
@@ -98,7 +72,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: S
     if let Some(outer) = outer {
         outer.correlation = call.correlation;
     }
-    if is_nested || is_inside_launch(own, depth) {
+    if is_nested || own.pending.is_around(depth) {
         return call.slot.set(NESTED);
     }
     call.slot.set(BESIDE);
@@ -106,7 +80,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: S
     own.beside = Some(BesideCall { time, correlation: call.correlation, depth });
     // Freeing nothing is allowed, and nothing.
     if call.kind == CallKind::Free && state == State::Open && address != 0 {
-        let context = context_of(own, thread, call);
+        let context = capture_call(own, thread, call);
         push(thread, kind::FREE, call.correlation, context, [time.0, 0, address]);
     }
 }
@@ -116,18 +90,18 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &BesideCall, done
     let &BesideCall { time: begun, correlation, .. } = begun;
     match (call.kind, done) {
         (CallKind::Wait, _) => {
-            let context = context_of(own, thread, call);
+            let context = capture_call(own, thread, call);
             push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
         }
         (CallKind::EventRecord | CallKind::EventWait, Beside::Event { event, stream }) => {
-            let context = context_of(own, thread, call);
+            let context = capture_call(own, thread, call);
             let is_wait = call.kind == CallKind::EventWait;
             let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
             let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
             push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
         }
         (CallKind::Allocate(memory_kind), Beside::Allocated { address, bytes }) => {
-            let context = context_of(own, thread, call);
+            let context = capture_call(own, thread, call);
             let memory = match memory_kind {
                 AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
                 AllocationKind::Pinned => MemoryKind::PINNED,
@@ -153,37 +127,25 @@ pub(super) fn waited(
     }
 }
 
-fn context_of(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
-    let leaf = Frame::label(LabelId(u32::from(call.api.0)));
-    capture(own, thread, leaf, std::ptr::from_ref(call).addr())
-}
-
 fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
     let head = [kind, u64::from(correlation.0) | u64::from(context.0) << 32];
-    if !lock(&WRITER).0.push(&LOG, [&head, &rest]) {
+    if !LOG.push([&head, &rest]) {
         thread.tally.lose(Loss::HostCallsDropped);
     }
 }
 
 /// Hands over all such calls so far, and before them the contexts that they refer to. For the collector.
 pub fn drain_beside(mut each: impl FnMut(&Row<'_>)) {
-    let mut reader = lock(&READER);
-    let End(reader) = &mut *reader;
-    let mark = reader.mark(&LOG);
-    if reader.is_at(mark) {
-        return;
-    }
+    let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);
-    reader.drain(&LOG, mark, |words| {
-        for record in words.chunks_exact(5) {
-            if let Some(row) = row(record) {
-                each(&row);
-            }
+    unread.drain(|record| {
+        if let Some(row) = row(record) {
+            each(&row);
         }
     });
 }
 
-fn row(record: &[u64]) -> Option<Row<'static>> {
+fn row(record: &[u64; 5]) -> Option<Row<'static>> {
     let correlation = CorrelationId(record[1] as u32);
     let context = ContextId((record[1] >> 32) as u32);
     let time = Nanos(record[2]);

@@ -10,110 +10,26 @@
 //! behind the GPU's work. Synchronous ones are recorded when they begin, as their work is over by the
 //! time they return, and its record may be too.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use crate::control::window::{self, State};
-use crate::cupti::{ApiCall, BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
-use crate::record::{ContextId, CorrelationId, Frame, LabelId, Launch, Loss, Nanos};
-use crate::unwind::{Captured, Skip, Verifier};
+use crate::cupti::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
+use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
 use super::beside;
 use super::buffers;
+use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, stack_depth};
 use super::clock::now;
 use super::events::{self, Event};
 use super::graphs;
-use super::intern::Interned;
-use super::thread::{Entered, Own, Tally, Thread, add, as_words, context_words, launch_words};
+use super::records::launch_words;
+use super::stack::capture_call;
+use super::thread::{Entered, Own, Thread};
 
 /// The tracer that records.
 #[derive(Debug)]
 pub struct Capture;
 
-/// What the slot that both ends of a call share says: this call is the launch.
-const OUTERMOST: u64 = 1;
-/// This call is part of the launch around it.
-pub(super) const NESTED: u64 = 2;
-/// This call makes or copies graphs, and is the outermost to do so.
-pub(super) const GRAPH_CALL: u64 = 3;
-
-/// Most ids of their own that the calls nested in one launch can have and be remembered. What carries one
-/// that is not remembered shows as an activity without a launch.
-const MOST_ALIASES: usize = 16;
-
 /// One call in this many is timed: a prime, so that a loop of few calls has all of them timed in turn.
 const TIMED: u64 = 61;
-
-/// The outermost call that a thread is in. It is filled in place: moving it would take longer than the rest of
-/// the bookkeeping.
-pub(super) struct Pending {
-    is_under_way: bool,
-    launch: Launch,
-    /// Where the stack stood: a later call that stands no deeper is not nested in this one.
-    depth: usize,
-    api: ApiCall,
-    recorded: bool,
-    aliases: [CorrelationId; MOST_ALIASES],
-    alias_count: usize,
-    /// Nanoseconds that its beginning took us; `None` = this call is not timed.
-    spent: Option<u64>,
-}
-
-impl Pending {
-    /// No call.
-    pub(super) const NONE: Self = Self {
-        is_under_way: false,
-        launch: Launch {
-            time: Nanos(0),
-            duration: 0,
-            correlation: CorrelationId(0),
-            within: CorrelationId(0),
-            context: ContextId::NONE,
-        },
-        depth: 0,
-        api: ApiCall(0),
-        recorded: false,
-        aliases: [CorrelationId(0); MOST_ALIASES],
-        alias_count: 0,
-        spent: None,
-    };
-}
-
-/// One stack in so many is taken again by other ways; 0 = none.
-static VERIFIED: AtomicU32 = AtomicU32::new(0);
-
-/// Has every `n`th stack of threads that have not launched yet taken again by other ways and compared (see
-/// [`Verifier`]); 0 = none, which is the default.
-pub fn verify_every(n: u32) {
-    VERIFIED.store(n, Ordering::Relaxed);
-}
-
-/// A thread's share in [`verify_every`].
-pub(super) struct Verifying {
-    verifier: Verifier,
-    every: u32,
-    left: u32,
-}
-
-impl Verifying {
-    /// `None` unless it is asked for.
-    pub(super) fn new() -> Option<Self> {
-        let every = VERIFIED.load(Ordering::Relaxed);
-        if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }
-    }
-
-    fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Tally) {
-        self.left -= 1;
-        if self.left == 0 {
-            self.left = self.every;
-            let verdict = self.verifier.verify(captured, ours as u64);
-            add(&tally.verified.stacks, 1);
-            add(&tally.verified.unlike_plain, u64::from(!verdict.plain_agrees));
-            add(&tally.verified.unlike_libgcc, u64::from(!verdict.libgcc_agrees));
-        }
-    }
-}
-
-static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
 impl Tracer for Capture {
     const GRAPHS: bool = true;
@@ -130,7 +46,7 @@ impl Tracer for Capture {
         let Some(mut entered) = Entered::new() else { return };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
-        if own.pending.is_under_way && depth < own.pending.depth {
+        if own.pending.is_around(depth) {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
@@ -250,7 +166,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
             push(own, thread, &alias);
         }
     }
-    add(&thread.tally.calls, 1);
+    thread.tally.calls.add(1);
     if let Some(spent) = own.pending.spent {
         let is_graph = call.kind == CallKind::GraphLaunch;
         let times = if is_graph { &thread.tally.graph_times } else { &thread.tally.times };
@@ -261,56 +177,9 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
 /// Takes the stack, if a window is open, and writes the record.
 fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch) {
     if launch.context != ContextId::OUTSIDE {
-        launch.context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
+        launch.context = capture_call(own, thread, call);
     }
     push(own, thread, launch);
-}
-
-/// A graph node was made. If that is what became of a launch, it has no activity of its own, and so no record:
-/// the API call is the node's.
-pub(super) fn capture_launch(own: &mut Own, thread: &Thread) -> Option<ApiCall> {
-    let pending = &mut own.pending;
-    if !pending.is_under_way || stack_depth() >= pending.depth {
-        return None;
-    }
-    if !std::mem::replace(&mut pending.recorded, true) {
-        thread.tally.lose(Loss::LaunchesCaptured);
-    }
-    Some(pending.api)
-}
-
-/// Whether a call at this depth of the stack is part of a launch.
-pub(super) fn is_inside_launch(own: &Own, depth: usize) -> bool {
-    own.pending.is_under_way && depth < own.pending.depth
-}
-
-/// The frame for the API call itself.
-fn leaf_of(call: &Call<'_>) -> Frame {
-    Frame::label(LabelId(u32::from(call.api.0)))
-}
-
-/// The context of the stack above the frame that `ours` lies in, under `leaf`. The description of a call lies in
-/// the frame of the function that the tracing library called: that one and those inside it are left out.
-pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
-    let captured = own.unwinder.capture(Skip::Below(ours as u64));
-    if let Some(verifying) = &mut own.verifying {
-        verifying.look_at(&captured, ours, &thread.tally);
-    }
-    let ranges = own.ranges.hash(thread);
-    let key = match own.interner.find(ranges, leaf, captured.frames, captured.kept) {
-        Interned::Known(id) => return id,
-        Interned::New(key) => key,
-    };
-    let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
-    let ranges = own.ranges.frames();
-    let head = context_words(id, own.id, captured.flags, ranges.len() + captured.frames.len() + 1);
-    if !own.contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(captured.frames)]) {
-        thread.tally.lose(Loss::StacksDropped);
-        return ContextId::NONE;
-    }
-    // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
-    own.interner.insert(key, id);
-    id
 }
 
 /// What a launch costs without the guards and clocks of a callback: takes the stack of the caller's caller,
@@ -320,7 +189,7 @@ pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) 
 pub fn record_stack(call: &Call<'_>) {
     let Some(mut entered) = Entered::new() else { return };
     let (own, thread) = entered.parts();
-    let context = capture(own, thread, leaf_of(call), std::ptr::from_ref(call).addr());
+    let context = capture_call(own, thread, call);
     let (correlation, time) = (call.correlation, Nanos(0));
     push(own, thread, &Launch { time, duration: 0, correlation, within: correlation, context });
 }
@@ -337,11 +206,4 @@ fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
 /// Whether the call returns only when its work is done, so that the stack is taken before.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
-}
-
-/// About where the stack pointer is; smaller = deeper.
-#[inline]
-pub(super) fn stack_depth() -> usize {
-    let here = 0u8;
-    std::ptr::from_ref(std::hint::black_box(&here)).addr()
 }

@@ -4,9 +4,7 @@
 //! busy machine a few of those outweigh all others in a mean. So the times are kept as a small histogram
 //! for each thread, owner-only counters like the rest of its tally, and the ledger prints the median.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use super::thread::add;
+use super::counter::Counter;
 
 /// Buckets for each power of two, as a power of two: a bucket's middle is within 6.3 % of its values.
 const SUB_BITS: u32 = 3;
@@ -14,17 +12,17 @@ const SUB_BITS: u32 = 3;
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
-/// How often calls took how long. One thread adds, anybody reads.
-pub(super) struct Times([AtomicU64; BUCKETS]);
+/// How often calls took how long.
+pub(super) struct Times([Counter; BUCKETS]);
 
 impl Times {
     pub(super) const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; BUCKETS])
+        Self([const { Counter::new() }; BUCKETS])
     }
 
     #[inline]
     pub(super) fn add(&self, nanos: u64) {
-        add(&self.0[bucket_of(nanos)], 1);
+        self.0[bucket_of(nanos)].add(1);
     }
 }
 
@@ -45,7 +43,7 @@ pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> 
     let mut counts = [0; BUCKETS];
     for times in times {
         for (sum, count) in counts.iter_mut().zip(&times.0) {
-            *sum += count.load(Ordering::Relaxed);
+            *sum += count.get();
         }
     }
     let timed: u64 = counts.iter().sum();

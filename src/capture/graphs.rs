@@ -8,26 +8,16 @@
 //! original. So all threads write to one log, under a lock, in the order in which things happen.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::control::window::{self, State};
-use crate::cupti::{ApiCall, Call, CallKind, ClonedNode, GraphEvent};
+use crate::cupti::{Call, CallKind, ClonedNode, GraphEvent};
 use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
-use super::callback::{GRAPH_CALL, capture, stack_depth};
-use super::log::{Log, Reader, Writer};
+use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
+use super::common_log::CommonLog;
+use super::stack::capture;
 use super::thread::{Entered, Own, Thread, drain_contexts};
-
-/// The outermost call under way on a thread that makes nodes or copies a graph.
-pub(super) struct GraphCall {
-    api: ApiCall,
-    /// Nodes that are announced as made are copies, which are announced once more as such.
-    copies: bool,
-    /// What the nodes that it makes go with.
-    into: Option<GraphId>,
-    /// Where the stack stood, as in a pending launch.
-    depth: usize,
-}
 
 /// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
 mod kind {
@@ -45,20 +35,9 @@ mod kind {
     pub(super) const UPDATE: u64 = 6;
 }
 
-static LOG: Log = Log::new();
-static WRITER: Mutex<End<Writer>> = Mutex::new(End(Writer::new()));
-static READER: Mutex<Option<Graphs>> = Mutex::new(None);
-
-/// An end of the log.
-struct End<T>(T);
-
-// SAFETY: the ends point to chunks that only the log knows; whoever holds the lock is the one writer, or
-// the one reader.
-unsafe impl<T> Send for End<T> {}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static LOG: CommonLog = CommonLog::new();
+/// For the collector.
+static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
 
 /// Notes what happened to a graph.
 #[cold]
@@ -115,7 +94,7 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     }
     let (api, into) = match around {
         Some(call) => (Some(call.api), call.into),
-        None => (super::callback::capture_launch(own, thread), None),
+        None => (own.pending.becomes_node(&thread.tally), None),
     };
     let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
@@ -144,19 +123,13 @@ fn word(kind: u64, graph: GraphId) -> u64 {
 }
 
 fn push(thread: &Thread, words: [u64; 3]) {
-    if !lock(&WRITER).0.push(&LOG, [&words]) {
+    if !LOG.push([&words]) {
         thread.tally.lose(Loss::GraphNodesDropped);
     }
 }
 
-/// What the collector knows of graphs.
-struct Graphs {
-    reader: End<Reader>,
-    /// The graph behind the address of each live instantiation: the tracer's ids of instantiations came only
-    /// with CUPTI 12.3.
-    execs: Execs,
-}
-
+/// The graph behind the address of each live instantiation: the tracer's ids of instantiations came only
+/// with CUPTI 12.3.
 #[derive(Default)]
 struct Execs {
     graphs: HashMap<u64, GraphId>,
@@ -167,24 +140,18 @@ struct Execs {
 /// Hands over all that has happened to graphs so far, and before it the contexts that it refers to. To be
 /// called before records are read: then all nodes that these are runs of are known. For the collector.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
-    let mut guard = lock(&READER);
-    let Graphs { reader: End(reader), execs } =
-        guard.get_or_insert_with(|| Graphs { reader: End(Reader::new()), execs: Execs::default() });
-    let mark = reader.mark(&LOG);
-    if reader.is_at(mark) {
-        return;
-    }
+    let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);
-    reader.drain(&LOG, mark, |words| {
-        for record in words.chunks_exact(3) {
-            if let Some(row) = row(record, execs) {
-                each(&row);
-            }
+    let mut execs = EXECS.lock().unwrap_or_else(PoisonError::into_inner);
+    let execs = execs.get_or_insert_default();
+    unread.drain(|record| {
+        if let Some(row) = row(record, execs) {
+            each(&row);
         }
     });
 }
 
-fn row(record: &[u64], execs: &mut Execs) -> Option<Row<'static>> {
+fn row(record: &[u64; 3], execs: &mut Execs) -> Option<Row<'static>> {
     let graph = GraphId((record[0] >> 32) as u32);
     Some(match record[0] & u64::from(u32::MAX) {
         kind::NODE => {

@@ -9,9 +9,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
-use super::ranges::{
-    RangeDomain, RangeName, domain, end_range, pop_range, push_range, register, start_range,
-};
+use super::range_names::{RangeDomain, RangeName, domain};
+use super::ranges::{end_range, pop_range, push_range, register, start_range};
 use crate::record::RangeId;
 
 /// How NVTX gives its tables out, by their numbers.

@@ -10,19 +10,19 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-use crate::record::{
-    ContextFlags, ContextId, CorrelationId, Frame, GraphId, Launch, Loss, Nanos, Row, ThreadId,
-};
+use crate::record::{GraphId, Loss, Row, ThreadId};
 use crate::unwind::{Unwinder, memory, tls};
 
-use super::beside::BesideCall;
 use super::buffers;
-use super::callback::{Pending, Verifying};
-use super::cost::{self, Cost, Times};
-use super::graphs::GraphCall;
+use super::calls::{BesideCall, GraphCall, Pending};
+use super::cost::{self, Cost};
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
-use super::ranges::{self, Ended, Ranges};
+use super::open_ranges::{Ended, Ranges};
+use super::range_names;
+use super::records::{read_contexts, read_launches};
+use super::tally::{Tally, Verified};
+use super::verifying::Verifying;
 
 /// One application thread's state. The fields say who may touch them.
 pub(super) struct Thread {
@@ -74,42 +74,6 @@ struct Readers {
     contexts: Reader,
 }
 
-/// Counters that one thread writes and the collector reads; sums over all threads mean something,
-/// single values do not (a state is handed from thread to thread).
-pub(super) struct Tally {
-    pub(super) losses: [AtomicU64; Loss::ALL.len()],
-    pub(super) calls: AtomicU64,
-    /// Of launches of graphs.
-    pub(super) graph_times: Times,
-    /// Of all other calls.
-    pub(super) times: Times,
-    pub(super) verified: VerifiedTally,
-}
-
-/// Stacks that were taken again, and how many of them differed. Written like the rest of a tally.
-pub(super) struct VerifiedTally {
-    pub(super) stacks: AtomicU64,
-    pub(super) unlike_plain: AtomicU64,
-    pub(super) unlike_libgcc: AtomicU64,
-}
-
-impl VerifiedTally {
-    const fn new() -> Self {
-        Self { stacks: AtomicU64::new(0), unlike_plain: AtomicU64::new(0), unlike_libgcc: AtomicU64::new(0) }
-    }
-}
-
-/// What became of stacks that were taken again (see [`verify_every`](super::verify_every)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
-    /// Stacks that were taken again.
-    pub stacks: u64,
-    /// Those that a walk of every frame found different.
-    pub unlike_plain: u64,
-    /// Those that libgcc found different.
-    pub unlike_libgcc: u64,
-}
-
 /// Who a state belongs to, for the collector: a thread may be gone when its rows are read.
 struct Newcomer {
     id: AtomicU32,
@@ -152,33 +116,6 @@ impl Newcomer {
         let id = ThreadId(self.id.load(Ordering::Relaxed));
         each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
     }
-}
-
-impl Tally {
-    const fn new() -> Self {
-        let losses = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-        Self {
-            losses,
-            calls: AtomicU64::new(0),
-            graph_times: Times::new(),
-            times: Times::new(),
-            verified: VerifiedTally::new(),
-        }
-    }
-
-    pub(super) fn lose(&self, loss: Loss) {
-        add(&self.losses[loss as usize - 1], 1);
-    }
-
-    pub(super) fn lose_if(&self, is_lost: bool, loss: Loss) {
-        add(&self.losses[loss as usize - 1], u64::from(is_lost));
-    }
-}
-
-/// Adds to a counter that only this thread writes: a plain load and store, no locked instruction.
-#[inline]
-pub(super) fn add(counter: &AtomicU64, amount: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
 /// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
@@ -354,7 +291,7 @@ pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
-        ranges::drain_names(&mut each);
+        range_names::drain_names(&mut each);
         let some =
             readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
                 | readers.launches.drain(&thread.launches, launches, |words| read_launches(words, &mut each));
@@ -373,74 +310,15 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
         let readers = unsafe { &mut *thread.readers.get() };
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
-        ranges::drain_names(&mut each);
+        range_names::drain_names(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
     }
-}
-
-/// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
-#[inline]
-pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
-    [
-        launch.time.0,
-        u64::from(launch.duration) | u64::from(launch.correlation.0) << 32,
-        u64::from(launch.within.0) | u64::from(launch.context.0) << 32,
-    ]
-}
-
-fn read_launches(words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
-    for record in words.chunks_exact(3) {
-        each(&Row::Launch(Launch {
-            time: Nanos(record[0]),
-            duration: record[1] as u32,
-            correlation: CorrelationId((record[1] >> 32) as u32),
-            within: CorrelationId(record[2] as u32),
-            context: ContextId((record[2] >> 32) as u32),
-        }));
-    }
-}
-
-/// The head of a context in the words of a log; its frames follow, leaf first.
-#[inline]
-pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
-    [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
-}
-
-fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
-    while let [ids, flags, rest @ ..] = words {
-        let count = (ids >> 32) as usize;
-        if rest.len() < count {
-            debug_assert!(false, "a context was split over two chunks");
-            return;
-        }
-        let (frames, rest) = rest.split_at(count);
-        each(&Row::Context {
-            id: ContextId(*ids as u32),
-            thread: ThreadId(*flags as u32),
-            flags: ContextFlags((flags >> 32) as u32),
-            frames: as_frames(frames),
-        });
-        words = rest;
-    }
-}
-
-fn as_frames(words: &[u64]) -> &[Frame] {
-    // SAFETY: `Frame` is a transparent wrapper around `u64`.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
-}
-
-/// The words of frames, for a log.
-#[inline]
-pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
-    // SAFETY: as in `as_frames`.
-    unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
 }
 
 /// What was lost on application threads so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
-        let counted =
-            all().map(|thread| thread.tally.losses[loss as usize - 1].load(Ordering::Relaxed)).sum::<u64>();
+        let counted = all().map(|thread| thread.tally.lost(loss)).sum::<u64>();
         let elsewhere = match loss {
             Loss::LaunchesDropped => UNATTACHED.load(Ordering::Relaxed),
             Loss::ActivitiesDropped => buffers::discarded(),
@@ -452,7 +330,7 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
 
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
-    let calls = all().map(|thread| thread.tally.calls.load(Ordering::Relaxed)).sum();
+    let calls = all().map(|thread| thread.tally.calls.get()).sum();
     cost::of_all(calls, all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
 }
 
@@ -463,9 +341,5 @@ pub fn graph_cost(launches: u64) -> Cost {
 
 /// What was found by taking stacks again, so far.
 pub fn verified() -> Verified {
-    all().map(|thread| &thread.tally.verified).fold(Verified::default(), |sum, one| Verified {
-        stacks: sum.stacks + one.stacks.load(Ordering::Relaxed),
-        unlike_plain: sum.unlike_plain + one.unlike_plain.load(Ordering::Relaxed),
-        unlike_libgcc: sum.unlike_libgcc + one.unlike_libgcc.load(Ordering::Relaxed),
-    })
+    all().fold(Verified::default(), |sum, thread| sum.and(&thread.tally.verified))
 }

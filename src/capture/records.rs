@@ -1,0 +1,63 @@
+//! How launches and contexts lie in the words of a thread's logs.
+
+use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Row, ThreadId};
+
+/// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
+#[inline]
+pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
+    [
+        launch.time.0,
+        u64::from(launch.duration) | u64::from(launch.correlation.0) << 32,
+        u64::from(launch.within.0) | u64::from(launch.context.0) << 32,
+    ]
+}
+
+/// Hands over the launches in the words of a log.
+pub(super) fn read_launches(words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+    for record in words.chunks_exact(3) {
+        each(&Row::Launch(Launch {
+            time: Nanos(record[0]),
+            duration: record[1] as u32,
+            correlation: CorrelationId((record[1] >> 32) as u32),
+            within: CorrelationId(record[2] as u32),
+            context: ContextId((record[2] >> 32) as u32),
+        }));
+    }
+}
+
+/// The head of a context in the words of a log; its frames follow, leaf first.
+#[inline]
+pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
+    [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
+}
+
+/// Hands over the contexts in the words of a log.
+pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+    while let [ids, flags, rest @ ..] = words {
+        let count = (ids >> 32) as usize;
+        if rest.len() < count {
+            debug_assert!(false, "a context was split over two chunks");
+            return;
+        }
+        let (frames, rest) = rest.split_at(count);
+        each(&Row::Context {
+            id: ContextId(*ids as u32),
+            thread: ThreadId(*flags as u32),
+            flags: ContextFlags((flags >> 32) as u32),
+            frames: as_frames(frames),
+        });
+        words = rest;
+    }
+}
+
+fn as_frames(words: &[u64]) -> &[Frame] {
+    // SAFETY: `Frame` is a transparent wrapper around `u64`.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
+}
+
+/// The words of frames, for a log.
+#[inline]
+pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
+    // SAFETY: as in `as_frames`.
+    unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+}

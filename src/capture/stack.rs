@@ -1,0 +1,44 @@
+//! The stack of an API call: taken, given an id, and written down if it is new.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cupti::Call;
+use crate::record::{ContextId, Frame, LabelId, Loss};
+use crate::unwind::Skip;
+
+use super::intern::Interned;
+use super::records::{as_words, context_words};
+use super::thread::{Own, Thread};
+
+static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
+
+/// The context of the stack that made an API call.
+#[inline]
+pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
+    let leaf = Frame::label(LabelId(u32::from(call.api.0)));
+    capture(own, thread, leaf, std::ptr::from_ref(call).addr())
+}
+
+/// The context of the stack above the frame that `ours` lies in, under `leaf`. The description of a call lies in
+/// the frame of the function that the tracing library called: that one and those inside it are left out.
+pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
+    let captured = own.unwinder.capture(Skip::Below(ours as u64));
+    if let Some(verifying) = &mut own.verifying {
+        verifying.look_at(&captured, ours, &thread.tally);
+    }
+    let ranges = own.ranges.hash(&thread.ended);
+    let key = match own.interner.find(ranges, leaf, captured.frames, captured.kept) {
+        Interned::Known(id) => return id,
+        Interned::New(key) => key,
+    };
+    let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
+    let ranges = own.ranges.frames();
+    let head = context_words(id, own.id, captured.flags, ranges.len() + captured.frames.len() + 1);
+    if !own.contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(captured.frames)]) {
+        thread.tally.lose(Loss::StacksDropped);
+        return ContextId::NONE;
+    }
+    // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
+    own.interner.insert(key, id);
+    id
+}

@@ -1,0 +1,42 @@
+//! Stacks that are taken again by other ways, one in so many (`GPUFLAME_VERIFY`).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::unwind::{Captured, Verifier};
+
+use super::tally::Tally;
+
+/// One stack in so many is taken again by other ways; 0 = none.
+static VERIFIED: AtomicU32 = AtomicU32::new(0);
+
+/// Has every `n`th stack of threads that have not launched yet taken again by other ways and compared (see
+/// [`Verifier`]); 0 = none, which is the default.
+pub fn verify_every(n: u32) {
+    VERIFIED.store(n, Ordering::Relaxed);
+}
+
+/// A thread's share in [`verify_every`].
+pub(super) struct Verifying {
+    verifier: Verifier,
+    every: u32,
+    left: u32,
+}
+
+impl Verifying {
+    /// `None` unless it is asked for.
+    pub(super) fn new() -> Option<Self> {
+        let every = VERIFIED.load(Ordering::Relaxed);
+        if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }
+    }
+
+    pub(super) fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Tally) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.every;
+            let verdict = self.verifier.verify(captured, ours as u64);
+            tally.verified.stacks.add(1);
+            tally.verified.unlike_plain.add(u64::from(!verdict.plain_agrees));
+            tally.verified.unlike_libgcc.add(u64::from(!verdict.libgcc_agrees));
+        }
+    }
+}
