@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::loader::Counts;
+use super::counts::Counts;
 
 /// The number of objects ever loaded; null where it was not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());

@@ -10,8 +10,8 @@ use super::compile::{Row, is_made_by_hand};
 use super::rule::Rule;
 use super::stub::Entry;
 use super::walk::{Bounds, End, Step, Walk, Walked, is_frame_pointer};
-use crate::unwind::loader::{self, Object};
-use crate::unwind::{MAX_FRAMES, notes};
+use crate::unwind::loader::Object;
+use crate::unwind::{MAX_FRAMES, counts, find, notes};
 
 /// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +116,7 @@ impl Walk<'_> {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
-            notes::object(object, loader::latest());
+            notes::object(object, counts::latest());
             match compiler.row(object, address) {
                 Some(row) => Some(leave_by(&row, registers, bounds)),
                 None => is_made_by_hand(object, registers.pc()).then_some(Left::End(End::Bottom)),
@@ -125,7 +125,7 @@ impl Walk<'_> {
         let left = if self.is_guessed {
             Object::visiting(address, look).flatten()
         } else {
-            Object::holding(address).and_then(|object| look(&object))
+            find::object_at(address).and_then(|object| look(&object))
         };
         left.unwrap_or(Left::Unknown)
     }

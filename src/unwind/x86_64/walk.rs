@@ -6,19 +6,14 @@
 use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
-use super::rule::{Kind, Rule};
+use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
 use crate::unwind::bounds::Stacks;
-use crate::unwind::loader::{self, Counts, Object};
+use crate::unwind::counts::{self, Counts};
+use crate::unwind::loader::{self, Object};
 use crate::unwind::memory::{word, word_if_mapped};
-use crate::unwind::{MAX_FRAMES, notes};
-
-/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
-/// `uc_mcontext` at 40, then the registers in the order of `<sys/ucontext.h>`.
-pub(super) const UCONTEXT_RBP: u64 = 120;
-pub(super) const UCONTEXT_RSP: u64 = 160;
-pub(super) const UCONTEXT_RIP: u64 = 168;
+use crate::unwind::{MAX_FRAMES, find, notes};
 
 /// A frame as the walk meets it: all that decides what comes after it.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +211,7 @@ impl Walk<'_> {
     fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
         let counts = loader::current();
-        loader::use_epoch();
+        counts::use_epoch();
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
             notes::object(object, counts);
@@ -226,7 +221,7 @@ impl Walk<'_> {
         let found = if self.is_guessed {
             Object::visiting(address, look).flatten()
         } else {
-            Object::holding(address).and_then(|object| look(&object))
+            find::object_at(address).and_then(|object| look(&object))
         };
         let rule = found.unwrap_or_else(|| {
             notes::unknown(address, counts);
