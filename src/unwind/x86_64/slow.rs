@@ -91,7 +91,10 @@ impl Walk<'_> {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
             self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact) };
             let left = match self.leave(&registers, is_exact, &bounds) {
-                Left::Unknown => self.trust_frame_pointer(&registers, &bounds),
+                Left::Unknown => {
+                    bounds = bounds.after_guess();
+                    self.trust_frame_pointer(&registers, &bounds)
+                }
                 left => left,
             };
             match left {
@@ -103,7 +106,7 @@ impl Walk<'_> {
                 return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
             }
             if is_exact {
-                match Bounds::entered_at(registers.sp(), self.stacks) {
+                match self.enter(registers.sp()) {
                     Some(next) => bounds = next,
                     None => return self.result(count + 1, End::Lost, false),
                 }
@@ -135,7 +138,7 @@ impl Walk<'_> {
         if !is_frame_pointer(sp, bp, *bounds) {
             return Left::Unknown;
         }
-        let (Some(saved), Some(pc)) = (bounds.read_guess(sp, bp), bounds.read_guess(sp, bp + 8)) else {
+        let (Some(saved), Some(pc)) = (bounds.read(sp, bp), bounds.read(sp, bp + 8)) else {
             return Left::End(End::Lost);
         };
         self.is_guessed = true;
