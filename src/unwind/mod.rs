@@ -3,7 +3,7 @@
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that
 //! may run anywhere: under somebody's allocator, in a signal handler, on a coroutine's stack. So a
 //! capture takes no lock that is held for long, allocates nothing, makes no system call in its steady
-//! state, and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
+//! state (128 stacks beside a thread's own are known; one more is looked for each time), and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
 //! libgcc's unwinder; where there is no unwind information it follows frame pointers and says so.
 //!
 //! [`ModuleMap`] remembers which file lay where, and when, so that the addresses can be named later.
