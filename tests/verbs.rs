@@ -205,6 +205,25 @@ fn ranks_become_frames_and_the_one_with_most_work_is_named() {
     gpuflame(&folder, ["merge-ranks", "empty"]).fails(1, &["empty", "no recording or trace"]);
 }
 
+#[test]
+fn a_rank_that_a_trace_states_counts_more_than_its_name() {
+    let folder = scratch("verbs");
+    let write = |name: &str, info: &str| {
+        let kernel = "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":0,\"dur\":1,\"args\":{}}";
+        fs::write(folder.join(name), format!("{{{info}\"traceEvents\":[{kernel}]}}")).unwrap();
+    };
+    let names = || -> Vec<_> {
+        let merged = json(&folder, &["merge-ranks", "rank0.json", "rank1.json"]);
+        merged["ranks"].as_array().unwrap().iter().map(|rank| rank["source"].clone()).collect()
+    };
+    write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
+    write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
+    assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
+    // One that says nothing: then all are told from their names.
+    write("rank1.json", "");
+    assert_eq!(names(), ["rank0.json", "rank1.json"]);
+}
+
 /// A job of two ranks: the recording by hand, and the same with its activities the other way round.
 fn two_ranks() -> PathBuf {
     let folder = folder();

@@ -33,7 +33,8 @@ use crate::symbolize::SymbolizeOptions;
 #[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
     gpuflame merge-ranks rank-*.json.gz --format json")]
 pub(super) struct MergeRanks {
-    /// Recordings or traces, one a rank, or folders of them. Ranks are told from the names.
+    /// Recordings or traces, one a rank, or folders of them. A trace may say its rank (`distributedInfo`); else
+    /// it is told from the names.
     #[arg(required = true)]
     inputs: Vec<Source>,
     /// Where to write one profile of all, each rank a frame at the root (.folded or .svg).

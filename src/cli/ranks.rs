@@ -3,14 +3,18 @@
 use std::path::Path;
 
 use crate::error::Result;
+use crate::import;
 
 use super::input::Source;
 use super::usage;
 
-/// The rank of each source: the number in its path behind the last `rank`, or behind the last `worker`, or the
-/// last number of its name, if all of them have one and no two the same; else its place in the list.
+/// The rank of each source: what it says itself, or the number in its path behind the last `rank`, or behind the last
+/// `worker`, or the last number of its name, if all of them have one and no two the same; else its place in the list.
 pub(super) fn of(sources: &[Source]) -> Vec<u32> {
-    for guess in [|path: &Path| behind(path, "rank"), |path: &Path| behind(path, "worker"), last_number] {
+    type Guess = fn(&Path) -> Option<u32>;
+    let guesses: [Guess; 4] =
+        [stated, |path| behind(path, "rank"), |path| behind(path, "worker"), last_number];
+    for guess in guesses {
         let ranks: Option<Vec<u32>> = sources
             .iter()
             .map(|source| match source {
@@ -29,6 +33,12 @@ fn are_distinct(ranks: &[u32]) -> bool {
     let mut sorted = ranks.to_vec();
     sorted.sort_unstable();
     sorted.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// What a trace says before its events.
+fn stated(path: &Path) -> Option<u32> {
+    // A pipe can be read but once.
+    if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
 /// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`.

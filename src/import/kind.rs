@@ -46,6 +46,22 @@ fn json(head: &[u8]) -> Result<Kind> {
     Ok(Kind::Chrome)
 }
 
+/// The rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3, …`.
+pub(super) fn rank_of(head: &[u8]) -> Option<u32> {
+    let info = behind(head, b"\"distributedInfo\"")?;
+    let info = info.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{")?;
+    // Lists and objects in it, which have ranks of their own, come last.
+    let flat = info.split(|byte| b"{}[".contains(byte)).next()?;
+    let rank = behind(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
+    let digits = rank.split(|byte| !byte.is_ascii_digit()).next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn behind<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let at = text.windows(key.len()).position(|window| window == key)?;
+    Some(&text[at + key.len()..])
+}
+
 /// Archives and compressions that we do not undo.
 fn packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
@@ -130,6 +146,23 @@ mod tests {
             ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
         ] {
             assert_eq!(of(head.as_bytes()).unwrap(), kind, "{head}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_what_the_job_gave_and_no_group_in_it() {
+        for (head, rank) in [
+            (
+                r#"{"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "traceEvents": ["#,
+                Some(3),
+            ),
+            (r#"{"distributedInfo":{"rank":0,"pg_config":[{"rank":7}]}}"#, Some(0)),
+            (r#"{"distributedInfo": {"backend": "nccl", "pg_config": [{"rank": 7}]}}"#, None),
+            (r#"{"distributedInfo": {"backend": "nccl"}, "rank": 5"#, None),
+            (r#"{"distributedInfo": {"rank": "#, None),
+            (r#"{"rank": 3, "traceEvents": ["#, None),
+        ] {
+            assert_eq!(rank_of(head.as_bytes()), rank, "{head}");
         }
     }
 

@@ -61,6 +61,7 @@ impl fmt::Display for Kind {
 pub struct Opened {
     path: PathBuf,
     kind: Kind,
+    rank: Option<u32>,
     size: Option<u64>,
     source: Source,
 }
@@ -93,8 +94,8 @@ fn begin(path: &Path) -> Result<Opened> {
             let input = Cursor::new(head).chain(std::io::stdin());
             return unzipped(path_buf, None, Box::new(input));
         }
-        let kind = kind::of(&head)?;
-        return Ok(Opened { path: path_buf, kind, size: None, source: Source::Pipe { head } });
+        let (kind, rank) = kind_and_rank(&head)?;
+        return Ok(Opened { path: path_buf, kind, rank, size: None, source: Source::Pipe { head } });
     }
     let mut file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -107,8 +108,9 @@ fn begin(path: &Path) -> Result<Opened> {
         if gzip::is_gzip(&head) {
             return unzipped(path_buf, Some(metadata.len()), Box::new(file));
         }
-        let kind = kind::of(&head)?;
-        return Ok(Opened { path: path_buf, kind, size: Some(metadata.len()), source: Source::File(file) });
+        let (kind, rank) = kind_and_rank(&head)?;
+        let (size, source) = (Some(metadata.len()), Source::File(file));
+        return Ok(Opened { path: path_buf, kind, rank, size, source });
     }
     // A named pipe or a device: what was read is gone from it.
     unzipped_or_plain(path_buf, head, file)
@@ -122,18 +124,24 @@ fn unzipped_or_plain(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened>
     }
     let mut rest = Unzip::plain(input);
     let head = self::head(&mut rest)?;
-    Ok(Opened { path, kind: kind::of(&head)?, size: None, source: Source::Gzip { head, rest } })
+    let (kind, rank) = kind_and_rank(&head)?;
+    Ok(Opened { path, kind, rank, size: None, source: Source::Gzip { head, rest } })
 }
 
 fn unzipped(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> Result<Opened> {
     let mut rest = Unzip::new(input);
     let head = head(&mut rest)?;
-    let kind = kind::of(&head)?;
+    let (kind, rank) = kind_and_rank(&head)?;
     if kind == Kind::Nsys {
         let message = "is a gzipped sqlite file; unpack it first (`gunzip FILE`)";
         return Err(Error::new(ErrorKind::Format, message));
     }
-    Ok(Opened { path, kind, size, source: Source::Gzip { head, rest } })
+    Ok(Opened { path, kind, rank, size, source: Source::Gzip { head, rest } })
+}
+
+fn kind_and_rank(head: &[u8]) -> Result<(Kind, Option<u32>)> {
+    let kind = kind::of(head)?;
+    Ok((kind, if kind == Kind::Chrome { kind::rank_of(head) } else { None }))
 }
 
 fn head(input: &mut impl Read) -> Result<Vec<u8>> {
@@ -146,6 +154,11 @@ impl Opened {
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The rank of the job that wrote it, where it says so before its events, as torch.profiler does.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank
     }
 
     /// Whether it is gzipped.
