@@ -6,6 +6,7 @@
 #[path = "unwind/build.rs"]
 mod build;
 #[path = "unwind/code.rs"]
+#[allow(dead_code)]
 mod code;
 #[path = "unwind/oracle.rs"]
 #[allow(dead_code)]

@@ -39,7 +39,7 @@ pub(super) struct Convert {
     /// The name of the run, for parquet's folders.
     #[arg(long, default_value = "0", value_name = "RUN")]
     run: String,
-    /// The rank, for parquet's folders [default: from the names of the inputs].
+    /// The rank, for parquet's folders [default: what the input says, or its name].
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
 }

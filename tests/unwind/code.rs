@@ -36,7 +36,6 @@ impl Code {
     }
 
     /// Anywhere.
-    #[allow(dead_code)]
     pub(crate) fn new() -> Self {
         Self::written(null_mut(), 0, 0)
     }
