@@ -7,9 +7,10 @@ mod build;
 mod oracle;
 
 use std::ffi::c_void;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::thread;
+use std::{env, thread};
 
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
@@ -92,4 +93,20 @@ agrees! {
     frames_that_need_all_registers_agree_with_libgcc: "cases.c" "slow_frames",
     cpp_classes_agree_with_libgcc: "cases.cc" "classes",
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
+}
+
+/// In a process of its own: a look at it would be the end of the process.
+#[test]
+fn a_stack_that_has_gone_is_never_looked_at_again() {
+    const OWN: &str = "GPUFLAME_TEST_OWN_PROCESS";
+    if env::var_os(OWN).is_some() {
+        assert_eq!(run("cases.c", "stacks_that_go"), 0);
+        return;
+    }
+    let mut again = Command::new(env::current_exe().expect("a test has a file"));
+    again.args(["--exact", "a_stack_that_has_gone_is_never_looked_at_again", "--nocapture"]).env(OWN, "1");
+    let output = again.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let is_right = output.status.success() && said.contains("1 passed");
+    assert!(is_right, "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
 }

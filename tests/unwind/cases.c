@@ -112,6 +112,41 @@ void coroutine(hook h) {
     munmap(room, size);
     KEEP;
 }
+/* A thread whose stack lies right below that of a coroutine, which goes; then one comes elsewhere. */
+static size_t half = 256 << 10;
+static char *halves, *third;
+FAR void run_on(char *room) {
+    getcontext(&there);
+    there.uc_stack.ss_sp = room;
+    there.uc_stack.ss_size = half;
+    there.uc_link = &here;
+    makecontext(&there, in_coroutine, 0);
+    swapcontext(&here, &there);
+    swapcontext(&here, &there);
+}
+static void *below_a_stack_that_goes(void *p) {
+    run_on(halves + half);
+    mprotect(halves + half, half, PROT_NONE);
+    leaf();
+    sink += deep(5);
+    run_on(third);
+    munmap(third, half);
+    leaf();
+    return p;
+}
+void stacks_that_go(hook h) {
+    current = h;
+    third = mmap(0, half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    halves = mmap(0, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t a;
+    pthread_attr_init(&a);
+    pthread_attr_setstack(&a, halves, half);
+    pthread_t t;
+    pthread_create(&t, &a, below_a_stack_that_goes, 0);
+    pthread_join(t, 0);
+    munmap(halves, 2 * half);
+    KEEP;
+}
 static jmp_buf back;
 FAR int jumper(int n) { if (n == 0) { leaf(); longjmp(back, 1); } int r = jumper(n - 1); KEEP; return r; }
 void after_longjmp(hook h) { current = h; if (!setjmp(back)) jumper(9); leaf(); KEEP; }
