@@ -194,8 +194,8 @@ void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_throug
 /* Above asm_over_return the stack ends in a return address of 0; with one into that function's first instruction, at
    which its caller's return address comes next, it goes on. */
 FAR void change_return(uintptr_t *address) {
-    for (int i = 0; i < 9; i++) {
-        *address = i / 3 % 2 ? (uintptr_t)asm_over_return + 1 : 0;
+    for (int i = 0; i < 15; i++) { /* after each call, then after every third */
+        *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;
         leaf();
     }
     KEEP;
