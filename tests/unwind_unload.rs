@@ -5,6 +5,8 @@
 
 #[path = "unwind/build.rs"]
 mod build;
+#[path = "unwind/code.rs"]
+mod code;
 #[path = "unwind/oracle.rs"]
 #[allow(dead_code)]
 mod oracle;
@@ -17,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use build::{Library, compile};
+use code::Code;
 use gpuflame::unwind;
 use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
@@ -86,6 +89,32 @@ fn a_capture_that_checks_by_itself_does_not_wait_for_the_loader() {
     }
     holder.join().expect("it only waits");
     assert!(waited < Duration::from_secs(10), "the capture waited until the loader's lock was free");
+}
+
+#[test]
+fn a_library_that_comes_where_nothing_was_known_is_known_at_once() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    use_new_unwinder(true);
+    let twin = &twins()[0];
+    let mut shared = 0;
+    for _ in 0..20 {
+        let library = Library::open(twin);
+        let address = library.symbol("twin");
+        call(library, "twin");
+        // The call itself, before the address that it returns to.
+        let inner = SEEN.take().1[0] + 1;
+        library.close();
+        let nothing = Code::that_calls_before(inner);
+        nothing.run(seen::look, None);
+        drop(nothing);
+        let library = Library::open(twin);
+        shared += usize::from(library.symbol("twin") == address);
+        call(library, "twin");
+        let (_, ours, theirs) = SEEN.take();
+        assert_eq!(ours, theirs);
+        library.close();
+    }
+    assert!(shared > 10, "the loader hardly ever used an address again: {shared}");
 }
 
 #[test]

@@ -2,10 +2,14 @@
 //!
 //! The C library takes 21 to 30 ns to answer, the processor's own counter of ticks 11. So the collector asks for both at
 //! every visit and draws a line through what it got; a callback reads the ticks and finds its time on the line. Where
-//! there is no line to trust, the C library is asked: before the collector's second visit, when it has not come for a
-//! while, just after the clock was set, and wherever the kernel itself does not keep time by these ticks.
+//! there is no line the C library is asked: in the session's first moments, when the collector has not come for a while,
+//! just after the clock was set, and wherever the kernel does not keep time by these ticks.
+//!
+//! On the line, time is within 0.1 us of the clock's. When somebody sets the clock, or corrects its speed, callbacks keep
+//! to the old one until the collector's next visit, up to 80 ms; and a thread can see time go back by what two lines
+//! differ where one takes the other's place.
 
-use std::sync::OnceLock;
+use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
@@ -14,12 +18,14 @@ use crate::record::Nanos;
 
 /// A line is followed for no longer: a collector that has not come by then may have been gone when the clock was set.
 const LONGEST: Nanos = Nanos(250_000_000);
-/// A line is followed so many times as far as it was measured: 15 ns that a moment can be wrong by become 60.
+/// Ticks that a line is measured over at least, about a millisecond.
+const SHORTEST: u64 = 1 << 21;
+/// A line is followed so many times as far as it was measured: the 15 ns that a moment is wrong by become 60.
 const FURTHER: u64 = 4;
-/// What a line is measured over, or twice that, once the session is as old.
+/// What lines are measured over, once the session is as old: this long to twice as long.
 const BASE: Nanos = Nanos(1_000_000_000);
-/// Nanoseconds that a clock may be off the line, more where the line was measured over less than it was followed.
-/// Further off, the clock was set or runs at another speed now.
+/// Nanoseconds that the clock may be off the line at a visit, and again for every time that the visit is later than the
+/// line was measured over. Further off, it was set or runs at another speed now.
 const OFF: u64 = 1000;
 /// Ticks that the two clocks of a moment may be read apart, which is 80 as a rule; further apart, the thread lost its
 /// processor between them.
@@ -29,21 +35,20 @@ const TRIES: usize = 4;
 /// Bits below the point of a line's speed.
 const POINT: u32 = 32;
 
-/// `CLOCK_REALTIME`, at most a microsecond off; up to a visit of the collector later it is still the old time where
-/// somebody sets the clock. 12 ns.
+/// `CLOCK_REALTIME`, or within 0.1 us of it. 12 ns.
 #[inline]
 pub fn now() -> Nanos {
-    LINE.at(ticks()).unwrap_or_else(ask)
+    LINE.at(ticks).unwrap_or_else(ask)
 }
 
-/// Looks at both clocks. To be called by one thread at a time, now and then, and not on the application's.
+/// Looks at both clocks, and tells the callbacks. To be called now and then, off the hot path.
 pub fn renew_clock() {
     static COURSE: Mutex<Course> = Mutex::new(Course::NEW);
-    if kernel_counts_ticks()
-        && let Some(mut course) = COURSE.try_lock()
-        && let Some(moment) = (0..TRIES).filter_map(|_| Moment::now()).min_by_key(|(_, apart)| *apart)
-    {
-        LINE.write(&course.go_on(moment.0).unwrap_or(Line::NONE));
+    let Some(mut course) = COURSE.try_lock() else { return };
+    if !course.may_read_ticks(ask()) {
+        LINE.write(&Line::NONE);
+    } else if let Some(moment) = Moment::now() {
+        LINE.write(&course.go_on(moment).unwrap_or(Line::NONE));
     }
 }
 
@@ -57,12 +62,15 @@ struct Moment {
 impl Moment {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// The moment, and how many ticks the readings were apart; `None` if it were too many.
-    fn now() -> Option<(Self, u64)> {
-        let before = ticks();
-        let time = ask();
-        let apart = ticks().checked_sub(before)?;
-        (apart <= APART).then_some((Self { ticks: before + apart / 2, time }, apart))
+    /// This moment. `None`: the thread lost its processor in the middle, every time.
+    fn now() -> Option<Self> {
+        let tries = (0..TRIES).filter_map(|_| {
+            let before = ticks();
+            let time = ask();
+            let apart = ticks().checked_sub(before).filter(|apart| *apart <= APART)?;
+            Some((apart, Self { ticks: before + apart / 2, time }))
+        });
+        tries.min_by_key(|(apart, _)| *apart).map(|(_, moment)| moment)
     }
 }
 
@@ -104,26 +112,45 @@ impl Line {
 /// How lines are drawn.
 #[derive(Debug)]
 struct Course {
-    /// What the line is measured from; `None` at first and when it missed.
-    base: Option<Moment>,
-    /// What it is to be measured from when this one is old enough.
-    next_base: Moment,
+    /// What the line is measured from, and what it is to be measured from when that is old enough.
+    bases: Option<[Moment; 2]>,
     line: Option<Line>,
+    /// When the kernel was asked what it keeps time by, and whether it is ticks.
+    source: Option<(Nanos, bool)>,
 }
 
 impl Course {
-    const NEW: Self = Self { base: None, next_base: Moment::ZERO, line: None };
+    const NEW: Self = Self { bases: None, line: None, source: None };
+
+    /// Whether the kernel keeps time by ticks, as it said within a second before `now`. It may give them up at any
+    /// time, when it finds that processors disagree; and the host may have forbidden to read them.
+    fn may_read_ticks(&mut self, now: Nanos) -> bool {
+        let fresh = self.source.filter(|(asked, _)| now >= *asked && now.since(*asked) < BASE.0);
+        let (_, counts) = *self.source.insert(fresh.unwrap_or_else(|| (now, kernel_counts_ticks())));
+        if !counts {
+            (self.bases, self.line) = (None, None);
+        }
+        counts
+    }
 
     /// The line to follow from this moment on; `None`: there is none yet.
     fn go_on(&mut self, moment: Moment) -> Option<Line> {
         let missed = self.line.is_some_and(|line| line.misses(moment));
-        self.line = self.base.filter(|_| !missed).and_then(|base| Line::through(base, moment));
-        if self.line.is_none() {
-            (self.base, self.next_base) = (Some(moment), moment);
-        } else if moment.time.since(self.next_base.time) >= BASE.0 {
-            (self.base, self.next_base) = (Some(self.next_base), moment);
+        let Some([base, next]) = self.bases.filter(|_| !missed) else { return self.begin(moment) };
+        if moment.ticks.wrapping_sub(base.ticks) >= SHORTEST {
+            let Some(line) = Line::through(base, moment) else { return self.begin(moment) };
+            self.line = Some(line);
+        }
+        if moment.time.since(next.time) >= BASE.0 {
+            self.bases = Some([next, moment]);
         }
         self.line
+    }
+
+    /// Begins anew at this moment.
+    fn begin(&mut self, moment: Moment) -> Option<Line> {
+        (self.bases, self.line) = (Some([moment; 2]), None);
+        None
     }
 }
 
@@ -152,12 +179,17 @@ impl Shared {
         }
     }
 
-    /// `None`: that is not on the line, or the line is just being written.
+    /// The time at these ticks, which are not read where there is no line. `None`: they are not on it, or it is just
+    /// being written.
     #[inline]
-    fn at(&self, ticks: u64) -> Option<Nanos> {
+    fn at(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
-        let passed = ticks.wrapping_sub(self.ticks.load(Ordering::Relaxed));
-        if passed >= self.length.load(Ordering::Relaxed) {
+        let length = self.length.load(Ordering::Relaxed);
+        if length == 0 {
+            return None;
+        }
+        let passed = ticks().wrapping_sub(self.ticks.load(Ordering::Relaxed));
+        if passed >= length {
             return None;
         }
         // At most `LONGEST`, a number of 28 bits, with `POINT` more below it; anything if these are of two lines.
@@ -191,11 +223,11 @@ fn ask() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// The processor's counter. It may be read a few instructions early, which are less than what a clock is off.
+/// The processor's counter. It may be read a few instructions early, which is less than a line is off.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has it, and the C library's clock reads it too.
+    // SAFETY: every x86-64 processor has it; where the kernel keeps time by it, the C library's clock reads it too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -207,12 +239,8 @@ fn ticks() -> u64 {
 /// Whether the kernel keeps time by what [`ticks`] counts. It does where the counter runs at one speed, on all
 /// processors alike; a guest whose host keeps time by other means does not.
 fn kernel_counts_ticks() -> bool {
-    static COUNTS: OnceLock<bool> = OnceLock::new();
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    *COUNTS.get_or_init(|| {
-        cfg!(target_arch = "x86_64")
-            && std::fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
-    })
+    cfg!(target_arch = "x86_64") && fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
 }
 
 #[cfg(test)]
@@ -236,7 +264,7 @@ mod tests {
     fn at(line: &Line, ticks: u64) -> Option<Nanos> {
         let shared = Shared::new();
         shared.write(line);
-        shared.at(ticks)
+        shared.at(|| ticks)
     }
 
     #[test]
@@ -249,6 +277,11 @@ mod tests {
         assert_eq!(at(&line, last.ticks), Some(last.time));
         assert_eq!(at(&line, moment(25_000_000).ticks), None);
         assert_eq!(at(&line, moment(4_999_999).ticks), None, "before the line");
+    }
+
+    #[test]
+    fn where_there_is_no_line_ticks_are_not_read() {
+        assert_eq!(Shared::new().at(|| panic!("some host forbids it")), None);
     }
 
     #[test]
@@ -275,20 +308,49 @@ mod tests {
     }
 
     #[test]
-    fn two_visits_at_once_and_a_long_pause_are_no_reason_to_doubt_the_line() {
+    fn visits_in_quick_succession_and_long_pauses_are_no_reason_to_doubt_the_line() {
+        let mut course = Course::NEW;
+        let first = course.go_on(moment(0)).or(course.go_on(moment(50_000)));
+        assert!(first.is_none(), "too soon to know a speed");
+        for visit in 1..1000 {
+            // Read 15 ns late every other time.
+            let (pauses, soon) = (visit / 2 + 1, visit % 2);
+            let moment_of = pauses * 80_000_000 + soon * 50_000;
+            let line = course.go_on(after_step(moment_of, 15 * soon)).expect("a line");
+            let last = moment(moment_of + line.length / 2 - 1);
+            let off = at(&line, last.ticks).unwrap().0.abs_diff(last.time.0);
+            assert!(off <= 75, "{off} ns at visit {visit}");
+        }
+    }
+
+    #[test]
+    fn a_small_step_before_the_second_visit_is_forgotten_by_the_third() {
         let mut course = Course::NEW;
         course.go_on(moment(0));
-        for visit in 1..1000 {
-            // Read 15 ns late every other time, which over 50 us is 300 ppm.
-            let wrong = 15 * (visit % 2);
-            let at = visit / 2 * 80_000_000 + visit % 2 * 50_000;
-            let line = course.go_on(after_step(at, wrong)).expect("a line");
-            let last = moment(at + line.length / 2 - 1);
-            assert!(
-                super::tests::at(&line, last.ticks).unwrap().0.abs_diff(last.time.0) <= 75,
-                "visit {visit}"
-            );
-        }
+        course.go_on(moment(2_000_000));
+        // Twenty times as late as the line is long: as far off as that may be, this shows only then.
+        course.go_on(after_step(42_000_000, 19_000));
+        let line =
+            course.go_on(after_step(122_000_000, 19_000)).or(course.go_on(after_step(202_000_000, 19_000)));
+        let last = after_step(210_000_000, 19_000);
+        let off = at(&line.expect("a line"), last.ticks).unwrap().0.abs_diff(last.time.0);
+        assert!(off < OFF, "{off} ns");
+    }
+
+    #[test]
+    fn a_kernel_that_gives_ticks_up_is_believed_within_a_second() {
+        let mut course = Course { source: Some((Nanos(500), true)), ..Course::NEW };
+        course.go_on(moment(0));
+        course.go_on(moment(5_000_000));
+        assert!(course.may_read_ticks(Nanos(BASE.0 + 499)));
+        course.source = Some((Nanos(500), false));
+        assert!(!course.may_read_ticks(Nanos(600)));
+        assert!(course.line.is_none() && course.bases.is_none());
+        // Asked again, it says how it is.
+        assert_eq!(course.may_read_ticks(Nanos(BASE.0 + 500)), kernel_counts_ticks());
+        assert_eq!(course.source.map(|(asked, _)| asked), Some(Nanos(BASE.0 + 500)));
+        assert_eq!(course.may_read_ticks(Nanos(3)), kernel_counts_ticks(), "the clock was set back");
+        assert_eq!(course.source.map(|(asked, _)| asked), Some(Nanos(3)));
     }
 
     #[test]
@@ -297,7 +359,7 @@ mod tests {
         for visit in 0..100_u64 {
             let at = visit * 80_000_000;
             course.go_on(moment(at));
-            let age = at - (course.base.unwrap().time.0 - 1_000_000);
+            let age = at - (course.bases.unwrap()[0].time.0 - 1_000_000);
             assert!(age <= 2_200_000_000 && (age >= 1_000_000_000 || at < 2_000_000_000), "{age} at {at}");
         }
     }
@@ -319,9 +381,9 @@ mod tests {
             if visit % 10 == 0 {
                 renew_clock();
             }
-            followed += usize::from(LINE.at(ticks()).is_some());
+            followed += usize::from(LINE.at(ticks).is_some());
             let (before, time, after) = (ask(), now(), ask());
-            // Ten times what it should be off, for a kernel that is just correcting its own clock.
+            // A hundred times what it is off, for a kernel that is just correcting its clock.
             let near = before.0 - 10 * OFF..=after.0 + 10 * OFF;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -340,7 +402,7 @@ mod tests {
                     shared.write(&Line { from, speed: n << POINT, measured: n, length: 1 << 20 });
                 }
             });
-            let times = std::iter::from_fn(|| Some(shared.at(100_000))).flatten().take(2_000_000);
+            let times = std::iter::from_fn(|| Some(shared.at(|| 100_000))).flatten().take(2_000_000);
             // n * (100,001 - n), solved for n.
             let half = 100_001.0 / 2.0;
             let torn = times.map(|time| time.0).find(|&time| {

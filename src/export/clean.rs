@@ -5,7 +5,7 @@
 /// | in the name | in the frame | since |
 /// |---|---|---|
 /// | `;` | `:` | it separates frames (inferno's collapsers do the same) |
-/// | control characters, line and paragraph separators, U+FFFE, U+FFFF | a blank | they end lines, drive terminals, or are no XML |
+/// | control characters, U+2028, U+2029, U+FFFE, U+FFFF | a blank | they end lines, drive terminals, or are no XML |
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
 /// | nothing, or blanks only | `?` | readers drop empty frames |

@@ -10,11 +10,12 @@
 //! | `bytes` | long | moved or set |
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
 //! | `grid_x` … `block_z`, `registers`, `static_shared`, `dynamic_shared` | int | of a kernel |
-//! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between; of a graph's node also `[graph]` and where it was made |
+//! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between |
 //! | `thread`, `thread_name` | int, text | who called |
 //! | `launch_ns`, `launch_duration_ns` | long | when the call began, and how long it took |
 //! | `reason` | text | why it has no stack or no time; null where it has both |
 //!
+//! The stack of a graph's node goes on with `[graph]` and where the node was made.
 //! Rows stand in the order of time. What was lost is in the file's key-value metadata (`gpuflame.lost.*`).
 //! `run` and `rank` are no columns: they are the names of the folders (`run=A/rank=3/`), which both tools
 //! take for columns.

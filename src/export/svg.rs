@@ -204,8 +204,8 @@ pub(super) fn name_first(stack: &str) -> Cow<'_, str> {
 }
 
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
-/// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a launch was under way, blue
-/// where work waited. Names shade it a little, so that neighbours can be told apart.
+/// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a
+/// launch was under way, blue where work waited. Names shade it a little, so that neighbours can be told apart.
 pub(super) fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {

@@ -3,8 +3,8 @@
 //!
 //! `kind` says which: `kernel`, `copy`, `set` and `graph` rows add up to everything that ran; a `missing` row says
 //! how much of that (or how many launches beside it) is shown for a reason instead of under a stack, or
-//! without a time; a `lost` row counts what left no other trace; a `unified` row is what moved in unified memory, beside
-//! all of it. There are no comments.
+//! without a time; a `lost` row counts what left no other trace; a `unified` row is what moved in unified
+//! memory, beside all of it. There are no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;

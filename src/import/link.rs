@@ -1,56 +1,49 @@
 //! Which call launched which operation: by correlation id, within a process where the trace says which.
+//! [`Linked`] tells how far that went, for the user as well.
 
-use super::rows::Linked;
-use crate::record::{Detail, IdMap};
+use super::Seen;
+use super::work::{CallRecord, OpRecord};
+use crate::record::IdMap;
 
-/// A GPU operation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpRecord {
-    pub(super) start: i64,
-    pub(super) end: i64,
-    /// 0 where it has none.
-    pub(super) correlation: u64,
-    /// 0 where the trace does not say.
-    pub(super) process: u32,
-    /// The call that launched it.
-    pub(super) call: Option<u32>,
-    pub(super) device: u32,
-    pub(super) context: u32,
-    pub(super) stream: u32,
-    pub(super) graph: u32,
-    pub(super) graph_node: u64,
-    pub(super) detail: Detail,
+/// What could be linked, and what could not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Linked {
+    /// What was seen while reading.
+    pub seen: Seen,
+    /// GPU operations.
+    pub ops: u64,
+    /// Of those, with a launch.
+    pub linked: u64,
+    /// Of those without one, launched before the trace began.
+    pub before: u64,
+    /// Nanoseconds of all operations.
+    pub nanos: u64,
+    /// Nanoseconds of those with a launch.
+    pub linked_nanos: u64,
+    /// Launches with more than one operation (graphs).
+    pub shared: u64,
+    /// The most operations of one launch.
+    pub most: u64,
+    /// Operations that begin before their launch does.
+    pub early: u64,
+    /// Launches without an operation.
+    pub pending: u64,
+    /// Records of waits for an event, a stream or a device.
+    pub syncs: u64,
+    /// Calls that wait, or make a stream wait.
+    pub waits: u64,
+    /// What was added to all times, so that none is below 1.
+    pub offset: i64,
+    /// The first id of a call, and the start of the first operation with a launch.
+    pub(super) first: (u64, i64),
 }
 
-/// A call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallRecord {
-    pub(super) start: i64,
-    pub(super) end: i64,
-    pub(super) correlation: u64,
-    pub(super) process: u32,
-    pub(super) thread: u32,
-    /// The stack it ends, known later.
-    pub(super) stack: u32,
-    /// Operations it launched.
-    pub(super) ops: u32,
-    /// Whether it launches whenever it is made.
-    pub(super) launches: bool,
-}
-
-impl CallRecord {
-    /// Whether it becomes a row: calls that launch nothing are only frames of others.
-    pub(super) fn is_shown(&self) -> bool {
-        self.ops > 0 || self.launches
-    }
-}
-
-impl OpRecord {
-    /// Whether it was launched before the trace began, if it has no call: its id is smaller than that of
+impl Linked {
+    /// Whether `op` was launched before the trace began, if it has no call: its id is smaller than that of
     /// any call, or it began before anything that was launched in the trace.
-    pub(super) fn before(&self, linked: &Linked) -> bool {
-        let (first_id, first_start) = linked.first;
-        (self.correlation != 0 && self.correlation < first_id) || self.start < first_start
+    pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
+        let (first_id, first_start) = self.first;
+        (op.correlation != 0 && op.correlation < first_id) || op.start < first_start
     }
 }
 
@@ -87,7 +80,7 @@ fn count(ops: &[OpRecord], calls: &[CallRecord]) -> Linked {
                 linked.linked_nanos = linked.linked_nanos.saturating_add(nanos);
                 linked.early += u64::from(op.start < calls[call as usize].start);
             }
-            None => linked.before += u64::from(op.before(&linked)),
+            None => linked.before += u64::from(linked.launched_before(op)),
         }
     }
     linked

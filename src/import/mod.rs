@@ -23,8 +23,10 @@ mod rows;
 mod sbt;
 mod stack;
 mod text;
+mod work;
 
 pub use json::Seen;
+pub use link::Linked;
 pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
@@ -32,7 +34,7 @@ pub use model::{
 pub use names::Names;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
-pub use rows::{Collect, Linked, rows};
+pub use rows::{Collect, rows};
 pub use text::Text;
 
 /// A number of microseconds as people write it, in nanoseconds; `None` where it is no number.

@@ -7,9 +7,10 @@
 //! belong to calls that the trace does not have: each launch comes right before its operations, operations
 //! launched before the trace began have ids below all launches, and others without a launch ids beyond.
 
-use super::link::{self, CallRecord, OpRecord};
+use super::link::{self, Linked};
 use super::model::*;
 use super::stack::{Interval, Stacks};
+use super::work::{CallRecord, OpRecord};
 use super::{Kind, Names, Opened, Options, Seen, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
@@ -17,39 +18,6 @@ use crate::record::{
     GpuContextId, GraphId, GraphNodeId, IdMap, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos,
     Reader, Row, SetDetail, StreamId, ThreadId,
 };
-
-/// What could be linked, and what could not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Linked {
-    /// What was seen while reading.
-    pub seen: Seen,
-    /// GPU operations.
-    pub ops: u64,
-    /// Of those, with a launch.
-    pub linked: u64,
-    /// Of those without one, launched before the trace began.
-    pub before: u64,
-    /// Nanoseconds of all operations.
-    pub nanos: u64,
-    /// Nanoseconds of those with a launch.
-    pub linked_nanos: u64,
-    /// Launches with more than one operation (graphs).
-    pub shared: u64,
-    /// The most operations of one launch.
-    pub most: u64,
-    /// Operations that begin before their launch does.
-    pub early: u64,
-    /// Launches without an operation.
-    pub pending: u64,
-    /// Records of waits for an event, a stream or a device.
-    pub syncs: u64,
-    /// Calls that wait, or make a stream wait.
-    pub waits: u64,
-    /// What was added to all times, so that none is below 1.
-    pub offset: i64,
-    /// The first id of a call, and the start of the first operation with a launch.
-    pub(super) first: (u64, i64),
-}
 
 /// Reads any trace that has GPU operations, or one of our recordings, and calls `each` with its rows.
 ///
@@ -325,7 +293,7 @@ impl Collect {
         }
         for &at in orphans {
             let op = &self.ops[at as usize];
-            let id = if op.before(linked) {
+            let id = if linked.launched_before(op) {
                 before += 1;
                 before
             } else {

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::link::CallRecord;
+use super::work::CallRecord;
 use crate::record::IdMap;
 
 /// A stretch of time on a thread.

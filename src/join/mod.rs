@@ -15,7 +15,8 @@
 //! A launch is therefore found until an id is in use that is [`Limits::recent`] higher; one that still
 //! lacks an activity then, for [`Limits::waiting`] more of its kind. One of a graph, which may have more
 //! activities for as long as the graph runs, is forgotten when it had none between two flushes of the tracer
-//! ([`Join::flushed`]) and thousands of its kind came since. What is given up has a [`Missing`] reason and a count, and the counts of [`Tally`] always add up.
+//! ([`Join::flushed`]) and thousands of its kind came since. What is given up has a [`Missing`] reason and a
+//! count, and the counts of [`Tally`] always add up.
 //!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 

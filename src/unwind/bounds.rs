@@ -21,8 +21,8 @@ impl Stack {
     }
 }
 
-/// How many stacks beside its own a thread remembers.
-const REMEMBERED: usize = 16;
+/// How many stacks beside its own a thread remembers: a launch from one more costs a look into `/proc/self/maps`.
+const REMEMBERED: usize = 128;
 
 /// The most of the main thread's stack that is taken for its own when the limit is larger or absent.
 const MAIN_AT_MOST: u64 = 64 << 20;

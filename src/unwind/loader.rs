@@ -1,77 +1,20 @@
-//! What the dynamic loader knows: which object an address belongs to, and whether objects came or went.
+//! What the dynamic loader tells: which objects are loaded, and whether any came or went.
 //!
-//! Two of its calls are safe inside a callback, even while another thread sits in a `dlopen`:
-//! `_dl_find_object` (glibc 2.35 and newer) and `dl_iterate_phdr`. `dladdr`, `dlsym` and `dlopen` are
-//! not: they wait for the loader's big lock. So the first is looked up by [`prepare`], at load time, and
-//! where it is missing a copy of what the second shows does its work (see `objects`).
+//! It is asked by `dl_iterate_phdr`, which is safe inside a callback, even while another thread sits in a
+//! `dlopen`, but takes a short lock. Where glibc's own count of objects was found (see `watch`), [`current`]
+//! asks only when that changed. What was heard last stands in `counts`; which object an address belongs to is
+//! the business of `find`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::ops::Range;
 
-use super::objects::{self, Unsure};
+use super::counts::{self, Counts};
 use super::watch;
-use crate::record::ModuleEpoch;
-
-/// How many objects were ever loaded and unloaded, as `dl_iterate_phdr` reports.
-///
-/// Both only grow, so a later state is larger as a number, and two states are equal only if nothing
-/// was loaded or unloaded between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Counts(u64);
-
-impl Counts {
-    pub(crate) fn new(loads: u64, unloads: u64) -> Self {
-        Self((loads << 32) | (unloads & 0xffff_ffff))
-    }
-
-    /// Objects loaded so far, modulo 2^32.
-    pub(crate) fn loads(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    /// Objects unloaded so far, modulo 2^32.
-    pub(crate) fn unloads(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Both in one word.
-    pub(crate) fn as_word(self) -> u64 {
-        self.0
-    }
-}
-
-/// The newest state that anybody has seen; 0 until [`prepare`].
-static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The unloads at which the epoch began, its number above them, and on top whether a rule was compiled, and
-/// so perhaps a frame taken, in it.
-static EPOCH: AtomicU64 = AtomicU64::new(0);
-const IS_USED: u64 = 1 << 63;
-
-/// The newest state that anybody has seen: one load.
-#[inline(always)]
-pub(crate) fn latest() -> Counts {
-    Counts(LATEST.load(Ordering::Acquire))
-}
-
-/// The epoch that frames belong to. It may be one ahead of the latest state for a moment, which does no
-/// harm: what is on a stack was loaded before and stays loaded.
-pub(crate) fn epoch() -> ModuleEpoch {
-    let epoch = (EPOCH.load(Ordering::Acquire) & !IS_USED) >> 32;
-    ModuleEpoch(epoch.min(u64::from(ModuleEpoch::MAX.0)) as u16)
-}
-
-/// Says that frames are taken in this epoch: the next unload begins another. (Epochs are few, so unloads
-/// that no stack lies between count as one.)
-pub(crate) fn use_epoch() {
-    if EPOCH.load(Ordering::Relaxed) & IS_USED == 0 {
-        EPOCH.fetch_or(IS_USED, Ordering::AcqRel);
-    }
-}
 
 /// The state now: two loads and, if something came or went, a question to the loader.
 #[inline(always)]
 pub(crate) fn current() -> Counts {
-    if watch::is_unchanged() { latest() } else { poll() }
+    if watch::is_unchanged() { counts::latest() } else { poll() }
 }
 
 /// Asks the loader for the state now, and makes it the latest. About 12 ns; takes a short loader lock.
@@ -83,66 +26,14 @@ pub(crate) fn poll() -> Counts {
         numbers = watch::read_locked(seen);
         Visit::Stop
     });
-    publish(seen);
+    counts::publish(seen);
     watch::note(numbers);
     seen
 }
 
-/// Makes `seen` the latest state, unless a newer one is known.
-pub(crate) fn publish(seen: Counts) {
-    if seen <= latest() {
-        return;
-    }
-    let mut epoch = EPOCH.load(Ordering::Relaxed);
-    while seen.unloads().wrapping_sub(epoch as u32) as i32 > 0 {
-        let number = ((epoch & !IS_USED) >> 32) + (epoch >> 63);
-        let next = (number << 32) | u64::from(seen.unloads());
-        match EPOCH.compare_exchange_weak(epoch, next, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(now) => epoch = now,
-        }
-    }
-    LATEST.fetch_max(seen.0, Ordering::AcqRel);
-}
-
-type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
-
-/// `struct dl_find_object` of glibc's `<dlfcn.h>` on 64-bit machines without extra fields.
-#[repr(C)]
-struct FoundObject {
-    flags: u64,
-    map_start: *mut c_void,
-    map_end: *mut c_void,
-    link_map: *const LinkMap,
-    eh_frame_hdr: *mut c_void,
-    reserved: [u64; 7],
-}
-
-/// The public start of `struct link_map` of `<link.h>`.
-#[repr(C)]
-struct LinkMap {
-    bias: u64,
-    name: *const c_char,
-}
-
-/// `_dl_find_object`, or null where libc has none.
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Set by a test that is to run as if it were not there.
-static IS_WITHOUT: AtomicBool = AtomicBool::new(false);
-
-/// From now on as with a glibc before 2.35.
-pub(crate) fn do_without_find_object() {
-    IS_WITHOUT.store(true, Ordering::Relaxed);
-    FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
-}
-
-/// Looks up what may not be looked up inside a callback. Call it when the library is loaded.
+/// Looks for what tells changes without asking, and asks for the first time. Call it when the library is loaded,
+/// not inside a callback.
 pub(crate) fn prepare() {
-    // SAFETY: the name is a C string; dlsym has no other requirement.
-    let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    if !IS_WITHOUT.load(Ordering::Relaxed) {
-        FIND_OBJECT.store(find, Ordering::Relaxed);
-    }
     if let Some((global, bytes)) = loader_data() {
         visit(|object| {
             // SAFETY: the loader says that its variable is so long; it is aligned for the pointers in it.
@@ -205,7 +96,7 @@ impl Object {
         name: std::ptr::null(),
         headers: std::ptr::null(),
         header_count: 0,
-        counts: Counts(0),
+        counts: Counts::NONE,
     };
 
     /// All but the loader's counts, as words that threads can hand each other.
@@ -227,44 +118,14 @@ impl Object {
         }
     }
 
-    /// The object that holds `address`, if any. Safe inside a callback.
-    pub(crate) fn holding(address: u64) -> Option<Self> {
-        let find = FIND_OBJECT.load(Ordering::Relaxed);
-        if !find.is_null() {
-            return Self::holding_by_call(find, address);
-        }
-        objects::holding(address).unwrap_or_else(|Unsure| Self::holding_by_visit(address))
-    }
-
-    fn holding_by_call(find: *mut c_void, address: u64) -> Option<Self> {
-        // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
-        let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };
-        let mut found = std::mem::MaybeUninit::<FoundObject>::uninit();
-        // SAFETY: `found` has the size and alignment of glibc's struct; any address may be asked for.
-        if unsafe { find(address as *mut c_void, found.as_mut_ptr()) } != 0 {
-            return None;
-        }
-        // SAFETY: on success the whole struct is written.
-        let found = unsafe { found.assume_init() };
-        // SAFETY: the link map of a loaded object stays valid until it is unloaded.
-        let link_map = unsafe { &*found.link_map };
-        let start = found.map_start as u64;
-        let Some((headers, header_count)) = program_headers(start) else {
-            return Self::holding_by_visit(address);
-        };
-        Some(Self {
-            start,
-            end: found.map_end as u64,
-            bias: link_map.bias,
-            name: link_map.name,
-            headers,
-            header_count,
-            counts: Counts::default(),
-        })
-    }
-
-    fn holding_by_visit(address: u64) -> Option<Self> {
-        Self::visiting(address, |object| *object)
+    /// The object that is mapped at `range`, if its first page shows its program headers.
+    ///
+    /// # Safety
+    /// So the loader says, of one object that is loaded, and it tells `bias` and `name` as well.
+    pub(super) unsafe fn mapped(range: Range<u64>, bias: u64, name: *const c_char) -> Option<Self> {
+        let (headers, header_count) = program_headers(range.start)?;
+        let (start, end) = (range.start, range.end);
+        Some(Self { start, end, bias, name, headers, header_count, counts: Counts::default() })
     }
 
     /// What `look` says about the object that holds `address`. It cannot be unloaded meanwhile, which
@@ -418,10 +279,6 @@ unsafe fn describe(info: &libc::dl_phdr_info) -> Object {
 mod tests {
     use super::*;
 
-    fn here() -> u64 {
-        here as fn() -> u64 as usize as u64
-    }
-
     #[test]
     fn what_is_loaded_is_watched_without_asking_where_glibc_keeps_count() {
         prepare();
@@ -431,16 +288,6 @@ mod tests {
             watch::is_unchanged()
         };
         assert!((0..10).any(unchanged));
-    }
-
-    #[test]
-    fn both_ways_to_find_an_object_agree() {
-        prepare();
-        let visited = Object::holding_by_visit(here()).expect("the test is loaded");
-        let found = Object::holding(here()).expect("the test is loaded");
-        assert_eq!((visited.start, visited.bias), (found.start, found.bias));
-        assert!(found.contains(here()) && !found.contains(found.end));
-        assert_eq!(visited.eh_frame_hdr().map(<[u8]>::as_ptr), found.eh_frame_hdr().map(<[u8]>::as_ptr));
     }
 
     #[test]
@@ -467,12 +314,5 @@ mod tests {
         }
         assert_eq!(gnu_build_id(&notes), Some(&b"\x01\x02"[..]));
         assert_eq!(gnu_build_id(&notes[..20]), None);
-    }
-
-    #[test]
-    fn states_compare_by_time() {
-        let (earlier, later) = (Counts::new(7, 2), Counts::new(7, 3));
-        assert!(earlier < later && later < Counts::new(8, 3));
-        assert_eq!((later.loads(), later.unloads()), (7, 3));
     }
 }

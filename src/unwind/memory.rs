@@ -1,9 +1,9 @@
 //! Memory that comes straight from the kernel.
 //!
 //! The callback runs inside somebody's program, as often as not inside somebody's allocator (a malloc that
-//! launches a kernel is a real thing), so nothing on its path may call `malloc`. What `unwind` and `capture`
-//! need for a thread or for the process is mapped here, zeroed. Every byte is counted, and the ledger prints
-//! the sum.
+//! launches a kernel is a real thing), so nothing on its path may call `malloc`; only a thread's first launch does, to
+//! learn where its stack lies. What `unwind` and `capture` need for a thread or for the process is mapped here,
+//! zeroed. Every byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};

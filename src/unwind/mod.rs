@@ -3,7 +3,7 @@
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that
 //! may run anywhere: under somebody's allocator, in a signal handler, on a coroutine's stack. So a
 //! capture takes no lock that is held for long, allocates nothing, makes no system call in its steady
-//! state, and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
+//! state (128 stacks beside a thread's own are known; one more is looked for each time), and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
 //! libgcc's unwinder; where there is no unwind information it follows frame pointers and says so.
 //!
 //! [`ModuleMap`] remembers which file lay where, and when, so that the addresses can be named later.
@@ -23,9 +23,12 @@ use std::ops::Range;
 
 use crate::record::{ContextFlags, Frame};
 
-// Some of these three serves only rules of our own: framehop finds objects by itself.
+// Some of these four serves only rules of our own: framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
+mod counts;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod find;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod loader;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -57,6 +60,7 @@ pub const MAX_FRAMES: usize = 1024;
 /// Looks up what may not be looked up inside a callback. Call it when the library is loaded, on any
 /// thread; captures before it are slower, not wrong.
 pub fn prepare() {
+    find::prepare();
     loader::prepare();
     bounds::prepare();
 }
@@ -64,7 +68,7 @@ pub fn prepare() {
 /// From now on finds objects as with a glibc before 2.35, whatever is installed. For tests.
 #[doc(hidden)]
 pub fn as_on_older_glibc() {
-    loader::do_without_find_object();
+    find::do_without_find_object();
 }
 
 /// Asks the loader whether objects were loaded or unloaded, about 12 ns, and says whether that was so
@@ -76,7 +80,7 @@ pub fn as_on_older_glibc() {
 /// that you know of, poll it from a housekeeping thread every few milliseconds, or set
 /// [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
-    let before = loader::latest();
+    let before = counts::latest();
     loader::poll() != before
 }
 

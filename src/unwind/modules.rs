@@ -7,7 +7,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::loader::{self, Counts, Object, Visit};
+use super::counts::{self, Counts};
+use super::loader::{self, Object, Visit};
 use super::notes::{self, Note};
 use crate::record::{Module, ModuleEpoch};
 
@@ -68,7 +69,7 @@ impl ModuleMap {
             found.push(module_of_object(object));
             Visit::Next
         });
-        loader::publish(counts);
+        counts::publish(counts);
         self.listed = Some(counts);
         let found: Vec<_> = found.into_iter().map(with_full_path).collect();
         self.loaded.retain(|known| is_generated(known) || found.iter().any(|module| is_same(known, module)));
@@ -114,7 +115,7 @@ fn is_generated(module: &Module) -> bool {
 
 fn module_of_object(object: &Object) -> Module {
     Module {
-        epoch: loader::epoch(),
+        epoch: counts::epoch(),
         start: object.start,
         end: object.end,
         bias: object.bias,

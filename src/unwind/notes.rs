@@ -8,7 +8,8 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::loader::{self, Counts, Object};
+use super::counts::{self, Counts};
+use super::loader::Object;
 use crate::record::ModuleEpoch;
 
 /// Notes that may wait for the housekeeping thread.
@@ -104,9 +105,9 @@ fn leave(page: u64, counts: Counts, write: impl FnOnce(&mut Note)) {
     }
     let pushed = push(|note| {
         note.start = page;
-        note.epoch = loader::epoch();
+        note.epoch = counts::epoch();
         write(note);
-        note.epoch = loader::epoch();
+        note.epoch = counts::epoch();
     });
     match pushed {
         true => place.store(mark, Ordering::Relaxed),

@@ -10,7 +10,8 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::loader::{self, Counts, Object, Visit};
+use super::counts::Counts;
+use super::loader::{self, Object, Visit};
 
 /// Objects that fit. A process with more has the loader asked for every address without a rule.
 const MOST: usize = 1024;

@@ -10,7 +10,8 @@ use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAa
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
 
 use super::bounds::{Stack, Stacks};
-use super::loader::{self, Counts, Object, Visit};
+use super::counts::{self, Counts};
+use super::loader::{self, Object, Visit};
 use super::{Captured, MAX_FRAMES, Skip, memory, notes};
 use crate::record::{ContextFlags, Frame};
 
@@ -101,7 +102,7 @@ impl Owned {
 
     fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {
         self.is_busy = true;
-        let counts = if self.checks_every_capture { loader::current() } else { loader::latest() };
+        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         if self.known != Some(counts) {
             self.learn(counts);
         }
@@ -115,7 +116,7 @@ impl Owned {
     fn learn(&mut self, counts: Counts) {
         let mut unwinder = UnwinderAarch64::new();
         loader::visit(|object| {
-            loader::use_epoch();
+            counts::use_epoch();
             notes::object(object, counts);
             if let Some(module) = module(object) {
                 unwinder.add_module(module);
@@ -144,9 +145,9 @@ impl Owned {
             if skipping {
                 skipped += 1;
             } else if address.is_return_address() {
-                self.frames.push(Frame::native(pc, loader::epoch()));
+                self.frames.push(Frame::native(pc, counts::epoch()));
             } else {
-                self.frames.push(Frame::native_exact(pc, loader::epoch()));
+                self.frames.push(Frame::native_exact(pc, counts::epoch()));
             }
             let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {

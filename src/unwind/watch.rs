@@ -19,7 +19,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::loader::Counts;
+use super::counts::Counts;
 
 /// The number of objects ever loaded; null where it was not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
@@ -77,7 +77,11 @@ pub(super) fn note(numbers: Option<u64>) {
 /// The `bytes` from `global` on are readable, and `global` is aligned to 8 bytes.
 pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Counts) {
     // SAFETY: the caller vouches for these words. The loader's lock is held, so none that matters changes.
-    let words = unsafe { std::slice::from_raw_parts(global.cast::<u64>(), bytes / 8) };
+    let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
+    // But other threads may come and wait for it: so a copy, each word of which is read at once.
+    let mut copy = [0; MOST_WORDS];
+    copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
+    let words = &copy[..words.len().min(MOST_WORDS)];
     // SAFETY: gettid only returns a number.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
     let mut found = (0..words.len()).filter(|&at| is_count_of_loads(words, at, told, thread));
@@ -89,6 +93,9 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Counts) {
     LOADED_NOW.store(global.cast::<u32>().wrapping_add(2), Ordering::Relaxed);
     EVER_LOADED.store(global.cast::<u64>().wrapping_add(at), Ordering::Release);
 }
+
+/// Words of `_rtld_global` that are looked at: it has some 540.
+const MOST_WORDS: usize = 1024;
 
 /// Words of a `pthread_mutex_t`.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;

@@ -24,13 +24,14 @@ use gpuflame::unwind::{self, Skip, Unwinder};
 struct Case {
     name: &'static str,
     run: fn(u32),
-    /// Instructions each may take. Set 3 % above what Rust 1.95 makes of it.
+    /// Instructions each may take: 1 to 3 % more than Rust 1.95 makes of it.
     limit: u64,
 }
 
 const CASES: [Case; 2] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // With valgrind the two clock reads are system calls, of which only our side counts.
+    // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
+    // our side counts.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1282 },
 ];
 

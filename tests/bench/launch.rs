@@ -239,7 +239,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = simulated::stage();
         let runtime = simulated::Runtime::subscribed(&folder);
-        // The last job: with the window closed, which is all but the capture.
+        // The last job: with the window closed, which is all but the stack and its id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,

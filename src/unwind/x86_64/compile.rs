@@ -8,7 +8,7 @@ use gimli::{
     UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, Value, X86_64,
 };
 
-use super::rule::Rule;
+use super::rule::{Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use crate::unwind::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
@@ -153,9 +153,9 @@ impl Row<'_> {
             _ => false,
         };
         let CfaRule::Expression(cfa) = self.row.cfa() else { return false };
-        self.offset_then_deref(cfa, X86_64::RSP) == Some(super::walk::UCONTEXT_RSP as i32)
-            && at(X86_64::RA, super::walk::UCONTEXT_RIP)
-            && at(X86_64::RBP, super::walk::UCONTEXT_RBP)
+        self.offset_then_deref(cfa, X86_64::RSP) == Some(UCONTEXT_RSP as i32)
+            && at(X86_64::RA, UCONTEXT_RIP)
+            && at(X86_64::RBP, UCONTEXT_RBP)
     }
 
     /// `n` of an expression that is `register + n` and no more.

@@ -25,7 +25,7 @@ use super::walk::{Cursor, End, Join, Step};
 use crate::record::{Frame, ModuleEpoch};
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::bounds::Stack;
-use crate::unwind::loader::{self, Counts};
+use crate::unwind::counts::{self, Counts};
 use crate::unwind::memory::word;
 
 /// A step reads at most two words beside the return address: rbp, and the CFA of a realigned frame. And one
@@ -104,7 +104,7 @@ impl Memo {
     /// Forgets the last stack, and starts over in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
-        self.epoch = loader::epoch();
+        self.epoch = counts::epoch();
         self.tag = Frame::native(0, self.epoch).0;
         self.first = MAX_FRAMES;
         self.word_count = 0;

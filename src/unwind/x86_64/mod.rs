@@ -16,7 +16,8 @@ use self::memo::Memo;
 use self::stub::Entry;
 use self::walk::{End, Step, Walk, Walked};
 use super::bounds::Stacks;
-use super::loader::{self, Counts};
+use super::counts::{self, Counts};
+use super::loader;
 use super::{Captured, MAX_FRAMES, Skip, memory};
 use crate::record::{ContextFlags, Frame};
 
@@ -110,11 +111,11 @@ impl Engine {
     }
 
     fn capture_idle(&mut self, entry: &Entry) {
-        let mut counts = if self.checks_every_capture { loader::current() } else { loader::latest() };
+        let mut counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         for _ in 0..ATTEMPTS {
             self.capture_once(entry, counts);
             // Rules of an older loader state may have been overwritten while we read them.
-            let now = loader::latest();
+            let now = counts::latest();
             if now == counts {
                 return;
             }

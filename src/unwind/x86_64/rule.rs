@@ -30,13 +30,19 @@ pub(super) enum Kind {
     End = 1,
     /// A frame that realigned its stack: CFA = `*(rbp + offset)`, rbp was saved at `*rbp`.
     Realigned = 2,
-    /// A signal trampoline: the registers lie in the `ucontext_t` at rsp.
+    /// A signal trampoline: the kernel left a `ucontext_t` at rsp, with the registers at the offsets below.
     Signal = 3,
     /// No unwind information. The offset field holds the number of loads at which that was found out.
     Unknown = 4,
     /// Anything else: the walk starts over with all registers.
     Slow = 5,
 }
+
+/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
+/// `uc_mcontext` at 40, then the registers in the order of `<sys/ucontext.h>`.
+pub(super) const UCONTEXT_RBP: u64 = 120;
+pub(super) const UCONTEXT_RSP: u64 = 160;
+pub(super) const UCONTEXT_RIP: u64 = 168;
 
 const BP: u64 = 1 << 48;
 const EXACT: u64 = 1 << 49;

@@ -10,8 +10,8 @@ use super::compile::{Row, is_made_by_hand};
 use super::rule::Rule;
 use super::stub::Entry;
 use super::walk::{Bounds, End, Step, Walk, Walked, is_frame_pointer};
-use crate::unwind::loader::{self, Object};
-use crate::unwind::{MAX_FRAMES, notes};
+use crate::unwind::loader::Object;
+use crate::unwind::{MAX_FRAMES, counts, find, notes};
 
 /// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,10 @@ impl Walk<'_> {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
             self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact) };
             let left = match self.leave(&registers, is_exact, &bounds) {
-                Left::Unknown => self.trust_frame_pointer(&registers, &bounds),
+                Left::Unknown => {
+                    bounds = bounds.after_guess();
+                    self.trust_frame_pointer(&registers, &bounds)
+                }
                 left => left,
             };
             match left {
@@ -103,7 +106,7 @@ impl Walk<'_> {
                 return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
             }
             if is_exact {
-                match Bounds::entered_at(registers.sp(), self.stacks) {
+                match self.enter(registers.sp()) {
                     Some(next) => bounds = next,
                     None => return self.result(count + 1, End::Lost, false),
                 }
@@ -116,7 +119,7 @@ impl Walk<'_> {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
-            notes::object(object, loader::latest());
+            notes::object(object, counts::latest());
             match compiler.row(object, address) {
                 Some(row) => Some(leave_by(&row, registers, bounds)),
                 None => is_made_by_hand(object, registers.pc()).then_some(Left::End(End::Bottom)),
@@ -125,7 +128,7 @@ impl Walk<'_> {
         let left = if self.is_guessed {
             Object::visiting(address, look).flatten()
         } else {
-            Object::holding(address).and_then(|object| look(&object))
+            find::object_at(address).and_then(|object| look(&object))
         };
         left.unwrap_or(Left::Unknown)
     }
@@ -135,7 +138,7 @@ impl Walk<'_> {
         if !is_frame_pointer(sp, bp, *bounds) {
             return Left::Unknown;
         }
-        let (Some(saved), Some(pc)) = (bounds.read_guess(sp, bp), bounds.read_guess(sp, bp + 8)) else {
+        let (Some(saved), Some(pc)) = (bounds.read(sp, bp), bounds.read(sp, bp + 8)) else {
             return Left::End(End::Lost);
         };
         self.is_guessed = true;

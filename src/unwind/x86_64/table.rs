@@ -17,7 +17,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::rule::Rule;
-use crate::unwind::loader::Counts;
+use crate::unwind::counts::Counts;
 use crate::unwind::memory;
 
 /// Slots of the first table: 128 KiB.

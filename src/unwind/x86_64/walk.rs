@@ -6,19 +6,14 @@
 use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
-use super::rule::{Kind, Rule};
+use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
 use crate::unwind::bounds::Stacks;
-use crate::unwind::loader::{self, Counts, Object};
+use crate::unwind::counts::{self, Counts};
+use crate::unwind::loader::{self, Object};
 use crate::unwind::memory::{word, word_if_mapped};
-use crate::unwind::{MAX_FRAMES, notes};
-
-/// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
-/// `uc_mcontext` at 40, then the registers in the order of `<sys/ucontext.h>`.
-pub(super) const UCONTEXT_RBP: u64 = 120;
-pub(super) const UCONTEXT_RSP: u64 = 160;
-pub(super) const UCONTEXT_RIP: u64 = 168;
+use crate::unwind::{MAX_FRAMES, find, notes};
 
 /// A frame as the walk meets it: all that decides what comes after it.
 #[derive(Clone, Copy, Debug)]
@@ -89,13 +84,17 @@ pub(super) struct Bounds {
     below: u64,
     /// Whether this is the thread's own stack, which stays mapped to its very end.
     is_own: bool,
+    /// A frame pointer was trusted, and this is no stack that is known to be mapped: whatever follows may lie anywhere
+    /// in bounds that are out of date.
+    is_doubtful: bool,
 }
 
 impl Bounds {
     /// The stack that holds `sp`, where a walk enters it: from there it goes up.
     pub(super) fn entered_at(sp: u64, stacks: &mut Stacks) -> Option<Self> {
         let stack = stacks.holding(sp)?;
-        Some(Self { hi: stack.hi, below: (sp - stack.lo).min(128), is_own: stack == stacks.own() })
+        let is_own = stack == stacks.own();
+        Some(Self { hi: stack.hi, below: (sp - stack.lo).min(128), is_own, is_doubtful: false })
     }
 
     /// Whether a frame at `sp` may have kept a word at `address`.
@@ -106,25 +105,25 @@ impl Bounds {
 
     #[inline(always)]
     pub(super) fn read(&self, sp: u64, address: u64) -> Option<u64> {
-        // SAFETY: the word lies on a stack that the thread is on, where live frames keep their words.
-        self.has_word(sp, address).then(|| unsafe { word(address) })
+        if !self.has_word(sp, address) {
+            None
+        } else if self.is_doubtful {
+            word_if_mapped(address)
+        } else {
+            // SAFETY: the word lies on a stack that the thread is on, where live frames keep their words.
+            Some(unsafe { word(address) })
+        }
+    }
+
+    /// The same bounds once a frame pointer was trusted, which may have led anywhere.
+    pub(super) fn after_guess(self) -> Self {
+        Self { is_doubtful: !self.is_own, ..self }
     }
 
     /// Whether a frame at `sp` may have its caller's stack pointer at `cfa`, and a return address below.
     #[inline(always)]
     pub(super) fn leads_on(&self, sp: u64, cfa: u64) -> bool {
         (cfa >= sp.wrapping_add(8)) & (cfa <= self.hi)
-    }
-
-    /// A word that a frame pointer leads to. The cached bounds of a foreign stack are not enough here.
-    pub(super) fn read_guess(&self, sp: u64, address: u64) -> Option<u64> {
-        if !self.has_word(sp, address) {
-            None
-        } else if self.is_own {
-            self.read(sp, address)
-        } else {
-            word_if_mapped(address)
-        }
     }
 }
 
@@ -182,6 +181,7 @@ impl Walk<'_> {
                 Some(rule) => rule,
                 None => self.compile(cursor),
             };
+            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor) };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, bounds)
@@ -189,11 +189,16 @@ impl Walk<'_> {
                 match rule.kind() {
                     Kind::Step => step(rule, cursor, bounds),
                     Kind::Realigned => realigned(rule, cursor, bounds),
-                    Kind::Unknown => self.unknown(rule, cursor, bounds),
-                    Kind::Signal => self.interrupted(cursor, bounds).map(|(interrupted, on)| {
-                        bounds = on;
-                        interrupted
-                    }),
+                    // What a guess leads to on another stack is read with care, which only the slow walk takes.
+                    Kind::Unknown if !bounds.is_own => return self.run_slowly(entry),
+                    Kind::Unknown => self.unknown(cursor, bounds),
+                    Kind::Signal => match self.interrupted(cursor, bounds) {
+                        Ok((_, on)) if on.is_doubtful => return self.run_slowly(entry),
+                        entered => entered.map(|(interrupted, on)| {
+                            bounds = on;
+                            interrupted
+                        }),
+                    },
                     Kind::End => Err(End::Bottom),
                     Kind::Slow => return self.run_slowly(entry),
                 }
@@ -216,7 +221,7 @@ impl Walk<'_> {
     fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
         let counts = loader::current();
-        loader::use_epoch();
+        counts::use_epoch();
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
             notes::object(object, counts);
@@ -226,7 +231,7 @@ impl Walk<'_> {
         let found = if self.is_guessed {
             Object::visiting(address, look).flatten()
         } else {
-            Object::holding(address).and_then(|object| look(&object))
+            find::object_at(address).and_then(|object| look(&object))
         };
         let rule = found.unwrap_or_else(|| {
             notes::unknown(address, counts);
@@ -242,7 +247,7 @@ impl Walk<'_> {
     fn interrupted(&mut self, from: Cursor, bounds: Bounds) -> Result<(Cursor, Bounds), End> {
         let saved = |offset| bounds.read(from.sp, from.sp.wrapping_add(offset)).ok_or(End::Lost);
         let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
-        let on = Bounds::entered_at(sp, self.stacks).ok_or(End::Lost)?;
+        let on = self.enter(sp).ok_or(End::Lost)?;
         if pc == 0 {
             // A call of a null pointer: libgcc ends here too.
             return Err(End::ZeroReturn(sp));
@@ -250,20 +255,29 @@ impl Walk<'_> {
         Ok((Cursor { place: pc.wrapping_add(1), sp, bp, is_exact: true }, on))
     }
 
-    /// Trusts rbp where there is no unwind information, if it can be a frame pointer at all.
+    /// The stack that holds `sp`, where the walk goes on after a signal.
+    pub(super) fn enter(&mut self, sp: u64) -> Option<Bounds> {
+        let bounds = Bounds::entered_at(sp, self.stacks)?;
+        Some(if self.is_guessed { bounds.after_guess() } else { bounds })
+    }
+
+    /// The rule, unless it says that nothing is known here and an object was loaded since: it may have been here.
+    #[inline]
+    fn up_to_date(&mut self, rule: Rule, cursor: Cursor) -> Rule {
+        let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
+        if is_old { self.compile(cursor) } else { rule }
+    }
+
+    /// Trusts rbp where there is no unwind information, if it can be a frame pointer at all. On the thread's own stack.
     #[cold]
     #[inline(never)]
-    fn unknown(&mut self, rule: Rule, from: Cursor, bounds: Bounds) -> Left {
-        if rule.loads() != self.counts.loads() && self.compile(from).kind() != Kind::Unknown {
-            // Another thread just loaded an object here. The counts moved on, so the capture starts over.
-            return Err(End::Lost);
-        }
+    fn unknown(&mut self, from: Cursor, bounds: Bounds) -> Left {
         let Cursor { sp, bp: frame, .. } = from;
         if !is_frame_pointer(sp, frame, bounds) {
             return Err(End::NoInformation);
         }
-        let bp = bounds.read_guess(sp, frame).ok_or(End::Lost)?;
-        let pc = bounds.read_guess(sp, frame + 8).ok_or(End::Lost)?;
+        let bp = bounds.read(sp, frame).ok_or(End::Lost)?;
+        let pc = bounds.read(sp, frame + 8).ok_or(End::Lost)?;
         self.is_guessed = true;
         arrive(pc, frame + 16, bp)
     }

@@ -8,7 +8,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use std::{fs, hint, thread};
+use std::{fs, hint, process, thread};
 
 use crate::log;
 use crate::methods::Clock;
@@ -100,18 +100,30 @@ pub(crate) fn measure<S>(
         let (shared, new, run) = (&shared, &new, &run);
         let threads = [0, 1].map(|at| {
             scope.spawn(move || {
+                let _end = EndWithPanic;
                 stay_on(processors[at]);
                 let mut state = new();
                 one_thread(at, jobs, shared, |job, slice| run(&mut state, job, slice))
             })
         });
-        threads.map(|thread| thread.join().expect("a benchmark does not panic"))
+        threads.map(|thread| thread.join().expect("a panic ends the process"))
     });
     let figure = |(first, second): ([f64; 2], [f64; 2])| Figure {
         alone: [first[0], second[0]],
         beside: [first[1], second[1]],
     };
     first.into_iter().zip(second).map(figure).collect()
+}
+
+/// Ends the process when its thread panics, which has said why by then: the other would wait at the gate for ever.
+struct EndWithPanic;
+
+impl Drop for EndWithPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            process::exit(101);
+        }
+    }
 }
 
 /// The least that each job took this thread: alone, and beside the other.

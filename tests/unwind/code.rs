@@ -1,0 +1,72 @@
+//! Code without unwind information, where a test wants it.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+const PAGE: usize = 4096;
+
+/// A page with a function that calls what it is given, perhaps on another stack.
+pub(crate) struct Code {
+    page: *mut c_void,
+    entry: usize,
+}
+
+/// What the function has in rsp and rbp when it calls.
+#[derive(Clone, Copy)]
+pub(crate) struct Elsewhere {
+    pub(crate) stack: usize,
+    pub(crate) frame: usize,
+}
+
+/// push rbx; push rbp; push rbp; mov rbx, rsp; test rsi, rsi; jz +6; mov rsp, rsi; mov rbp, rdx; call rdi
+const BEFORE: [u8; 19] = [
+    0x53, 0x55, 0x55, 0x48, 0x89, 0xe3, 0x48, 0x85, 0xf6, 0x74, 6, 0x48, 0x89, 0xf4, 0x48, 0x89, 0xd5, 0xff,
+    0xd7,
+];
+/// mov rsp, rbx; pop rbp; pop rbp; pop rbx; ret
+const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
+
+impl Code {
+    /// At `place` is what the function's call returns to; nothing may be mapped there.
+    pub(crate) fn that_calls_before(place: u64) -> Self {
+        let entry = place as usize - BEFORE.len();
+        let page = entry & !(PAGE - 1);
+        assert!(place as usize + AFTER.len() <= page + PAGE, "the code lies on one page");
+        Self::written(page as *mut c_void, entry, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    /// Anywhere.
+    #[allow(dead_code)]
+    pub(crate) fn new() -> Self {
+        Self::written(null_mut(), 0, 0)
+    }
+
+    fn written(page: *mut c_void, entry: usize, flags: i32) -> Self {
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        // SAFETY: nothing is replaced; with an address, the page that is mapped is the one that holds `entry`.
+        unsafe {
+            let mapped = libc::mmap(page, PAGE, all, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            assert!(mapped != libc::MAP_FAILED && (page.is_null() || mapped == page), "no page at {page:?}");
+            let entry = if page.is_null() { mapped as usize } else { entry };
+            (entry as *mut [u8; BEFORE.len()]).write_unaligned(BEFORE);
+            ((entry + BEFORE.len()) as *mut [u8; AFTER.len()]).write_unaligned(AFTER);
+            Self { page: mapped, entry }
+        }
+    }
+
+    /// Calls `hook`, on this stack or another.
+    pub(crate) fn run(&self, hook: extern "C-unwind" fn(), on: Option<Elsewhere>) {
+        type Function = extern "C-unwind" fn(extern "C-unwind" fn(), usize, usize);
+        // SAFETY: the bytes above are a function of this type.
+        let function = unsafe { std::mem::transmute::<usize, Function>(self.entry) };
+        let Elsewhere { stack, frame } = on.unwrap_or(Elsewhere { stack: 0, frame: 0 });
+        function(hook, stack, frame);
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        // SAFETY: the page is ours, and nobody runs on it.
+        unsafe { libc::munmap(self.page, PAGE) };
+    }
+}
