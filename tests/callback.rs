@@ -9,6 +9,8 @@ mod api_call;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
 
 use api_call::made;
 use gpuflame::capture::{self, Capture};
@@ -141,9 +143,13 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Steady state: nothing is allocated, and nothing lost.
+    // Steady state: nothing is allocated, and nothing lost. The time is read off a line, as after the second visit
+    // of the collector.
+    capture::renew_clock();
+    thread::sleep(Duration::from_millis(5));
     let mut seen = 0;
     for round in 0..50u32 {
+        capture::renew_clock();
         let before = ALLOCATIONS.get();
         decode(1000 + round * 1000..2000 + round * 1000);
         prefill(100_000 + round * 1000..101_000 + round * 1000);

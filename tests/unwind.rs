@@ -7,9 +7,10 @@ mod build;
 mod oracle;
 
 use std::ffi::c_void;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::thread;
+use std::{env, thread};
 
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
@@ -21,11 +22,14 @@ static ONE_CASE: Mutex<()> = Mutex::new(());
 
 /// What a case calls from its depths: captures twice (rules cold and warm) and compares with libgcc.
 extern "C-unwind" fn check() {
+    check_once();
+    check_once();
+}
+
+extern "C-unwind" fn check_once() {
     let (mut ours, mut theirs) = (Addresses::new(), Addresses::new());
-    for _ in 0..2 {
-        FLAGS.fetch_or(capture_both(&mut ours, &mut theirs).0, Ordering::Relaxed);
-        assert_same(&ours, &theirs);
-    }
+    FLAGS.fetch_or(capture_both(&mut ours, &mut theirs).0, Ordering::Relaxed);
+    assert_same(&ours, &theirs);
     CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -52,7 +56,7 @@ const BUILDS: [&[&str]; 5] = [
 ];
 
 /// Runs one case in every build, on a thread of its own, and gives the flags that its captures had.
-fn run(source: &str, case: &str) -> u32 {
+fn run(source: &str, case: &str, check: extern "C-unwind" fn()) -> u32 {
     let _alone = ONE_CASE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     FLAGS.store(0, Ordering::Relaxed);
     for options in BUILDS {
@@ -70,7 +74,7 @@ macro_rules! agrees {
     ($($name:ident: $source:literal $case:literal,)*) => {$(
         #[test]
         fn $name() {
-            assert_eq!(run($source, $case), 0, "no capture is marked");
+            assert_eq!(run($source, $case, check), 0, "no capture is marked");
         }
     )*};
 }
@@ -92,4 +96,34 @@ agrees! {
     frames_that_need_all_registers_agree_with_libgcc: "cases.c" "slow_frames",
     cpp_classes_agree_with_libgcc: "cases.cc" "classes",
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
+}
+
+/// Runs one case in a process of its own: what goes wrong there may be the end of it.
+fn run_alone(test: &str, case: &str, check: extern "C-unwind" fn()) {
+    const OWN: &str = "GPUFLAME_TEST_OWN_PROCESS";
+    if env::var_os(OWN).is_some() {
+        assert_eq!(run("cases.c", case, check), 0, "no capture is marked");
+        return;
+    }
+    let mut again = Command::new(env::current_exe().expect("a test has a file"));
+    let output = again.args(["--exact", test, "--nocapture"]).env(OWN, "1").output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let is_right = output.status.success() && said.contains("1 passed");
+    assert!(is_right, "{}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+macro_rules! agrees_alone {
+    ($($name:ident: $case:literal $check:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            run_alone(stringify!($name), $case, $check);
+        }
+    )*};
+}
+
+agrees_alone! {
+    a_stack_that_has_gone_is_never_looked_at_again: "stacks_that_go" check,
+    a_call_of_a_null_pointer_ends_the_stack: "in_null_call" check,
+    a_return_address_of_zero_ends_the_stack_until_it_changes: "zero_return" check,
+    a_return_address_that_changes_after_the_first_capture_counts_as_changed: "zero_return" check_once,
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use build::{Library, compile};
 use gpuflame::record::ContextFlags;
-use gpuflame::unwind::{MAX_FRAMES, Skip, Unwinder};
+use gpuflame::unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
 use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
@@ -138,6 +138,26 @@ fn a_stack_deeper_than_is_kept_loses_its_root_and_says_so() {
                 assert_eq!(captured.flags.has(ContextFlags::TRUNCATED), calls > MAX_FRAMES);
                 assert_eq!(captured.frames.len() == MAX_FRAMES - 1, calls > MAX_FRAMES);
             }
+        });
+    }
+}
+
+#[test]
+fn a_stack_of_any_depth_that_is_taken_again_agrees_as_far_as_both_reach() {
+    let right = Verdict { plain_agrees: true, libgcc_agrees: true };
+    let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
+    let mut verifier = Verifier::new().expect("memory for a verifier");
+    // The depths around which the first, then the second capture begins to lose its root, and far beyond.
+    for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
+        deep(calls, &mut || {
+            let here = 0u8;
+            let below = black_box(&raw const here) as u64;
+            let captured = unwinder().capture(Skip::Below(below));
+            assert_eq!(verifier.verify(&captured, below), right, "{calls} calls");
+            let mut frames = captured.frames.to_vec();
+            frames[MAX_FRAMES / 2].0 ^= 1;
+            let changed = Captured { frames: &frames, ..captured };
+            assert_eq!(verifier.verify(&changed, below), wrong, "{calls} calls, one frame changed");
         });
     }
 }

@@ -197,7 +197,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_main_stack_ends_where_the_loader_says() {
+    fn a_thread_is_on_the_stack_that_it_calls_its_own() {
+        // A thread of the harness. The main thread: tests/unwind_main.rs.
         prepare();
         let local = 0u64;
         let own = Stacks::of_this_thread().own();

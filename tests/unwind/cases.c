@@ -79,6 +79,22 @@ void on_alternate_stack(hook h) {
 }
 FAR void faulting(void) { sink++; __asm__ volatile("ud2"); sink++; }
 void in_fault(hook h) { current = h; catch_it(SIGILL, SA_SIGINFO); faulting(); KEEP; }
+static void on_null_call(int n, siginfo_t *i, void *c) {
+    (void)n; (void)i;
+    leaf(); leaf();
+    greg_t *r = ((ucontext_t *)c)->uc_mcontext.gregs; /* as if it had returned */
+    r[REG_RIP] = *(greg_t *)r[REG_RSP];
+    r[REG_RSP] += 8;
+}
+FAR void calling_null(void) { void (*volatile nothing)(void) = 0; nothing(); sink++; }
+void in_null_call(hook h) {
+    current = h;
+    struct sigaction a = { .sa_flags = SA_SIGINFO, .sa_sigaction = on_null_call }, old;
+    sigaction(SIGSEGV, &a, &old);
+    calling_null();
+    sigaction(SIGSEGV, &old, 0);
+    KEEP;
+}
 
 /* Other stacks */
 static void *on_thread(void *p) { (void)p; sink += deep(5); return 0; }
@@ -112,6 +128,41 @@ void coroutine(hook h) {
     munmap(room, size);
     KEEP;
 }
+/* A thread whose stack lies right below that of a coroutine, which goes; then one comes elsewhere. */
+static size_t half = 256 << 10;
+static char *halves, *third;
+FAR void run_on(char *room) {
+    getcontext(&there);
+    there.uc_stack.ss_sp = room;
+    there.uc_stack.ss_size = half;
+    there.uc_link = &here;
+    makecontext(&there, in_coroutine, 0);
+    swapcontext(&here, &there);
+    swapcontext(&here, &there);
+}
+static void *below_a_stack_that_goes(void *p) {
+    run_on(halves + half);
+    mprotect(halves + half, half, PROT_NONE);
+    leaf();
+    sink += deep(5);
+    run_on(third);
+    munmap(third, half);
+    leaf();
+    return p;
+}
+void stacks_that_go(hook h) {
+    current = h;
+    third = mmap(0, half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    halves = mmap(0, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t a;
+    pthread_attr_init(&a);
+    pthread_attr_setstack(&a, halves, half);
+    pthread_t t;
+    pthread_create(&t, &a, below_a_stack_that_goes, 0);
+    pthread_join(t, 0);
+    munmap(halves, 2 * half);
+    KEEP;
+}
 static jmp_buf back;
 FAR int jumper(int n) { if (n == 0) { leaf(); longjmp(back, 1); } int r = jumper(n - 1); KEEP; return r; }
 void after_longjmp(hook h) { current = h; if (!setjmp(back)) jumper(9); leaf(); KEEP; }
@@ -119,6 +170,7 @@ void after_longjmp(hook h) { current = h; if (!setjmp(back)) jumper(9); leaf(); 
 /* Code written by hand */
 void asm_with_cfi(hook);
 void asm_cfa_in_rbx(hook);
+void asm_over_return(void (*)(uintptr_t *));
 void asm_without_cfi(hook);
 void asm_without_cfi_with_fp(hook);
 __asm__(
@@ -129,6 +181,9 @@ __asm__(
     "push %rbx\n.cfi_adjust_cfa_offset 8\n.cfi_rel_offset %rbx,0\nmov %rsp,%rbx\n.cfi_def_cfa_register %rbx\n"
     "sub $200,%rsp\nand $-64,%rsp\ncall *%rdi\nmov %rbx,%rsp\n.cfi_def_cfa_register %rsp\n"
     "pop %rbx\n.cfi_adjust_cfa_offset -8\nret\n.cfi_endproc\n"
+    ".globl asm_over_return\n.type asm_over_return,@function\nasm_over_return:\n.cfi_startproc\n"
+    "mov %rdi,%rax\nsub $24,%rsp\n.cfi_adjust_cfa_offset 16\nmovq $0,16(%rsp)\nlea 16(%rsp),%rdi\n"
+    "call *%rax\nadd $24,%rsp\n.cfi_adjust_cfa_offset -16\nret\n.cfi_endproc\n"
     ".globl asm_without_cfi\n.type asm_without_cfi,@function\nasm_without_cfi:\n"
     "push %rbp\nmov $7,%ebp\nsub $16,%rsp\ncall *%rdi\nadd $16,%rsp\npop %rbp\nret\n"
     ".globl asm_without_cfi_with_fp\n.type asm_without_cfi_with_fp,@function\nasm_without_cfi_with_fp:\n"
@@ -136,5 +191,15 @@ __asm__(
 static hook inner;
 FAR void call_through_rbx(void) { asm_cfa_in_rbx(inner); KEEP; }
 void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_through_rbx); asm_with_cfi(leaf); KEEP; }
+/* Above asm_over_return the stack ends in a return address of 0; with one into that function's first instruction, at
+   which its caller's return address comes next, it goes on. */
+FAR void change_return(uintptr_t *address) {
+    for (int i = 0; i < 15; i++) { /* after each call, then after every third */
+        *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;
+        leaf();
+    }
+    KEEP;
+}
+void zero_return(hook h) { current = h; asm_over_return(change_return); KEEP; }
 void no_information(hook h) { current = h; asm_without_cfi(leaf); KEEP; }
 void no_information_but_fp(hook h) { current = h; asm_without_cfi_with_fp(leaf); KEEP; }
