@@ -15,9 +15,9 @@
 //!   capture finds that everything behind them still stands, and no further than they do themselves. So
 //!   where stacks share nothing the memo costs what a plain walk does, and need not step aside.
 //! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
-//! * A signal frame, what it interrupted, and whatever needs the slow walk are barriers: they, and what
-//!   lies leafward of them, are not kept.
-//!   Nor is a stack that was cut for another reason than rbp, or is too deep.
+//! * A signal frame and what it interrupted are barriers: they, and what lies leafward of them, are not kept.
+//!   Nor is a stack with a frame that needs the slow walk (each capture of it is one), that was cut for another
+//!   reason than rbp, or that is too deep.
 //! * When objects were loaded or unloaded, everything is dropped.
 
 use super::rule::Kind;
