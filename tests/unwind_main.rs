@@ -47,11 +47,9 @@ mod main_thread {
         // SAFETY: `limit` is a place to write to.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
         let set = |rlim_cur| {
+            let limit = libc::rlimit { rlim_cur, ..limit };
             // SAFETY: only reads the limit that it is given.
-            assert_eq!(
-                unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur, ..limit }) },
-                0
-            );
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
         };
         set(0);
         assert!(fs::File::open("/proc/self/maps").is_err());
