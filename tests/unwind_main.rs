@@ -7,19 +7,23 @@ fn main() {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[path = "unwind/code.rs"]
+#[allow(dead_code)]
+mod code;
+#[cfg(target_arch = "x86_64")]
 #[path = "unwind/oracle.rs"]
 mod oracle;
 
 #[cfg(target_arch = "x86_64")]
 mod main_thread {
     use std::cell::Cell;
-    use std::ffi::c_void;
+    use std::fs;
     use std::hint::black_box;
-    use std::{fs, mem, ptr};
 
     use gpuflame::record::ContextFlags;
     use gpuflame::unwind::Skip;
 
+    use super::code::{Code, Elsewhere};
     use super::oracle::{Addresses, capture_both, unwinder};
 
     pub(crate) fn test() {
@@ -92,19 +96,9 @@ mod main_thread {
 
     /// The flags of a capture above which there is code without unwind information that holds this in rbp.
     fn flags_with_frame_pointer(rbp: u64) -> u32 {
-        // push rbp; mov rbp, rsi; call rdi; pop rbp; ret
-        const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xf5, 0xff, 0xd7, 0x5d, 0xc3];
-        type Code = extern "C-unwind" fn(extern "C-unwind" fn(), u64);
-        // SAFETY: a fresh mapping, filled before it is called.
-        let code = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let page = libc::mmap(ptr::null_mut(), 4096, protection, flags, -1, 0);
-            assert_ne!(page, libc::MAP_FAILED);
-            page.cast::<u8>().copy_from(CODE.as_ptr(), CODE.len());
-            mem::transmute::<*mut c_void, Code>(page)
-        };
-        code(look, rbp);
+        let here = 0u8;
+        let further_down = (&raw const here as usize - (64 << 10)) & !15;
+        Code::new().run(look, Some(Elsewhere { stack: further_down, frame: rbp as usize }));
         FLAGS.get()
     }
 }
