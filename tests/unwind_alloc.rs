@@ -1,10 +1,13 @@
 //! A capture allocates nothing: not the first, which compiles every rule, and not the thousandth.
 #![cfg(target_arch = "x86_64")]
 
+#[path = "unwind/deep.rs"]
+mod deep;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::hint::black_box;
 
+use deep::deep;
 use gpuflame::unwind::{self, Skip, Unwinder};
 
 thread_local! {
@@ -31,15 +34,6 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
-
-#[inline(never)]
-fn deep(calls: usize, at_the_end: &mut dyn FnMut()) -> usize {
-    if calls == 0 {
-        at_the_end();
-        return 0;
-    }
-    black_box(deep(black_box(calls - 1), at_the_end)) + 1
-}
 
 #[test]
 fn no_capture_allocates() {

@@ -11,6 +11,9 @@ fn main() {
 #[allow(dead_code)]
 mod code;
 #[cfg(target_arch = "x86_64")]
+#[path = "unwind/deep.rs"]
+mod deep;
+#[cfg(target_arch = "x86_64")]
 #[path = "unwind/oracle.rs"]
 mod oracle;
 
@@ -23,22 +26,14 @@ mod main_thread {
     use gpuflame::record::ContextFlags;
     use gpuflame::unwind::Skip;
 
-    use super::code::{Code, Elsewhere};
+    use super::code::Code;
+    use super::deep::deep;
     use super::oracle::{Addresses, capture_both, unwinder};
 
     pub(crate) fn test() {
         the_stack_is_walked_to_its_root_without_a_look_at_proc();
         what_stood_in_the_capture_before_is_not_walked_again();
         the_stack_ends_where_the_kernel_put_its_end();
-    }
-
-    #[inline(never)]
-    fn deep(calls: usize, at_the_end: &mut dyn FnMut()) -> usize {
-        if calls == 0 {
-            at_the_end();
-            return 0;
-        }
-        black_box(deep(black_box(calls - 1), at_the_end)) + 1
     }
 
     /// No file can be opened meanwhile. So whoever asks the C library for this stack's bounds gets none.
@@ -96,9 +91,7 @@ mod main_thread {
 
     /// The flags of a capture above which there is code without unwind information that holds this in rbp.
     fn flags_with_frame_pointer(rbp: u64) -> u32 {
-        let here = 0u8;
-        let further_down = (&raw const here as usize - (64 << 10)) & !15;
-        Code::new().run(look, Some(Elsewhere { stack: further_down, frame: rbp as usize }));
+        Code::new().run(look, None, Some(rbp as usize));
         FLAGS.get()
     }
 }

@@ -4,6 +4,8 @@
 
 #[path = "unwind/build.rs"]
 mod build;
+#[path = "unwind/deep.rs"]
+mod deep;
 #[path = "unwind/oracle.rs"]
 #[allow(dead_code)]
 mod oracle;
@@ -17,6 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use build::{Library, compile};
+use deep::deep;
 use gpuflame::record::ContextFlags;
 use gpuflame::unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
 use oracle::{Addresses, capture_both, unwinder};
@@ -113,15 +116,6 @@ fn a_constructor_in_dlopen_agrees_with_libgcc() {
     for (flags, ours, theirs) in seen {
         assert_eq!((flags, &ours), (0, &theirs));
     }
-}
-
-#[inline(never)]
-fn deep(calls: usize, at_the_end: &mut dyn FnMut()) -> usize {
-    if calls == 0 {
-        at_the_end();
-        return 0;
-    }
-    black_box(deep(black_box(calls - 1), at_the_end)) + 1
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_library_that_comes_where_nothing_was_known_is_known_at_once() {
         let inner = SEEN.take().1[0] + 1;
         library.close();
         let nothing = Code::that_calls_before(inner);
-        nothing.run(seen::look, None);
+        nothing.run(seen::look, None, None);
         drop(nothing);
         let library = Library::open(twin);
         shared += usize::from(library.symbol("twin") == address);

@@ -5,23 +5,17 @@ use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
-/// A page with a function that calls what it is given, perhaps on another stack.
+/// A page with a function that calls what it is given.
 pub(crate) struct Code {
     page: *mut c_void,
     entry: usize,
 }
 
-/// What the function has in rsp and rbp when it calls.
-#[derive(Clone, Copy)]
-pub(crate) struct Elsewhere {
-    pub(crate) stack: usize,
-    pub(crate) frame: usize,
-}
-
-/// push rbx; push rbp; push rbp; mov rbx, rsp; test rsi, rsi; jz +6; mov rsp, rsi; mov rbp, rdx; call rdi
-const BEFORE: [u8; 19] = [
-    0x53, 0x55, 0x55, 0x48, 0x89, 0xe3, 0x48, 0x85, 0xf6, 0x74, 6, 0x48, 0x89, 0xf4, 0x48, 0x89, 0xd5, 0xff,
-    0xd7,
+/// push rbx; push rbp; push rbp; mov rbx, rsp; test rsi, rsi; jz +3; mov rsp, rsi; test rdx, rdx; jz +3; mov rbp, rdx;
+/// call rdi
+const BEFORE: [u8; 24] = [
+    0x53, 0x55, 0x55, 0x48, 0x89, 0xe3, 0x48, 0x85, 0xf6, 0x74, 3, 0x48, 0x89, 0xf4, 0x48, 0x85, 0xd2, 0x74,
+    3, 0x48, 0x89, 0xd5, 0xff, 0xd7,
 ];
 /// mov rsp, rbx; pop rbp; pop rbp; pop rbx; ret
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
@@ -53,13 +47,12 @@ impl Code {
         }
     }
 
-    /// Calls `hook`, on this stack or another.
-    pub(crate) fn run(&self, hook: extern "C-unwind" fn(), on: Option<Elsewhere>) {
+    /// Calls `hook`, perhaps on another stack, and perhaps with this in rbp.
+    pub(crate) fn run(&self, hook: extern "C-unwind" fn(), stack: Option<usize>, rbp: Option<usize>) {
         type Function = extern "C-unwind" fn(extern "C-unwind" fn(), usize, usize);
         // SAFETY: the bytes above are a function of this type.
         let function = unsafe { std::mem::transmute::<usize, Function>(self.entry) };
-        let Elsewhere { stack, frame } = on.unwrap_or(Elsewhere { stack: 0, frame: 0 });
-        function(hook, stack, frame);
+        function(hook, stack.unwrap_or(0), rbp.unwrap_or(0));
     }
 }
 
