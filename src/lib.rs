@@ -17,6 +17,7 @@ pub mod cupti;
 pub mod error;
 #[cfg(feature = "cli")]
 pub mod events;
+pub mod explain;
 pub mod export;
 pub mod graphs;
 #[cfg(feature = "cli")]

@@ -2,15 +2,12 @@
 
 use super::Console;
 use super::input::{Facts, Source};
-use crate::aggregate::{Aggregate, HostSums};
 use crate::error::Result;
-use crate::graphs::Graphs;
+use crate::explain::{Explain, Options};
 use crate::import::Opened;
-use crate::join::{Join, Sink, Tally};
+use crate::join::{Sink, Tally};
 use crate::profile::Profile;
-use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
-use crate::timeline::Timeline;
 
 /// What a source holds, explained.
 pub(super) struct Explained {
@@ -25,45 +22,28 @@ pub(super) struct Explained {
 /// Reads `source` to its end; `sink` is shown all that is joined, before there are names.
 pub(super) fn explain(
     source: &Source,
-    options: SymbolizeOptions,
+    names: SymbolizeOptions,
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
-    explain_opened(source, source.open()?, options, console, Aggregate::default(), sink)
+    explain_opened(source, source.open()?, names, console, Options::default(), sink)
 }
 
-/// The same for a source that is open, with sums that the caller chose.
+/// The same for a source that is open, with what the caller wants kept apart.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,
-    options: SymbolizeOptions,
+    names: SymbolizeOptions,
     console: Console,
-    mut aggregate: Aggregate,
+    options: Options,
     mut sink: impl Sink,
 ) -> Result<Explained> {
-    let (mut join, mut profile) = (Join::default(), Profile::default());
-    let (mut graphs, mut timeline, mut host) = (Graphs::default(), Timeline::default(), HostSums::default());
-    let facts = source.rows(opened, console, &mut |row| {
-        let mut sinks = (&mut aggregate, (&mut timeline, &mut sink));
-        graphs.push(row);
-        match row {
-            Row::Activity(activity) => {
-                let mut activity = *activity;
-                graphs.resolve(&mut activity);
-                join.push_activity(&activity, &mut sinks);
-            }
-            Row::Unified(unified) => sinks.unified(unified),
-            _ => join.push(row, &mut sinks),
-        }
-        timeline.row(row);
-        host.row(row);
-        profile.push(row);
-    })?;
-    join.finish(&mut (&mut aggregate, (&mut timeline, &mut sink)));
-    aggregate.fill(&mut profile);
-    timeline.fill(&mut profile);
-    host.fill(&mut profile);
-    let mut symbolizer = Symbolizer::new(options);
-    symbolizer.name(&mut profile);
-    Ok(Explained { profile, tally: *join.tally(), facts, unnamed: symbolizer.misses() })
+    let mut explain = Explain::new(options);
+    let facts = source.rows(opened, console, &mut |row| explain.push(row, &mut sink))?;
+    explain.finish(&mut sink);
+    explain.fill();
+    let mut symbolizer = Symbolizer::new(names);
+    symbolizer.name(explain.profile_mut());
+    let tally = *explain.tally();
+    Ok(Explained { profile: explain.into_profile(), tally, facts, unnamed: symbolizer.misses() })
 }

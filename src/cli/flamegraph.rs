@@ -9,8 +9,8 @@ use super::explain::explain_opened;
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
-use crate::aggregate::Aggregate;
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain;
 use crate::export::{
     FoldedOptions, GraphStacks, Lines, Root, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
     write_diff_svg, write_folded, write_idle_folded, write_idle_svg, write_lines_folded, write_lines_svg,
@@ -92,8 +92,8 @@ impl Flamegraph {
             self.folded(input, opened, format, &target, console)?;
             return Ok(Ended::Well);
         }
-        let sums = self.sums();
-        let profile = explain_opened(input, opened, options, console, sums, None::<Aggregate>)?.profile;
+        let apart = self.kept_apart();
+        let profile = explain_opened(input, opened, options, console, apart, ())?.profile;
         let folded = self.folded_options();
         let (svg, folds) = (self.svg_options(), format == Format::Folded);
         target.write(console, |mut out| match (self.idle, self.wait, self.alloc) {
@@ -135,8 +135,8 @@ impl Flamegraph {
         FoldedOptions { unit: self.unit, graph: self.graph, root: self.root.clone() }
     }
 
-    fn sums(&self) -> Aggregate {
-        if self.root.contains(&Root::Stream) { Aggregate::by_stream() } else { Aggregate::default() }
+    fn kept_apart(&self) -> explain::Options {
+        explain::Options { by_stream: self.root.contains(&Root::Stream), ..explain::Options::default() }
     }
 
     fn lines(&self, source: &Source, console: Console) -> Result<Lines> {
@@ -145,7 +145,7 @@ impl Flamegraph {
             return stacks(source, opened, self.unit);
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let explained = explain_opened(source, opened, options, console, self.sums(), None::<Aggregate>)?;
+        let explained = explain_opened(source, opened, options, console, self.kept_apart(), ())?;
         Ok(lines(&explained.profile, &self.folded_options()))
     }
 

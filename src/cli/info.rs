@@ -7,7 +7,6 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
-use crate::aggregate::Aggregate;
 use crate::record::{Loss, Missing, WindowEdge};
 use crate::symbolize::SymbolizeOptions;
 
@@ -27,7 +26,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Outcome {
-        let explained = explain(&self.input, SymbolizeOptions::default(), console, None::<Aggregate>)?;
+        let explained = explain(&self.input, SymbolizeOptions::default(), console, ())?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
         Ok(Ended::Well)

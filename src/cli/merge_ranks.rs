@@ -12,7 +12,6 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome, ranks};
-use crate::aggregate::Aggregate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, stack_names, work_name,
@@ -79,7 +78,7 @@ impl MergeRanks {
         let bar = watched(sources.len(), console);
         let options = FoldedOptions { unit: self.unit, graph: self.graph, root: Vec::new() };
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let explained = explain(source, SymbolizeOptions::default(), console, None::<Aggregate>)?;
+            let explained = explain(source, SymbolizeOptions::default(), console, ())?;
             for (stack, weight) in lines(&explained.profile, &options) {
                 *merged.entry(format!("rank {rank};{stack}")).or_default() += weight;
             }

@@ -68,6 +68,13 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
+/// Nobody: for those who only want the sums.
+impl Sink for () {
+    fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
+
+    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
+}
+
 /// Both get everything.
 impl<A: Sink, B: Sink> Sink for (A, B) {
     fn activity(&mut self, activity: &Activity, origin: Origin) {

@@ -17,8 +17,8 @@ const TOP: usize = 5;
 
 /// The ledger's text, every line with the prefix.
 pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String {
-    let profile = pipeline.profile();
-    let tally = pipeline.join().tally();
+    let explain = pipeline.explain();
+    let (profile, tally, nodes) = (explain.profile(), explain.tally(), explain.nodes());
     let lost = |loss| profile.losses().find(|(kind, _)| *kind == loss).map_or(0, |(_, count)| count);
     let mut lines = vec![
         sum(
@@ -28,13 +28,13 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
             lost(Loss::LaunchesDropped) + lost(Loss::StacksNested),
         ),
         sum("activities", tally.activities.seen, &tally.activities.parts(), lost(Loss::ActivitiesDropped)),
-        format!("graph activities {} = {}", pipeline.graphs().seen(), parts(&pipeline.graphs().parts())),
+        format!("graph activities {} = {}", nodes.seen(), parts(&nodes.parts())),
         losses(&lost, tally.activities.untimed),
-        format!("stacks {} distinct", pipeline.stacks()),
+        format!("stacks {} distinct", explain.stacks().distinct),
     ];
     lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
     lines.extend(top(profile));
-    lines.extend(host(profile, pipeline.memory()));
+    lines.extend(host(profile, explain.memory()));
     lines.extend(dependencies(profile));
     lines.extend(unified(profile));
     lines.push(cost(capture::cost(), held));

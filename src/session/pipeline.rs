@@ -1,21 +1,15 @@
-//! What the collector feeds: rows go to the join, the profile and, if asked for, to a recording and a
-//! table of activities, all while the application runs.
+//! What the collector feeds: rows are explained and, if asked for, go to a recording and a table of
+//! activities, all while the application runs.
 
 use std::collections::HashSet;
 use std::fs;
 
-use crate::aggregate::{Aggregate, HostSums};
 use crate::capture;
 use crate::control::{Outputs, Root, Settings};
 use crate::cupti::{Api, Names};
-use crate::graphs::{self, Graphs};
-use crate::join::Join;
+use crate::explain::{self, Explain};
 use crate::profile::Profile;
-use crate::record::{
-    Activity, ContextFlags, ContextId, LabelId, Launch, Loss, MemoryCall, Nanos, Row, ThreadId, Wait,
-    WindowEdge,
-};
-use crate::timeline::Timeline;
+use crate::record::{LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
 use crate::unwind::ModuleMap;
 
 use super::stream::Streams;
@@ -44,49 +38,23 @@ pub(super) struct Pipeline {
     flushed_at: Option<u64>,
 }
 
-/// Everybody who takes rows.
+/// Who takes rows: first what writes them down as they are, then what explains them.
 struct Rows {
-    graphs: Graphs,
-    join: Join,
-    aggregate: Aggregate,
-    timeline: Timeline,
-    host: HostSums,
-    profile: Profile,
+    explain: Explain,
     streams: Streams,
     threads: HashSet<ThreadId>,
-    /// Whether the same stack on two threads is two.
-    by_thread: bool,
-    /// At a context's id, the first context with the same stack: 4 bytes for each stack of each thread
-    /// there ever was, which is all that is left of them.
-    merged: Vec<ContextId>,
-    /// Distinct stacks, and those of them that are not perfect.
-    stacks: u64,
-    truncated: u64,
-    guessed: u64,
-    cut: u64,
 }
 
 impl Pipeline {
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
         Self {
             rows: Rows {
-                graphs: Graphs::default(),
-                join: Join::default(),
-                by_thread: settings.root.contains(&Root::Thread),
-                aggregate: match settings.root.contains(&Root::Stream) {
-                    true => Aggregate::by_stream(),
-                    false => Aggregate::default(),
-                },
-                timeline: Timeline::default(),
-                host: HostSums::default(),
-                profile: Profile::default(),
+                explain: Explain::new(explain::Options {
+                    by_stream: settings.root.contains(&Root::Stream),
+                    merge_threads: !settings.root.contains(&Root::Thread),
+                }),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
-                merged: Vec::new(),
-                stacks: 0,
-                truncated: 0,
-                guessed: 0,
-                cut: 0,
             },
             names: Names::new(),
             modules: ModuleMap::new(),
@@ -129,7 +97,7 @@ impl Pipeline {
         // Under load this is where the collector spends its time, so chunks are made here, and the time is told.
         capture::refill();
         capture::renew_clock();
-        let tally = self.rows.join.tally();
+        let tally = self.rows.explain.tally();
         let activities_first = tally.launches.open() > MANY_OPEN
             && tally.activities.open() < MANY_ORPHANS
             && self.read_buffer(api);
@@ -139,8 +107,8 @@ impl Pipeline {
     /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
     /// keeps a buffer for each thread, of some 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
-        let Rows { join, graphs, .. } = &self.rows;
-        join.tally().launches.open() > 4 * MANY_OPEN || join.wants_flush() || graphs.wants_flush()
+        let explain = &self.rows.explain;
+        explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
     }
 
     fn read_launches(&mut self) -> bool {
@@ -183,136 +151,53 @@ impl Pipeline {
         if self.flushed_at.is_some_and(|last| self.buffers_read >= last) {
             self.flushed_at = None;
             capture::drain_graphs(|row| self.rows.push(row));
-            self.rows.graphs.flushed();
-            self.rows.join.flushed();
+            self.rows.explain.flushed();
         }
     }
 
     /// Gives up on what has no partner yet, and puts everything into the profile.
     pub(super) fn finish(&mut self) {
-        let rows = &mut self.rows;
-        rows.join.finish(&mut (&mut rows.aggregate, (&mut rows.timeline, &mut rows.streams)));
+        let Rows { explain, streams, .. } = &mut self.rows;
+        explain.finish(streams);
+        let stacks = explain.stacks();
         for (loss, count) in capture::losses() {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
-                Loss::StacksTruncated => rows.truncated,
-                Loss::StacksGuessed => rows.guessed,
-                Loss::StacksCut => rows.cut,
+                Loss::StacksTruncated => stacks.truncated,
+                Loss::StacksGuessed => stacks.guessed,
+                Loss::StacksCut => stacks.cut,
                 _ => 0,
             };
             if count + more > 0 {
-                rows.push(&Row::Loss { loss, count: count + more });
+                self.rows.push(&Row::Loss { loss, count: count + more });
             }
         }
-        rows.aggregate.fill(&mut rows.profile);
-        rows.timeline.fill(&mut rows.profile);
-        rows.host.fill(&mut rows.profile);
+        self.rows.explain.fill();
     }
 
-    /// What became of the nodes of graphs.
-    pub(super) fn graphs(&self) -> graphs::Tally {
-        self.rows.graphs.tally()
-    }
-
-    pub(super) fn join(&self) -> &Join {
-        &self.rows.join
-    }
-
-    pub(super) fn profile(&self) -> &Profile {
-        &self.rows.profile
+    pub(super) fn explain(&self) -> &Explain {
+        &self.rows.explain
     }
 
     /// The profile, to fill names in, and the outputs that were begun during the run.
     pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
-        (&mut self.rows.profile, &mut self.rows.streams)
-    }
-
-    /// Bytes that were allocated and not freed, and the most there were at once.
-    pub(super) fn memory(&self) -> (u64, u64) {
-        self.rows.host.held()
-    }
-
-    /// How many distinct stacks there are.
-    pub(super) fn stacks(&self) -> u64 {
-        self.rows.stacks
+        (self.rows.explain.profile_mut(), &mut self.rows.streams)
     }
 }
 
 impl Rows {
     fn push(&mut self, row: &Row<'_>) {
-        // A thread's name is not the last word on it.
-        if !matches!(row, Row::Thread { .. }) {
-            self.streams.row(row);
-        }
         match row {
-            Row::Launch(launch) => {
-                let launch = &Launch { context: self.merged(launch.context), ..*launch };
-                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
-                self.join.push_launch(launch, &mut sinks);
-            }
-            // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
-            Row::Activity(activity) if !graphs::is_node(activity) => self.join_activity(activity),
-            Row::Activity(activity) => {
-                let mut activity = *activity;
-                self.graphs.resolve(&mut activity);
-                self.join_activity(&activity);
-            }
-            Row::GraphNode { graph, node, context } => {
-                let context = self.merged(*context);
-                self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
-            }
-            Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
-                self.graphs.push(row);
-            }
-            Row::Context { id, thread, flags, frames } => {
-                let first = if self.by_thread {
-                    self.profile.push(row);
-                    *id
-                } else {
-                    self.profile.merge_context(*id, *thread, *flags, frames)
-                };
-                self.merged.resize(self.merged.len().max(id.0 as usize + 1), ContextId::NONE);
-                self.merged[id.0 as usize] = first;
-                if first == *id {
-                    self.note_stack(*flags);
-                }
-            }
+            // A thread's name is not the last word on it.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            Row::Wait(wait) => {
-                let context = self.merged(wait.context);
-                self.host.row(&Row::Wait(Wait { context, ..*wait }));
-            }
-            Row::Memory(call) => {
-                let context = self.merged(call.context);
-                self.host.row(&Row::Memory(MemoryCall { context, ..*call }));
-            }
-            Row::EventRecord(_) | Row::Sync(_) | Row::EventCall(_) | Row::Unified(_) => self.host.row(row),
-            Row::Window { .. } => {
-                let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
-                self.join.push(row, &mut sinks);
-                self.timeline.row(row);
-                self.profile.push(row);
-            }
-            _ => self.profile.push(row),
+            _ => self.pass_on(row),
         }
     }
 
-    fn join_activity(&mut self, activity: &Activity) {
-        let mut sinks = (&mut self.aggregate, (&mut self.timeline, &mut self.streams));
-        self.join.push_activity(activity, &mut sinks);
-    }
-
-    /// The context that stands for this one, whichever thread's it is.
-    fn merged(&self, id: ContextId) -> ContextId {
-        self.merged.get(id.0 as usize).copied().filter(|first| *first != ContextId::NONE).unwrap_or(id)
-    }
-
-    fn note_stack(&mut self, flags: ContextFlags) {
-        self.stacks += 1;
-        self.truncated += u64::from(flags.has(ContextFlags::TRUNCATED));
-        self.guessed += u64::from(flags.has(ContextFlags::GUESSED));
-        self.cut += u64::from(flags.has(ContextFlags::CUT));
+    fn pass_on(&mut self, row: &Row<'_>) {
+        self.streams.row(row);
+        self.explain.push(row, &mut self.streams);
     }
 
     /// Asks for the name of a thread that is new, which may have got one since it came, if it is still there.
@@ -320,9 +205,7 @@ impl Rows {
         if self.threads.insert(id) {
             let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
             let name = if now.is_empty() { at_first } else { now.trim_end() };
-            let row = Row::Thread { id, name };
-            self.streams.row(&row);
-            self.profile.push(&row);
+            self.pass_on(&Row::Thread { id, name });
         }
     }
 }
