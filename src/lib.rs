@@ -20,6 +20,7 @@ pub mod events;
 pub mod explain;
 pub mod export;
 pub mod graphs;
+pub mod host;
 #[cfg(feature = "cli")]
 pub mod import;
 pub mod join;

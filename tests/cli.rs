@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -50,6 +51,20 @@ fn a_recorded_run_is_drawn_as_the_run_drew_itself() {
         let what = if name.contains("idle") { &what[..] } else { &what[..5] };
         gpuflame(&done.folder, what.iter().copied()).ok();
         assert_eq!(done.file(&format!("again-{name}")), done.file(name), "{name}");
+    }
+}
+
+#[test]
+fn what_the_library_and_the_command_write_is_for_its_owner_alone() {
+    let program = compile("tests/programs/load.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).args(["--launches", "50"]);
+    let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
+    gpuflame(&done.folder, ["-q", "flamegraph", "out.gfr", "-o", "command.svg"]).ok();
+    gpuflame(&done.folder, ["-q", "convert", "out.gfr", "-o", "set", "--to", "parquet"]).ok();
+    let written = ["out.folded", "out.csv", "out.activities.csv", "out.gfr", "command.svg"];
+    for name in written.into_iter().chain(["set/run=0/rank=0/activities.parquet"]) {
+        let rights = fs::metadata(done.folder.join(name)).unwrap().permissions().mode();
+        assert_eq!(rights & 0o777, 0o600, "{name}");
     }
 }
 

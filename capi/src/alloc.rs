@@ -2,7 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-use gpuflame::session::heap;
+use gpuflame::host::heap;
 
 /// Hands everything to [`System`] and keeps the books.
 pub(crate) struct Counted;

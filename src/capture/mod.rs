@@ -21,7 +21,6 @@ mod intern;
 mod log;
 mod nvtx;
 mod open_ranges;
-pub mod process;
 mod range_names;
 mod ranges;
 mod records;

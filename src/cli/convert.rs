@@ -10,9 +10,10 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, ranks, usage};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FoldedOptions, SvgOptions};
+use crate::host::file::Draft;
 use crate::join::Sink;
 use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, kernel_name};
@@ -151,9 +152,7 @@ impl Convert {
         for (input, rank) in inputs.iter().zip(ranks) {
             let (explained, events) = read(input, Format::Parquet, console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
-            let target = Target::File(written.begin(partition)?);
-            let quiet = Console { quiet: true };
-            target.write(quiet, |out| write(Format::Parquet, "", &explained, &events, out))?;
+            written.add(partition, |out| write(Format::Parquet, "", &explained, &events, out))?;
         }
         written.publish(console)
     }
@@ -161,27 +160,28 @@ impl Convert {
 
 /// Files of a data set that get their names when all of them are there; until then they go away with this.
 #[derive(Default)]
-struct Partitions(Vec<PathBuf>);
-
-/// What a file is called until then: no name that DuckDB or Spark would read.
-const UNFINISHED: &str = "activities.parquet.unfinished";
+struct Partitions(Vec<(PathBuf, Draft)>);
 
 impl Partitions {
-    /// Makes the folder, and says what to call its file for now.
-    fn begin(&mut self, partition: PathBuf) -> Result<PathBuf> {
-        fs::create_dir_all(&partition).map_err(|error| {
-            Error::new(ErrorKind::Io, format!("{} was not made: {error}", partition.display()))
-        })?;
-        let file = partition.join(UNFINISHED);
-        self.0.push(partition);
-        Ok(file)
+    /// Makes the folder, and has `content` write its file, under no name that DuckDB or Spark would read.
+    fn add(
+        &mut self,
+        partition: PathBuf,
+        content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>,
+    ) -> Result<()> {
+        let file = partition.join("activities.parquet");
+        let refusal = |error: Error| error.within(format!("{} was not written", file.display()));
+        fs::create_dir_all(&partition).map_err(|error| refusal(error.into()))?;
+        let draft = Draft::create(&file).map_err(|error| refusal(error.into()))?;
+        let filled = draft.fill(|out| content(out)).map_err(refusal);
+        self.0.push((partition, draft));
+        filled
     }
 
     fn publish(mut self, console: Console) -> Result<()> {
-        for partition in std::mem::take(&mut self.0) {
-            let file = partition.join("activities.parquet");
-            fs::rename(partition.join(UNFINISHED), &file)?;
-            console.remark(format!("wrote {}", file.display()));
+        for (partition, draft) in std::mem::take(&mut self.0) {
+            draft.publish()?;
+            console.remark(format!("wrote {}", partition.join("activities.parquet").display()));
         }
         Ok(())
     }
@@ -189,8 +189,8 @@ impl Partitions {
 
 impl Drop for Partitions {
     fn drop(&mut self) {
-        for partition in &self.0 {
-            let _ = fs::remove_file(partition.join(UNFINISHED));
+        for (partition, draft) in self.0.drain(..) {
+            drop(draft);
             // Those that are not empty stay: run, and the data set.
             let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
         }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use super::Console;
 use crate::error::{Error, Result};
+use crate::host::file::Draft;
 
 /// What a verb writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,54 +85,33 @@ fn refusal(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes to a temporary name in the same folder, and renames. A device or a pipe is written as it is.
+/// Writes a file that is whole or not there. A device or a pipe is written as it is, and so is whatever the
+/// kernel's own names (`/dev/stdout`, `/dev/fd/3`) lead to.
 fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
-    let is_special = fs::metadata(path).is_ok_and(|metadata| !metadata.is_file());
-    if is_special {
+    if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
         content(&mut out)?;
         return Ok(out.flush()?);
     }
+    let draft = draft(path)?;
+    draft.fill(|out| content(out))?;
+    Ok(draft.publish()?)
+}
+
+fn is_special(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+        || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// A file beside `path` that gets that name when it is published.
+///
+/// # Errors
+/// The folder is not there, or cannot be written to.
+fn draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         let error = io::Error::new(io::ErrorKind::NotFound, "its folder does not exist; make it first");
         return Err(error.into());
     }
-    let part = Part::create(path)?;
-    let mut out = BufWriter::with_capacity(1 << 16, &part.file);
-    content(&mut out)?;
-    out.flush()?;
-    drop(out);
-    part.publish(path)
-}
-
-/// A file under a temporary name, which goes away unless it is published.
-struct Part {
-    path: PathBuf,
-    file: File,
-    published: bool,
-}
-
-impl Part {
-    fn create(target: &Path) -> Result<Self> {
-        let mut name = target.as_os_str().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let path = PathBuf::from(name);
-        let file = File::create(&path)?;
-        Ok(Self { path, file, published: false })
-    }
-
-    fn publish(mut self, target: &Path) -> Result<()> {
-        fs::rename(&self.path, target)?;
-        self.published = true;
-        Ok(())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.published {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+    Ok(Draft::create(path)?)
 }

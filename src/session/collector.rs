@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::capture::{self, process};
+use crate::capture;
 use crate::control::window::{self, State};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::{heap, signals};
 use crate::unwind;
 
-use super::{Session, heap};
+use super::Session;
 
 /// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
@@ -57,7 +58,7 @@ impl Collector {
     /// Starts the thread.
     pub(super) fn spawn(&self, session: &'static Session) -> Result<()> {
         let thread = std::thread::Builder::new().name("gpuflame".to_owned());
-        let spawned = process::without_signals(|| {
+        let spawned = signals::without(|| {
             thread.spawn(move || {
                 let run = std::panic::AssertUnwindSafe(|| session.collector.run(session));
                 if std::panic::catch_unwind(run).is_err() {

@@ -12,7 +12,6 @@
 //! what comes out.
 
 mod collector;
-pub mod heap;
 mod ledger;
 mod pipeline;
 mod stream;
@@ -29,12 +28,13 @@ use parking_lot::{Condvar, Mutex};
 
 pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
-use crate::capture::{self, Capture, RangeDomain, RangeName, process};
+use crate::capture::{self, Capture, RangeDomain, RangeName};
 use crate::control::window::{self, State};
 use crate::control::{self, Facts, Format, Nvtx, Outputs, Settings};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{self, FoldedOptions, GraphStacks, SvgOptions};
+use crate::host::{exit, fork, loaded, stderr};
 use crate::record::{Nanos, WindowEdge};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
@@ -168,7 +168,7 @@ pub fn inject_nvtx(table: NvtxTable) {
         return;
     }
     let Nvtx::Without(ignored) = control::from_environment().0.nvtx else { return };
-    process::stay_loaded();
+    loaded::stay();
     capture::ignore_domains(&ignored);
     table.attach();
 }
@@ -237,10 +237,10 @@ fn set_up(way: Way) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
-    process::stop_in_forked_children();
+    fork::in_each_child(in_forked_child);
     let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
     let pipeline = Pipeline::new(&settings, &outputs);
-    process::stay_loaded();
+    loaded::stay();
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
@@ -289,7 +289,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
         api.unsubscribe();
         return Err(error);
     }
-    process::call_at_exit(at_exit);
+    exit::call_at_exit(at_exit);
     Ok(session)
 }
 
@@ -325,6 +325,11 @@ impl Session {
     }
 }
 
+/// The driver's state is not a forked child's, and our collector did not follow: nothing is done there. One store.
+extern "C" fn in_forked_child() {
+    window::kill();
+}
+
 /// Passed on by the tracer's callbacks, on the application's threads.
 fn on_event(event: Event<'_>) {
     match event {
@@ -332,7 +337,7 @@ fn on_event(event: Event<'_>) {
         // would run before ours: come before them again.
         Event::ContextCreated => {
             static FIRST: Once = Once::new();
-            FIRST.call_once(|| process::call_at_exit(at_exit));
+            FIRST.call_once(|| exit::call_at_exit(at_exit));
         }
         Event::ContextEnds => {
             // The lock is free again before CUPTI is called.
@@ -354,10 +359,17 @@ fn on_event(event: Event<'_>) {
 /// Gathers what is left and, when called for the last time, writes the outputs. Called by the C
 /// library on the thread that exits, once for every registration.
 fn at_exit() {
+    // The outputs are lost, the application's exit is not.
+    if catch_unwind(gather_and_write).is_err() {
+        window::kill();
+    }
+}
+
+fn gather_and_write() {
     if window::state() == State::Dead {
         return;
     }
-    let is_last = process::exit_calls_left() == 0;
+    let is_last = exit::calls_left() == 0;
     let session = match &*STAGE.lock() {
         Stage::Running(session) => *session,
         _ => return,
@@ -470,5 +482,5 @@ fn on_one_line(text: &str) -> String {
 }
 
 fn print(text: &str) {
-    process::write_to_stderr(text.as_bytes());
+    stderr::write(text.as_bytes());
 }

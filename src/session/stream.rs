@@ -9,11 +9,12 @@ use std::path::Path;
 use crate::control::{Format, Outputs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
+use crate::host::file::Draft;
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{self, Activity, CorrelationId, Row};
 use crate::symbolize;
 
-use super::write::Part;
+use super::write::make_folders;
 
 /// See the module's documentation.
 pub(super) struct Streams {
@@ -25,7 +26,7 @@ pub(super) struct Streams {
 enum Stream<W> {
     /// Nobody asked for it, or it is finished.
     None,
-    Open(Part, W),
+    Open(Draft, W),
     Failed(Error),
 }
 
@@ -82,21 +83,22 @@ impl<W> Stream<W> {
             return Self::None;
         }
         let (names, _) = outputs.choose(&[format.suffix()], |_| false);
-        let opened = Part::create(&names[0]).and_then(|part| {
-            let file = BufWriter::with_capacity(1 << 16, part.file.try_clone()?);
-            Ok((part, begin(file)?))
+        let opened = make_folders(&names[0]).and_then(|()| {
+            let draft = Draft::create(&names[0])?;
+            let file = BufWriter::with_capacity(1 << 16, draft.file().try_clone()?);
+            Ok((draft, begin(file)?))
         });
         match opened {
-            Ok((part, writer)) => Self::Open(part, writer),
+            Ok((draft, writer)) => Self::Open(draft, writer),
             Err(error) => Self::Failed(error),
         }
     }
 
     fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<BufWriter<File>>) -> Result<()> {
         match std::mem::replace(self, Self::None) {
-            Self::Open(part, writer) => {
+            Self::Open(draft, writer) => {
                 end(writer)?.flush()?;
-                part.publish(path)
+                Ok(draft.publish_as(path)?)
             }
             Self::Failed(error) => Err(error),
             Self::None => Err(Error::new(ErrorKind::State, "it was not begun")),

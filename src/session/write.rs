@@ -1,19 +1,13 @@
-//! Writes the outputs: each to a temporary name beside its final one, then renamed, so that nothing
-//! half-written ever has the name of a result. What cannot be written is one line for each cause; the
+//! Writes the outputs, under names that are not taken. What cannot be written is one line for each cause; the
 //! others are written all the same.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use crate::control::{Format, Outputs, Rename};
 use crate::error::Result;
-
-/// How long another process may take to write its outputs into the same folder before we go ahead.
-const LONGEST_TURN: Duration = Duration::from_secs(5);
-/// Between two looks whether it is done.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+use crate::host::file;
 
 /// What became of the outputs.
 #[derive(Debug, Default)]
@@ -35,7 +29,9 @@ pub(super) fn all(
     let suffixes: Vec<_> = formats.iter().map(|format| format.suffix()).collect();
     // A link is a name that is taken, wherever it points.
     let is_taken = |path: &Path| path.symlink_metadata().is_ok();
-    let _turn = outputs.folder().and_then(|folder| take_turn(&folder));
+    // The ranks of a job end together, and would choose the same names.
+    let folder = outputs.folder().filter(|folder| fs::create_dir_all(folder).is_ok());
+    let _turn = folder.and_then(|folder| file::take_turn(&folder));
     let (paths, renamed) = outputs.choose(&suffixes, is_taken);
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
@@ -55,22 +51,6 @@ pub(super) fn all(
     report
 }
 
-/// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
-/// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
-/// locks, or it takes too long; we go ahead.
-fn take_turn(folder: &Path) -> Option<File> {
-    fs::create_dir_all(folder).ok()?;
-    let folder = File::open(folder).ok()?;
-    let deadline = Instant::now() + LONGEST_TURN;
-    loop {
-        match folder.try_lock() {
-            Ok(()) => return Some(folder),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Err(_) => return None,
-        }
-    }
-}
-
 fn refusal(error: &str, names: &[String]) -> String {
     format!(
         "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
@@ -78,65 +58,21 @@ fn refusal(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes one file, all of it or none.
+/// Writes one file, all of it or none. The folders that it is in are made.
 pub(super) fn file(path: &Path, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
-    let part = Part::create(path)?;
-    let mut out = BufWriter::with_capacity(1 << 16, &part.file);
-    content(&mut out)?;
-    out.flush()?;
-    drop(out);
-    part.publish(path)
+    make_folders(path)?;
+    file::whole(path, content)
 }
 
-/// A file under a temporary name, which goes away unless it is published.
-#[derive(Debug)]
-pub(super) struct Part {
-    path: PathBuf,
-    pub(super) file: File,
-    published: bool,
-}
-
-impl Part {
-    /// A new file beside `target`, whose folders are made where they are missing.
-    pub(super) fn create(target: &Path) -> Result<Self> {
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        // A process of another container may have our number, or one that was killed had it.
-        let mut attempt = 0;
-        loop {
-            let mut name = target.as_os_str().to_owned();
-            name.push(match attempt {
-                0 => format!(".{}.part", std::process::id()),
-                _ => format!(".{}.{attempt}.part", std::process::id()),
-            });
-            let path = PathBuf::from(name);
-            match File::create_new(&path) {
-                Ok(file) => return Ok(Self { path, file, published: false }),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => attempt += 1,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Gives the file its final name.
-    pub(super) fn publish(mut self, target: &Path) -> Result<()> {
-        fs::rename(&self.path, target)?;
-        self.published = true;
-        Ok(())
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        if !self.published {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
+/// Makes the folders that `path` is to lie in.
+pub(super) fn make_folders(path: &Path) -> Result<()> {
+    Ok(path.parent().map_or(Ok(()), fs::create_dir_all)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
     use crate::control::Facts;
     use crate::error::{Error, ErrorKind};
@@ -189,18 +125,6 @@ mod tests {
             folder.display()
         );
         assert_eq!(report.failures, [expected]);
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn a_temporary_name_that_is_taken_is_left_alone() {
-        let folder = folder("part");
-        let taken = folder.join(format!("x.csv.{}.part", std::process::id()));
-        fs::write(&taken, "somebody's").unwrap();
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
-        assert_eq!(write(&outputs, &[Format::Csv], |_| Ok("done")).failures, Vec::<String>::new());
-        assert_eq!(fs::read_to_string(taken).unwrap(), "somebody's");
-        assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "begun done");
         fs::remove_dir_all(folder).unwrap();
     }
 

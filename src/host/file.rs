@@ -1,0 +1,233 @@
+//! The one way to make a file, for the library and for the command: a new one under a temporary name beside its
+//! final one, which no link can lead elsewhere and only its owner may read, renamed when all of it is there. So
+//! nothing half-written ever has the name of a result, and what fails leaves nothing behind.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+
+/// Who may read what we make: its owner. Stacks and names tell a good deal about a program.
+const OWNER_ONLY: u32 = 0o600;
+/// So many temporary names are tried; each that is taken belongs to somebody else.
+const MOST_NAMES: u32 = 1000;
+/// How long another process may keep a folder before we go ahead.
+const LONGEST_TURN: Duration = Duration::from_secs(5);
+/// Between two looks whether it is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Has `content` write a file that gets the name `target` when all of it is there.
+///
+/// # Errors
+/// `content`'s, and those of the file.
+pub fn whole(target: &Path, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
+    let draft = Draft::create(target)?;
+    draft.fill(content)?;
+    Ok(draft.publish()?)
+}
+
+/// A file under a temporary name, which goes away unless it is published.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    target: PathBuf,
+    file: File,
+    published: bool,
+}
+
+impl Draft {
+    /// A new file beside `target`, whose folder is there. It takes over who may read `target` if that is a file
+    /// already; else only its owner may.
+    ///
+    /// # Errors
+    /// The folder's, or that all temporary names are taken.
+    pub fn create(target: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(OWNER_ONLY);
+        // A process of another container may have our number, or one that was killed had it.
+        for attempt in 0..MOST_NAMES {
+            let path = temporary(target, attempt);
+            match options.open(&path) {
+                Ok(file) => {
+                    let draft = Self { path, target: target.to_owned(), file, published: false };
+                    draft.take_over_rights()?;
+                    return Ok(draft);
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary name beside it is taken"))
+    }
+
+    fn take_over_rights(&self) -> io::Result<()> {
+        match self.target.symlink_metadata() {
+            Ok(old) if old.is_file() => {
+                self.file.set_permissions(Permissions::from_mode(old.permissions().mode() & 0o777))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Has `content` write all of it.
+    ///
+    /// # Errors
+    /// `content`'s, and those of the file.
+    pub fn fill(&self, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
+        let mut out = BufWriter::with_capacity(1 << 16, &self.file);
+        content(&mut out)?;
+        Ok(out.flush()?)
+    }
+
+    /// Gives the file its final name.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish(self) -> io::Result<()> {
+        let target = self.target.clone();
+        self.publish_as(&target)
+    }
+
+    /// Gives the file another final name than the one it was made for, in the same folder.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
+        fs::rename(&self.path, target)?;
+        self.published = true;
+        Ok(())
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn temporary(target: &Path, attempt: u32) -> PathBuf {
+    let mut name = OsString::from(target);
+    name.push(match attempt {
+        0 => format!(".{}.part", std::process::id()),
+        _ => format!(".{}.{attempt}.part", std::process::id()),
+    });
+    name.into()
+}
+
+/// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
+/// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
+/// locks, or it takes too long; the caller goes ahead.
+pub fn take_turn(folder: &Path) -> Option<Turn> {
+    let folder = File::open(folder).ok()?;
+    let deadline = Instant::now() + LONGEST_TURN;
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Some(Turn { _folder: folder }),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Keeps other processes of ours from writing into a folder, until it is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    _folder: File,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gpuflame-file-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn rights(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o7777
+    }
+
+    fn write(target: &Path, text: &str) {
+        whole(target, |out| Ok(out.write_all(text.as_bytes())?)).unwrap();
+    }
+
+    #[test]
+    fn only_the_owner_may_read_a_new_file_and_an_old_one_keeps_its_readers() {
+        let folder = folder("rights");
+        let (new, old) = (folder.join("new"), folder.join("old"));
+        fs::write(&old, "before").unwrap();
+        fs::set_permissions(&old, Permissions::from_mode(0o664)).unwrap();
+        write(&new, "text");
+        write(&old, "text");
+        assert_eq!((rights(&new), rights(&old)), (0o600, 0o664));
+        assert_eq!(fs::read_to_string(&old).unwrap(), "text");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Whoever may write into the folder could lead us to a file of the user's by a name that can be guessed.
+    #[test]
+    fn no_link_under_a_name_of_ours_is_followed() {
+        let folder = folder("link");
+        let (victim, target) = (folder.join("victim"), folder.join("x.svg"));
+        fs::write(&victim, "mine").unwrap();
+        symlink(&victim, temporary(&target, 0)).unwrap();
+        symlink(&victim, &target).unwrap();
+        write(&target, "ours");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "ours");
+        assert!(!target.is_symlink());
+        assert!(temporary(&target, 0).is_symlink());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_temporary_name_that_is_taken_is_left_alone() {
+        let folder = folder("taken");
+        let target = folder.join("x.csv");
+        fs::write(temporary(&target, 0), "somebody's").unwrap();
+        write(&target, "done");
+        assert_eq!(fs::read_to_string(temporary(&target, 0)).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "done");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_fails_half_way_leaves_nothing_new_and_what_was_there() {
+        let folder = folder("half");
+        fs::write(folder.join("old"), "before").unwrap();
+        for name in ["old", "new"] {
+            let failed = whole(&folder.join(name), |out| {
+                out.write_all(b"begun")?;
+                Err(Error::new(ErrorKind::Io, "no room"))
+            });
+            assert_eq!(failed.unwrap_err().to_string(), "no room");
+        }
+        assert_eq!(names(&folder), ["old"]);
+        assert_eq!(fs::read_to_string(folder.join("old")).unwrap(), "before");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,14 @@
+//! The library stays where it is.
+
+/// Pins the library that this code is in: it has a thread, callbacks and exit handlers.
+pub fn stay() {
+    // SAFETY: all-zero is a valid `Dl_info`.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr takes any address and writes to `info`.
+    let found = unsafe { libc::dladdr(stay as *const libc::c_void, &mut info) } != 0;
+    if found && !info.dli_fname.is_null() {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: dladdr gave a NUL-terminated name; RTLD_NOLOAD loads nothing.
+        unsafe { libc::dlopen(info.dli_fname, flags) };
+    }
+}
