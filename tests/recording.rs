@@ -8,10 +8,11 @@ use std::fs::File;
 use std::io::BufReader;
 
 use gpuflame::aggregate::Aggregate;
-use gpuflame::export::{self, FoldedOptions, SvgOptions};
+use gpuflame::export::{self, FOLDED, Options, SVG};
 use gpuflame::graphs::Graphs;
 use gpuflame::join::Join;
 use gpuflame::profile::Profile;
+use gpuflame::profile::views::GPU;
 use gpuflame::record::{Reader, Row};
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 use support::{Done, Run, Way, compile};
@@ -46,8 +47,8 @@ fn explain(done: &Done) -> (Profile, Join) {
 fn assert_explained_alike(done: &Done) {
     let (profile, join) = explain(done);
     let (mut folded, mut svg, mut csv) = (Vec::new(), Vec::new(), Vec::new());
-    export::write_folded(&profile, &FoldedOptions::default(), &mut folded).unwrap();
-    export::write_svg(&profile, &SvgOptions::default(), &mut svg).unwrap();
+    FOLDED.draw(&profile, &GPU, &Options::default(), &mut folded).unwrap();
+    SVG.draw(&profile, &GPU, &Options::default(), &mut svg).unwrap();
     export::write_csv(&profile, &mut csv).unwrap();
     assert_eq!(String::from_utf8(folded).unwrap(), done.file("out.folded"));
     assert_eq!(String::from_utf8(csv).unwrap(), done.file("out.csv"));

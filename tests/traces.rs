@@ -12,10 +12,11 @@ use std::process::Command;
 
 use gpuflame::aggregate::Aggregate;
 use gpuflame::bubbles::Ops;
-use gpuflame::export::{FoldedOptions, work_name, write_folded};
+use gpuflame::export::{self, FOLDED, work_name};
 use gpuflame::import::{self, Kind, Linked, Options};
 use gpuflame::join::{Join, Launched, Origin, Sink};
 use gpuflame::profile::Profile;
+use gpuflame::profile::views::GPU;
 use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
 use gpuflame::timeline::Timeline;
 use support::command::gpuflame;
@@ -83,7 +84,7 @@ fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
     assert_eq!(activities.launched_before, linked.before, "{}", path.display());
     assert_eq!(activities.no_stack, linked.ops - linked.linked - linked.before, "{}", path.display());
     let mut folded = Vec::new();
-    write_folded(&profile, &FoldedOptions::default(), &mut folded).unwrap();
+    FOLDED.draw(&profile, &GPU, &export::Options::default(), &mut folded).unwrap();
     let lines = String::from_utf8(folded).unwrap().lines().map(str::to_owned).collect();
     (linked, profile, lines)
 }

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile::{Dependencies, HostCall, HostSample, Profile, UnifiedSample};
-use crate::record::{Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, Row, Unified, UnifiedKind};
+use crate::profile::views::{MEMORY, UNIFIED, View, WAITS};
+use crate::profile::{Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values};
+use crate::record::{
+    Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
+};
 
 /// The sums so far.
 #[derive(Debug, Default)]
@@ -16,7 +19,18 @@ pub struct HostSums {
     live_bytes: u64,
     most_bytes: u64,
     dependencies: Dependencies,
-    unified: BTreeMap<(UnifiedKind, Option<DeviceId>), UnifiedSample>,
+    unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
+}
+
+/// What the host did about a GPU, beside launching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum HostCall {
+    /// It waited: nanoseconds.
+    Wait,
+    /// It allocated memory of this kind: bytes.
+    Allocate(MemoryKind),
+    /// It freed memory of this kind, or of one that was allocated before anybody looked: bytes.
+    Free(Option<MemoryKind>),
 }
 
 impl HostSums {
@@ -57,14 +71,13 @@ impl HostSums {
     }
 
     fn unified(&mut self, row: &Unified) {
-        let (kind, device) = (row.kind, row.device());
-        let new = UnifiedSample { kind, device, count: 0, value: 0, nanos: 0 };
-        let sample = self.unified.entry((kind, device)).or_insert(new);
-        sample.count += 1;
-        // Of kinds that are not known nobody knows what they count.
-        sample.value = sample.value.saturating_add(row.value);
-        sample.nanos =
-            sample.nanos.saturating_add(if kind.is_move() { row.duration().unwrap_or(0) } else { 0 });
+        let sums = self.unified.entry((row.kind, row.device())).or_default();
+        let more = match row.kind.is_move() {
+            true => [row.value, 1, row.duration().unwrap_or(0), 0],
+            // Of kinds that are not known nobody knows what they count.
+            false => [0, 1, 0, row.value],
+        };
+        add_values(sums, more);
     }
 
     fn add(&mut self, context: ContextId, call: HostCall, amount: u64) {
@@ -75,12 +88,30 @@ impl HostSums {
 
     /// Puts the sums so far into `profile`, in the place of those that were there.
     pub fn fill(&self, profile: &mut Profile) {
-        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
-            HostSample { context, call, count, amount }
-        };
-        profile.set_host(self.sums.iter().map(sample).collect());
+        profile.set_samples(&WAITS, self.samples(&WAITS));
+        profile.set_samples(&MEMORY, self.samples(&MEMORY));
+        let unified = self.unified.iter().map(|(&(kind, device), &values)| Sample {
+            device,
+            values,
+            ..Sample::new(Place::Nobody, Leaf::new(&[Tip::Unified(kind)]))
+        });
+        profile.set_samples(&UNIFIED, unified.collect());
         profile.set_dependencies(self.dependencies.clone());
-        profile.set_unified(self.unified.values().copied().collect());
+    }
+
+    /// What of the sums is in `view`; a wait ends in the call that waits.
+    fn samples(&self, view: &View) -> Vec<Sample> {
+        let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
+            let (of, leaf) = match call {
+                HostCall::Wait => (&WAITS, Leaf::NONE),
+                HostCall::Allocate(memory) => (&MEMORY, Leaf::new(&[Tip::Allocate(memory)])),
+                HostCall::Free(memory) => (&MEMORY, Leaf::new(&[Tip::Free(memory)])),
+            };
+            let mut values = [0; MOST_VALUES];
+            values[..2].copy_from_slice(&[amount, count]);
+            (of == view).then(|| Sample { values, ..Sample::new(Place::Context(context), leaf) })
+        };
+        self.sums.iter().filter_map(sample).collect()
     }
 
     /// Bytes that were allocated and not freed, and the most there were at once.
@@ -115,13 +146,17 @@ mod tests {
         assert_eq!(sums.held(), (20, 60));
         let mut profile = Profile::default();
         sums.fill(&mut profile);
-        let (allocate, free) = (HostCall::Allocate(MemoryKind::DEVICE), |known: bool| {
-            HostCall::Free(known.then_some(MemoryKind::DEVICE))
-        });
-        let found: Vec<_> = profile.host().iter().map(|s| (s.context.0, s.call, s.count, s.amount)).collect();
-        assert_eq!(
-            found,
-            [(2, allocate, 2, 30), (3, free(false), 1, 0), (3, free(true), 2, 50), (4, allocate, 1, 40)]
-        );
+        let allocate = Leaf::new(&[Tip::Allocate(MemoryKind::DEVICE)]);
+        let free = |known: bool| Leaf::new(&[Tip::Free(known.then_some(MemoryKind::DEVICE))]);
+        let place = |context| Place::Context(ContextId(context));
+        let samples = profile.samples(&MEMORY).iter();
+        let found: Vec<_> = samples.map(|s| (s.place, s.leaf, s.count(), s.amount())).collect();
+        let expected = [
+            (place(2), allocate, 2, 30),
+            (place(3), free(false), 1, 0),
+            (place(3), free(true), 2, 50),
+            (place(4), allocate, 1, 40),
+        ];
+        assert_eq!(found, expected);
     }
 }

@@ -12,9 +12,11 @@ mod tests;
 pub use host::HostSums;
 
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::{DeviceUse, Leaf, Place, Profile, Sample, Weight, WorkStats};
+use crate::profile::views::GPU;
+use crate::profile::{DeviceUse, Leaf, MOST_VALUES, Place, Profile, Sample, Weight, WorkStats};
 use crate::record::{
-    Activity, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId, map_bytes,
+    Activity, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId, Work,
+    map_bytes,
 };
 use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
@@ -27,7 +29,7 @@ pub struct Aggregate {
     lanes: Vec<Lane>,
     lane_index: IdMap<(u32, Stream), u32>,
     series: Vec<Series>,
-    series_index: IdMap<(Leaf, Option<DeviceId>), u32>,
+    series_index: IdMap<(Fate, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
     recent: Recent,
@@ -35,6 +37,17 @@ pub struct Aggregate {
     nodes: Vec<Place>,
     node_index: IdMap<(u32, Created), u32>,
     devices: Vec<DeviceUse>,
+}
+
+/// What became of a launch: the small form of a [`Leaf`], which is looked up for every activity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fate {
+    /// Work that a GPU did.
+    Work(Work),
+    /// Work that a GPU did, we do not know for how long.
+    Untimed(Work),
+    /// Nothing that we were told of.
+    Pending,
 }
 
 /// A cell's key, kept small since there may be a hundred thousand.
@@ -61,7 +74,7 @@ const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is 
 /// What a cell says beside its place.
 #[derive(Debug)]
 struct Series {
-    leaf: Leaf,
+    fate: Fate,
     device: Option<DeviceId>,
     /// The device's position in `Aggregate::devices`.
     place: Option<usize>,
@@ -79,13 +92,13 @@ impl Sink for Aggregate {
             None => launch_code(launch),
         };
         let nanos = activity.duration();
-        let leaf = match nanos {
-            Some(_) => Leaf::Work(activity.work()),
-            None => Leaf::Untimed(activity.work()),
+        let fate = match nanos {
+            Some(_) => Fate::Work(activity.work()),
+            None => Fate::Untimed(activity.work()),
         };
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
         let stream = Some((activity.context, activity.stream));
-        let series = self.add(place, leaf, (Some(activity.device), stream), weight);
+        let series = self.add(place, fate, (Some(activity.device), stream), weight);
         if let (Some(device), Some(nanos)) = (self.series[series].place, nanos) {
             let device = &mut self.devices[device];
             device.count += 1;
@@ -95,7 +108,7 @@ impl Sink for Aggregate {
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
         let place = launched.context.0;
-        self.add(place, Leaf::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
+        self.add(place, Fate::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
     }
 }
 
@@ -107,7 +120,8 @@ impl Aggregate {
 
     /// Puts the sums so far into `profile`, in the place of those that were there.
     pub fn fill(&self, profile: &mut Profile) {
-        profile.set_samples(self.samples(), self.works(), self.devices.clone());
+        profile.set_samples(&GPU, self.samples());
+        profile.set_works(self.works(), self.devices.clone());
     }
 
     /// How many distinct (context, work, device) there are.
@@ -140,8 +154,11 @@ impl Aggregate {
                 true => self.lanes[cell.series as usize],
                 false => Lane { series: cell.series, stream: None },
             };
-            let Series { leaf, device, .. } = self.series[lane.series as usize];
-            Sample { place: self.place_of(cell.place), leaf, device, stream: lane.stream, weight }
+            let Series { fate, device, .. } = self.series[lane.series as usize];
+            let mut values = [0; MOST_VALUES];
+            values[..3].copy_from_slice(&[weight.nanos, weight.count, weight.bytes]);
+            let sample = Sample::new(self.place_of(cell.place), fate.leaf());
+            Sample { device, stream: lane.stream, values, ..sample }
         };
         self.cells.iter().map(sample).collect()
     }
@@ -149,11 +166,11 @@ impl Aggregate {
     fn add(
         &mut self,
         place: u32,
-        leaf: Leaf,
+        fate: Fate,
         (device, stream): (Option<DeviceId>, Option<Stream>),
         weight: Weight,
     ) -> usize {
-        let key = Key { place, leaf, device, stream: stream.filter(|_| self.by_stream) };
+        let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
         let Sums { series, cell } = self.recent.get(&key).unwrap_or_else(|| self.find(key));
         self.series[series as usize].add(weight);
         add(&mut self.cells[cell as usize].1, weight);
@@ -162,7 +179,7 @@ impl Aggregate {
 
     /// Where `key` is added up, for the first time or after a while.
     fn find(&mut self, key: Key) -> Sums {
-        let series = self.series(key.leaf, key.device);
+        let series = self.series(key.fate, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
         let cell = Cell { place: key.place, series: lane };
         let cells = &mut self.cells;
@@ -202,10 +219,10 @@ impl Aggregate {
         }
     }
 
-    fn series(&mut self, leaf: Leaf, device: Option<DeviceId>) -> u32 {
-        *self.series_index.entry((leaf, device)).or_insert_with(|| {
+    fn series(&mut self, fate: Fate, device: Option<DeviceId>) -> u32 {
+        *self.series_index.entry((fate, device)).or_insert_with(|| {
             let place = device.map(|id| position(&mut self.devices, id));
-            self.series.push(Series::new(leaf, device, place));
+            self.series.push(Series::new(fate, device, place));
             (self.series.len() - 1) as u32
         })
     }
@@ -219,15 +236,25 @@ fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     })
 }
 
+impl Fate {
+    fn leaf(self) -> Leaf {
+        match self {
+            Self::Work(work) => Leaf::work(work),
+            Self::Untimed(work) => Leaf::untimed(work),
+            Self::Pending => Leaf::PENDING,
+        }
+    }
+}
+
 impl Series {
-    fn new(leaf: Leaf, device: Option<DeviceId>, place: Option<usize>) -> Self {
+    fn new(fate: Fate, device: Option<DeviceId>, place: Option<usize>) -> Self {
         let weight = Weight::default();
-        Self { leaf, device, place, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+        Self { fate, device, place, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
     }
 
     fn add(&mut self, weight: Weight) {
         add(&mut self.weight, weight);
-        if let Leaf::Work(_) = self.leaf {
+        if let Fate::Work(_) = self.fate {
             self.min = self.min.min(weight.nanos);
             self.max = self.max.max(weight.nanos);
             self.durations.record(weight.nanos);
@@ -235,7 +262,7 @@ impl Series {
     }
 
     fn stats(&self) -> Option<WorkStats> {
-        let (Leaf::Work(work), Some(device)) = (self.leaf, self.device) else { return None };
+        let (Fate::Work(work), Some(device)) = (self.fate, self.device) else { return None };
         // The middle of a bucket may lie outside of what was seen.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })

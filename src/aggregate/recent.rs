@@ -2,8 +2,7 @@
 //! same stacks again and again, and two look-ups in hash maps are a quarter of what an activity costs the
 //! collector.
 
-use super::Stream;
-use crate::profile::Leaf;
+use super::{Fate, Stream};
 use crate::record::{DeviceId, Work};
 
 /// How many are remembered: 12 KiB, which stay in the first cache beside everything else.
@@ -13,7 +12,7 @@ const SLOTS: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) place: u32,
-    pub(super) leaf: Leaf,
+    pub(super) fate: Fate,
     pub(super) device: Option<DeviceId>,
     /// Where streams are kept apart.
     pub(super) stream: Option<Stream>,
@@ -22,8 +21,8 @@ pub(super) struct Key {
 impl Key {
     /// Places and names are small numbers, handed out in a row.
     fn slot(&self) -> usize {
-        let name = match self.leaf {
-            Leaf::Work(Work::Kernel(name)) => name.0,
+        let name = match self.fate {
+            Fate::Work(Work::Kernel(name)) => name.0,
             _ => 0,
         };
         (self.place.wrapping_mul(37) ^ name) as usize % SLOTS

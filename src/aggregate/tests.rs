@@ -26,7 +26,9 @@ fn place(context: u32) -> Place {
     Place::Context(ContextId(context))
 }
 
-const GEMM: Leaf = Leaf::Work(Work::Kernel(NameId(1)));
+fn gemm() -> Leaf {
+    Leaf::work(Work::Kernel(NameId(1)))
+}
 
 #[test]
 fn one_cell_for_each_context_work_and_device() {
@@ -41,16 +43,16 @@ fn one_cell_for_each_context_work_and_device() {
         Row::Activity(copy(1, CopyKind::HTOD, 4096, 400, 450)),
     ]);
     let cells: Vec<_> = profile
-        .samples()
+        .samples(&GPU)
         .iter()
-        .map(|s| (s.place, s.leaf, s.device.unwrap().0, s.weight.count, s.weight.nanos, s.weight.bytes))
+        .map(|s| (s.place, s.leaf, s.device.unwrap().0, s.count(), s.amount(), s.values[2]))
         .collect();
-    let copied = Leaf::Work(Work::Copy(CopyKind::HTOD));
+    let copied = Leaf::work(Work::Copy(CopyKind::HTOD));
     let expected = [
-        (place(11), GEMM, 0, 2, 15, 0),
+        (place(11), gemm(), 0, 2, 15, 0),
         (place(11), copied, 0, 1, 50, 4096),
-        (place(12), GEMM, 0, 1, 7, 0),
-        (place(12), GEMM, 1, 1, 1, 0),
+        (place(12), gemm(), 0, 1, 7, 0),
+        (place(12), gemm(), 1, 1, 1, 0),
     ];
     assert_eq!(cells, expected);
 }
@@ -68,14 +70,14 @@ fn more_kinds_of_work_than_are_remembered_are_added_up_each_by_itself() {
             rows.push(Row::Activity(on(d, named(n, kernel(id, 1, 1 + took(kind))))));
         }
     }
-    let mut found: Vec<_> = profile_of(&rows).samples().to_vec();
+    let mut found: Vec<_> = profile_of(&rows).samples(&GPU).to_vec();
     assert_eq!(found.len(), 1800);
     for (c, n, d) in kinds() {
-        let leaf = Leaf::Work(Work::Kernel(NameId(n)));
+        let leaf = Leaf::work(Work::Kernel(NameId(n)));
         let is_it = |s: &Sample| (s.place, s.leaf, s.device) == (place(c), leaf, Some(DeviceId(d)));
         let at = found.iter().position(is_it).expect("each is there");
-        let weight = found.swap_remove(at).weight;
-        assert_eq!((weight.count, weight.nanos), (3, 3 * took((c, n, d))));
+        let sample = found.swap_remove(at);
+        assert_eq!((sample.count(), sample.amount()), (3, 3 * took((c, n, d))));
     }
 }
 
@@ -97,7 +99,7 @@ fn a_graph_node_has_a_place_for_each_launch_and_creation() {
         node(2, Created::BeforeRecording, 210),
         Row::Activity(device),
     ]);
-    let cells: Vec<_> = profile.samples().iter().map(|s| (s.place, s.weight.count, s.weight.nanos)).collect();
+    let cells: Vec<_> = profile.samples(&GPU).iter().map(|s| (s.place, s.count(), s.amount())).collect();
     let place = |launch, created| Place::Node { launch, created };
     let (eleven, twelve) = (Ok(ContextId(11)), Ok(ContextId(12)));
     let expected = [
@@ -124,12 +126,12 @@ fn what_is_missing_has_a_place_or_a_leaf_of_its_own() {
         Row::Activity(kernel(14, 300, 304)),
     ]);
     let cells: Vec<_> =
-        profile.samples().iter().map(|s| (s.place, s.leaf, s.weight.count, s.weight.nanos)).collect();
+        profile.samples(&GPU).iter().map(|s| (s.place, s.leaf, s.count(), s.amount())).collect();
     let expected = [
-        (place(11), Leaf::Untimed(Work::Kernel(NameId(1))), 1, 0),
-        (place(11), Leaf::Pending, 1, 0),
-        (Place::Missing(Missing::LaunchedBefore), GEMM, 1, 5),
-        (Place::Missing(Missing::NoStack), GEMM, 2, 7),
+        (place(11), Leaf::untimed(Work::Kernel(NameId(1))), 1, 0),
+        (place(11), Leaf::PENDING, 1, 0),
+        (Place::Missing(Missing::LaunchedBefore), gemm(), 1, 5),
+        (Place::Missing(Missing::NoStack), gemm(), 2, 7),
     ];
     assert_eq!(cells, expected);
 }

@@ -4,19 +4,21 @@ use std::fs;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::explain::{Explained, explain};
+use super::flamegraph::view;
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, ranks, usage};
 use crate::error::{Error, Result};
 use crate::events::Events;
-use crate::export::{self, FoldedOptions, SvgOptions};
+use crate::export::{self, FORMATS, Format, Writes};
 use crate::host::file::Draft;
-use crate::join::Sink;
-use crate::record::Row;
-use crate::symbolize::{SymbolizeOptions, kernel_name};
+use crate::profile::View;
+use crate::profile::views::GPU;
+use crate::symbolize::SymbolizeOptions;
 
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
@@ -35,8 +37,11 @@ pub(super) struct Convert {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
     /// What to write [default: by the ending of FILE].
-    #[arg(short, long, visible_alias = "format", value_name = "FORMAT")]
-    to: Option<Format>,
+    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = formats())]
+    to: Option<&'static Format>,
+    /// What to show, in formats of sums: gpu, idle, wait, alloc or unified.
+    #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = view)]
+    view: &'static View,
     /// The name of the run, for parquet's folders.
     #[arg(long, default_value = "0", value_name = "RUN")]
     run: String,
@@ -45,70 +50,14 @@ pub(super) struct Convert {
     rank: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A line for each stack and its GPU time (.folded).
-    Folded,
-    /// A line for each launch with its time, process and thread (.txt).
-    ExtendedFolded,
-    /// A flame graph (.svg).
-    Svg,
-    /// A row for each activity (.csv).
-    Csv,
-    /// Chrome's trace events, as torch.profiler writes them (.json).
-    Chrome,
-    /// Perfetto's protobuf, with its native GPU messages (.pftrace).
-    Perfetto,
-    /// Go's profile format: gpu_time, launches, bytes (.pb.gz, .pprof).
-    Pprof,
-    /// speedscope's JSON (.speedscope.json).
-    Speedscope,
-    /// A table for DuckDB and Spark (a folder, or .parquet).
-    Parquet,
-    /// TraceSmith's binary format (.sbt).
-    Sbt,
-    /// What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt).
-    CuptiText,
-}
-
-impl Format {
-    fn by_name(name: &str) -> Option<Self> {
-        let endings = [
-            (".speedscope.json", Self::Speedscope),
-            (".json", Self::Chrome),
-            (".folded", Self::Folded),
-            (".cupti.txt", Self::CuptiText),
-            (".txt", Self::ExtendedFolded),
-            (".svg", Self::Svg),
-            (".csv", Self::Csv),
-            (".pftrace", Self::Perfetto),
-            (".perfetto-trace", Self::Perfetto),
-            (".pb.gz", Self::Pprof),
-            (".pprof", Self::Pprof),
-            (".parquet", Self::Parquet),
-            (".sbt", Self::Sbt),
-        ];
-        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| format)
-    }
-
-    fn is_binary(self) -> bool {
-        matches!(self, Self::Perfetto | Self::Pprof | Self::Parquet | Self::Sbt)
-    }
-
-    /// Whether sums are enough for it.
-    fn is_of_sums(self) -> bool {
-        matches!(self, Self::Folded | Self::Svg | Self::Pprof | Self::Speedscope)
-    }
-}
-
 impl Convert {
     pub(super) fn run(&self, console: Console) -> Outcome {
         let format = self.format()?;
         let inputs = ranks::expand(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
-        if let (Format::Parquet, Target::File(folder)) = (format, &self.output)
+        if let ("parquet", Target::File(folder)) = (format.word, &self.output)
             && !folder.to_string_lossy().ends_with(".parquet")
         {
-            self.dataset(&inputs, folder, console)?;
+            self.dataset(format, &inputs, folder, console)?;
             return Ok(Ended::Well);
         }
         let [input] = &inputs[..] else {
@@ -116,18 +65,22 @@ impl Convert {
                 "several inputs can only become one with `--to parquet -o FOLDER`, or `merge-ranks`",
             ));
         };
-        if format.is_binary() && self.output == Target::Stdout && stdout().is_terminal() {
+        if self.view != &GPU && !format.is_of_views() {
+            return Err(usage(format!("{} shows single activities; leave `--view` away", format.word)));
+        }
+        if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is no use on a terminal; add `-o FILE`"));
         }
         let (explained, events) = read(input, format, console)?;
-        self.output.write(console, |out| write(format, &title(input), &explained, &events, out))?;
+        let options = options(input);
+        self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
         Ok(Ended::Well)
     }
 
-    fn format(&self) -> Result<Format> {
+    fn format(&self) -> Result<&'static Format> {
         let by_name = || match &self.output {
             Target::Stdout => None,
-            Target::File(path) => Format::by_name(&path.to_string_lossy()),
+            Target::File(path) => by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
             Target::Stdout => usage("say what to convert to: `--to chrome`, `--to pprof`, … (see --help)"),
@@ -139,7 +92,7 @@ impl Convert {
     }
 
     /// A file for each input below `folder`.
-    fn dataset(&self, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
+    fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
             return Err(usage("the name of a run is the name of a folder: no `/`, no `=`, not empty"));
         }
@@ -150,9 +103,10 @@ impl Convert {
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, Format::Parquet, console)?;
+            let (explained, events) = read(input, format, console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
-            written.add(partition, |out| write(Format::Parquet, "", &explained, &events, out))?;
+            let options = export::Options::default();
+            written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
         }
         written.publish(console)
     }
@@ -197,52 +151,47 @@ impl Drop for Partitions {
     }
 }
 
-fn read(input: &Source, format: Format, console: Console) -> Result<(Explained, Events)> {
+fn read(input: &Source, format: &Format, console: Console) -> Result<(Explained, Events)> {
     let mut events = Events::default();
-    let keep = (!format.is_of_sums()).then_some(&mut events);
+    let keep = (!format.is_of_views()).then_some(&mut events);
     let explained = explain(input, SymbolizeOptions::default(), console, keep)?;
     events.sort();
     Ok((explained, events))
 }
 
-fn title(input: &Source) -> String {
-    match input {
-        Source::Stdin => "gpuflame".to_owned(),
-        Source::File(path) => {
-            path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
-        }
-    }
+/// All formats, each with what it is for.
+fn formats() -> impl TypedValueParser<Value = &'static Format> {
+    let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
+    PossibleValuesParser::new(known)
+        .map(|word| export::format(&word).expect("it is one of the possible values"))
+}
+
+/// The format with the longest ending that `name` has.
+fn by_ending(name: &str) -> Option<&'static Format> {
+    let endings =
+        FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));
+    let fit = endings.filter(|(ending, _)| name.ends_with(**ending));
+    fit.max_by_key(|(ending, _)| ending.len()).map(|(_, format)| format)
+}
+
+fn options(input: &Source) -> export::Options {
+    let name = match input {
+        Source::Stdin => None,
+        Source::File(path) => path.file_name().map(|name| name.to_string_lossy().into_owned()),
+    };
+    export::Options { name, ..export::Options::default() }
 }
 
 fn write(
-    format: Format,
-    title: &str,
+    format: &Format,
+    view: &View,
+    options: &export::Options,
     explained: &Explained,
     events: &Events,
     mut out: &mut (dyn Write + Send),
 ) -> Result<()> {
-    let (profile, out) = (&explained.profile, &mut out);
-    match format {
-        Format::Folded => export::write_folded(profile, &FoldedOptions::default(), out),
-        Format::Svg => export::write_svg(profile, &SvgOptions::default(), out),
-        Format::Pprof => export::write_pprof(profile, out),
-        Format::Speedscope => export::write_speedscope(profile, title, out),
-        Format::Chrome => export::write_chrome(profile, events, out),
-        Format::Perfetto => export::write_perfetto(profile, events, out),
-        Format::Parquet => export::write_parquet(profile, events, out),
-        Format::Sbt => export::write_sbt(profile, events, out),
-        Format::ExtendedFolded => export::write_extended(profile, events, out),
-        Format::CuptiText => export::write_cupti_text(profile, events, out),
-        Format::Csv => {
-            let mut table = export::ActivityTable::new(out, kernel_name)?;
-            for (id, text) in profile.kernels() {
-                table.row(&Row::Name { id, text: profile.strings().get(text) });
-            }
-            events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
-            events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
-            let pending = events.calls().iter().filter(|call| call.pending);
-            pending.for_each(|call| table.pending(call.id, call.launched));
-            table.finish().map(drop)
-        }
+    match format.writes {
+        Writes::View(write) => write(&explained.profile, view, options, &mut out),
+        Writes::Events(write) => write(&explained.profile, events, out),
     }
 }

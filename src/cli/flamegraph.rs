@@ -12,11 +12,12 @@ use super::{Console, Ended, Outcome, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain;
 use crate::export::{
-    FoldedOptions, GraphStacks, Lines, Root, SvgOptions, Unit, clean_frame, lines, write_diff_folded,
-    write_diff_svg, write_folded, write_idle_folded, write_idle_svg, write_lines_folded, write_lines_svg,
-    write_memory_folded, write_memory_svg, write_svg, write_wait_folded, write_wait_svg,
+    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, write_diff_folded, write_diff_svg, write_lines_folded,
+    write_lines_svg,
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
+use crate::profile::View;
+use crate::profile::views::{self, GPU, IDLE, MEMORY, WAITS};
 use crate::symbolize::SymbolizeOptions;
 
 /// Draw GPU time by launching stack.
@@ -46,6 +47,9 @@ pub(super) struct Flamegraph {
     /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
+    /// Draw this view: gpu, idle, wait, alloc or unified.
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
+    view: Option<&'static View>,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value = "ns")]
     unit: Unit,
@@ -94,19 +98,16 @@ impl Flamegraph {
         }
         let apart = self.kept_apart();
         let profile = explain_opened(input, opened, options, console, apart, ())?.profile;
-        let folded = self.folded_options();
-        let (svg, folds) = (self.svg_options(), format == Format::Folded);
-        target.write(console, |mut out| match (self.idle, self.wait, self.alloc) {
-            (true, ..) if folds => write_idle_folded(&profile, &folded, &mut out),
-            (true, ..) => write_idle_svg(&profile, &svg, &mut out),
-            (_, true, _) if folds => write_wait_folded(&profile, &folded, &mut out),
-            (_, true, _) => write_wait_svg(&profile, &svg, &mut out),
-            (_, _, true) if folds => write_memory_folded(&profile, &folded, &mut out),
-            (_, _, true) => write_memory_svg(&profile, &svg, &mut out),
-            _ if folds => write_folded(&profile, &folded, &mut out),
-            _ => write_svg(&profile, &svg, &mut out),
-        })?;
+        let (view, options) = (self.view(), self.options());
+        let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
+        target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
         Ok(Ended::Well)
+    }
+
+    fn view(&self) -> &'static View {
+        let flags = [(self.idle, &IDLE), (self.wait, &WAITS), (self.alloc, &MEMORY)];
+        let by_flag = flags.into_iter().find(|(is_set, _)| *is_set).map(|(_, view)| view);
+        self.view.or(by_flag).unwrap_or(&GPU)
     }
 
     fn diff(
@@ -117,22 +118,22 @@ impl Flamegraph {
         target: &Target,
         console: Console,
     ) -> Result<()> {
-        if self.idle || self.wait || self.alloc {
+        if self.view() != &GPU {
             return Err(usage("--diff compares what ran; leave --idle, --wait and --alloc away"));
         }
         let (before, after) = (self.lines(before, console)?, self.lines(after, console)?);
-        let mut options = self.svg_options();
-        if self.title.is_none() {
-            options.title = "GPU time by launching stack, after against before".to_owned();
-        }
-        target.write(console, |mut out| match format {
-            Format::Folded => write_diff_folded(&before, &after, &mut out),
-            Format::Svg => write_diff_svg(&before, &after, &options, &mut out),
+        let mut options = self.options();
+        let title = || "GPU time by launching stack, after against before".to_owned();
+        options.title = options.title.or_else(|| Some(title()));
+        target.write(console, |out| match format {
+            Format::Folded => write_diff_folded(&before, &after, out),
+            Format::Svg => write_diff_svg(&before, &after, &options, out),
         })
     }
 
-    fn folded_options(&self) -> FoldedOptions {
-        FoldedOptions { unit: self.unit, graph: self.graph, root: self.root.clone() }
+    fn options(&self) -> export::Options {
+        let (root, title) = (self.root.clone(), self.title.clone());
+        export::Options { unit: self.unit, title, graph: self.graph, root, ..export::Options::default() }
     }
 
     fn kept_apart(&self) -> explain::Options {
@@ -146,7 +147,7 @@ impl Flamegraph {
         }
         let options = SymbolizeOptions { internal_frames: self.internal_frames };
         let explained = explain_opened(source, opened, options, console, self.kept_apart(), ())?;
-        Ok(lines(&explained.profile, &self.folded_options()))
+        Ok(Lines::of(&explained.profile, &GPU, &self.options()))
     }
 
     /// Stacks that somebody folded are drawn as they are.
@@ -158,28 +159,21 @@ impl Flamegraph {
         target: &Target,
         console: Console,
     ) -> Result<()> {
-        if self.idle || self.wait || self.alloc {
+        if self.view() != &GPU {
             return Err(usage(format!("{input}: folded stacks do not say when the GPU was idle")));
         }
         let lines = stacks(input, opened, self.unit)?;
-        target.write(console, |mut out| match format {
-            Format::Folded => write_lines_folded(&lines, self.unit, &mut out),
-            Format::Svg => write_lines_svg(&lines, &self.svg_options(), &mut out),
+        target.write(console, |out| match format {
+            Format::Folded => write_lines_folded(&lines, self.unit, out),
+            Format::Svg => write_lines_svg(&lines, &self.options(), out),
         })
     }
+}
 
-    fn svg_options(&self) -> SvgOptions {
-        let mut options = match (self.idle, self.wait, self.alloc) {
-            (true, ..) => SvgOptions::idle(),
-            (_, true, _) => SvgOptions::waits(),
-            (_, _, true) => SvgOptions::memory(),
-            _ => SvgOptions::default(),
-        };
-        (options.unit, options.graph) = (self.unit, self.graph);
-        options.root.clone_from(&self.root);
-        options.title = self.title.clone().unwrap_or(options.title);
-        options
-    }
+/// The view of this word.
+pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
+    let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
+    views::view(word).ok_or_else(|| format!("`{word}` is no view; use one of {}", words()))
 }
 
 fn is_folded(opened: &Opened) -> bool {
@@ -188,7 +182,7 @@ fn is_folded(opened: &Opened) -> bool {
 
 /// Folded stacks, those that are there twice added up. Extended ones count one a line.
 fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
-    let mut stacks = Stacks { lines: Lines::new(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
+    let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
     if stacks.lines.is_empty() {
         return Err(Error::new(ErrorKind::Format, format!("{source}: has no stacks in it")));
@@ -213,8 +207,6 @@ impl import::Sink for Stacks {
             Event::Stack(line) => (line.frames.decode(), self.scale),
             _ => return,
         };
-        let frames: Vec<_> = frames.split(';').map(clean_frame).collect();
-        let sum = self.lines.entry(frames.join(";")).or_default();
-        *sum = sum.saturating_add(weight);
+        self.lines.add_folded(&frames, weight);
     }
 }

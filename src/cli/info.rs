@@ -7,6 +7,7 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
+use crate::profile::views;
 use crate::record::{Loss, Missing, WindowEdge};
 use crate::symbolize::SymbolizeOptions;
 
@@ -68,7 +69,7 @@ fn facts(explained: &Explained) -> Table {
             fact(&format!("wait records {}", word.replace('_', " ")), Cell::Count(count));
         }
     }
-    for sample in profile.unified() {
+    for sample in views::unified(profile) {
         let gpu = sample.device.map(|device| format!(" GPU {}", device.0)).unwrap_or_default();
         let what = if sample.kind.is_move() { " bytes" } else { "" };
         fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
@@ -121,7 +122,7 @@ fn losses(explained: &Explained) -> Table {
     loss(Missing::Untimed.word(), untimed);
     loss("records_damaged", explained.facts.damaged);
     // Launches that were captured into a graph are no loss: see the facts.
-    for (kind, count) in explained.profile.losses().filter(|(kind, _)| *kind != Loss::LaunchesCaptured) {
+    for (kind, count) in explained.profile.lost() {
         loss(kind.label(), count);
     }
     table

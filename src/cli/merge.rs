@@ -8,12 +8,13 @@ use clap::Args;
 
 use super::input::{Source, watched};
 use super::output::Target;
-use super::report::{grouped, human};
+use super::report::grouped;
 use super::{Console, Ended, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
 use crate::merge::{self, Launch, Report, Stack, Way};
+use crate::profile::human;
 use crate::record::IdMap;
 
 /// Put CPU stacks taken at launches onto the kernels of a GPU trace.

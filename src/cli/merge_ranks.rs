@@ -14,10 +14,10 @@ use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome, ranks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    FoldedOptions, GraphStacks, Lines, SvgOptions, Unit, clean_frame, lines, stack_names, work_name,
-    write_lines_folded, write_lines_svg,
+    self, GraphStacks, Lines, Unit, clean_frame, stack_names, work_name, write_lines_folded, write_lines_svg,
 };
-use crate::profile::{Idle, Profile};
+use crate::profile::Profile;
+use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::record::Work;
 use crate::symbolize::SymbolizeOptions;
 
@@ -73,15 +73,13 @@ impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Outcome {
         let sources = ranks::expand(&self.inputs)?;
         let mut all = Vec::new();
-        let (mut merged, mut stacks, mut idle) = (Lines::new(), Stacks::new(), BTreeMap::new());
+        let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
         let numbers = ranks::of(&sources);
         let bar = watched(sources.len(), console);
-        let options = FoldedOptions { unit: self.unit, graph: self.graph, root: Vec::new() };
+        let options = export::Options { unit: self.unit, graph: self.graph, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
             let explained = explain(source, SymbolizeOptions::default(), console, ())?;
-            for (stack, weight) in lines(&explained.profile, &options) {
-                *merged.entry(format!("rank {rank};{stack}")).or_default() += weight;
-            }
+            merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile);
             add_idle(&mut idle, &explained.profile);
             all.push(Rank::of(rank, source, &explained));
@@ -100,12 +98,12 @@ impl MergeRanks {
     fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {
         match output.ending() {
             Some("svg") => {
-                let title = "GPU time by rank and launching stack".to_owned();
-                let options = SvgOptions { unit: self.unit, title, graph: self.graph, root: Vec::new() };
-                output.write(console, |mut out| write_lines_svg(merged, &options, &mut out))
+                let title = Some("GPU time by rank and launching stack".to_owned());
+                let options = export::Options { unit: self.unit, title, ..export::Options::default() };
+                output.write(console, |out| write_lines_svg(merged, &options, out))
             }
             Some("folded" | "txt") | None => {
-                output.write(console, |mut out| write_lines_folded(merged, self.unit, &mut out))
+                output.write(console, |out| write_lines_folded(merged, self.unit, out))
             }
             Some(other) => {
                 let message = format!("a profile of many ranks is a .folded or an .svg, not a .{other}");
@@ -149,25 +147,20 @@ impl MergeRanks {
 type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
 fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile) {
-    for sample in profile.samples().iter().filter(|sample| sample.weight.nanos > 0) {
+    for sample in profile.samples(&GPU).iter().filter(|sample| sample.amount() > 0) {
         let names = stack_names(profile, sample.place);
         let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
         let sum = stacks.entry(names.join(";")).or_default();
-        sum.0 = sum.0.saturating_add(sample.weight.nanos);
+        sum.0 = sum.0.saturating_add(sample.amount());
         sum.1.insert(rank);
     }
 }
 
 /// Adds idle time and the number of gaps, by cause.
 fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
-    for sample in profile.idle() {
-        let cause = match sample.idle {
-            Idle::Between(_, cause) => cause.word(),
-            Idle::Opening(..) => "before_the_first",
-            Idle::Closing => "after_the_last",
-        };
-        let sum = sums.entry(cause).or_default();
-        *sum = (sum.0.saturating_add(sample.nanos), sum.1 + sample.gaps);
+    for sample in profile.samples(&IDLE) {
+        let sum = sums.entry(idle_word(sample)).or_default();
+        *sum = (sum.0.saturating_add(sample.amount()), sum.1 + sample.count());
     }
 }
 

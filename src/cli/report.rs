@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::profile::human;
 
 /// How to write a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -180,17 +181,6 @@ fn json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     let all: Map<_, _> = tables.iter().map(|table| (table.name.to_owned(), rows(table))).collect();
     serde_json::to_writer_pretty(&mut *out, &all).map_err(std::io::Error::from)?;
     Ok(writeln!(out)?)
-}
-
-/// A span of time with three places, in the unit that suits it.
-pub(super) fn human(nanos: u64) -> String {
-    let (unit, name) = match nanos {
-        0..1_000 => return format!("{nanos} ns"),
-        1_000..1_000_000 => (1e3, "us"),
-        1_000_000..1_000_000_000 => (1e6, "ms"),
-        _ => (1e9, "s"),
-    };
-    format!("{:.3} {name}", nanos as f64 / unit)
 }
 
 /// `1,588,124`.

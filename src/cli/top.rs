@@ -12,7 +12,8 @@ use super::{Console, Ended, Outcome};
 use crate::events::Event;
 use crate::export::{stack_names, work_name};
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Idle, Profile, Weight};
+use crate::profile::views::{GPU, IDLE, idle_word};
+use crate::profile::{Profile, Values, add_values};
 use crate::record::{Activity, CorrelationId, IdMap, Work};
 use crate::stats::Histogram;
 use crate::symbolize::SymbolizeOptions;
@@ -116,39 +117,28 @@ fn kernels(explained: &Explained, most: usize) -> Table {
 
 fn stacks(explained: &Explained, most: usize) -> Table {
     let profile = &explained.profile;
-    let mut sums: HashMap<String, Weight> = HashMap::new();
-    for sample in profile.samples() {
+    let mut sums: HashMap<String, Values> = HashMap::new();
+    for sample in profile.samples(&GPU) {
         let sum = sums.entry(stack_names(profile, sample.place).join(";")).or_default();
-        sum.count += sample.weight.count;
-        sum.nanos += sample.weight.nanos;
+        add_values(sum, sample.values);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
+    sums.sort_by(|a, b| b.1[0].cmp(&a.1[0]).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
     let total = gpu_time(profile);
-    for (stack, weight) in sums.into_iter().take(most) {
-        table.row([
-            Cell::Nanos(weight.nanos),
-            Cell::share(weight.nanos, total),
-            Cell::Count(weight.count),
-            Cell::Text(stack),
-        ]);
+    for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
+        table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
     }
     table
 }
 
 fn idle(profile: &Profile, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
-    for sample in profile.idle() {
-        let (cause, place) = match sample.idle {
-            Idle::Between(place, cause) => (cause.word(), Some(place)),
-            Idle::Opening(place, _) => ("before_the_first", Some(place)),
-            Idle::Closing => ("after_the_last", None),
-        };
-        let stack = place.map_or_else(String::new, |place| stack_names(profile, place).join(";"));
-        let sum = sums.entry((cause, stack)).or_default();
-        sum.0 += sample.nanos;
-        sum.1 += sample.gaps;
+    for sample in profile.samples(&IDLE) {
+        let stack = stack_names(profile, sample.place).join(";");
+        let sum = sums.entry((idle_word(sample), stack)).or_default();
+        sum.0 += sample.amount();
+        sum.1 += sample.count();
     }
     let total = profile.times().iter().map(|time| time.idle).sum();
     let mut sums: Vec<_> = sums.into_iter().collect();

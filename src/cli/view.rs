@@ -8,13 +8,14 @@ use clap::Args;
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
-use super::report::{self, Cell, Format, Table, human};
+use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome, top};
 use crate::error::Result;
 use crate::events::{Event, Events};
 use crate::export::{event_place, stack_names, work_name};
 use crate::import;
-use crate::profile::Profile;
+use crate::profile::views::UNIFIED;
+use crate::profile::{Profile, Sample, human};
 use crate::record::{DeviceId, StreamId, Work};
 use crate::symbolize::SymbolizeOptions;
 
@@ -161,7 +162,7 @@ impl View {
 /// What else is in the recording, and no activity.
 fn beside(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
-    let moves: u64 = profile.unified().iter().map(|sample| sample.count).sum();
+    let moves: u64 = profile.samples(&UNIFIED).iter().map(Sample::count).sum();
     let counts = [(known.event_records, "event"), (known.waits().0, "wait"), (moves, "unified memory")];
     let parts = counts.into_iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what} records")).collect();

@@ -9,5 +9,5 @@ pub mod window;
 
 pub use outputs::{Facts, Outputs, Rename, expand};
 pub use settings::{
-    Format, GraphStacks, Nvtx, Root, SETTINGS, Setting, Settings, Unit, from_environment, parse,
+    GraphStacks, Nvtx, Output, Root, SETTINGS, Setting, Settings, Unit, from_environment, parse,
 };

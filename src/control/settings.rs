@@ -5,6 +5,11 @@
 
 use std::path::PathBuf;
 
+use crate::profile::{VIEWS, View};
+
+/// What is written unless somebody says otherwise.
+const FORMATS: &str = "folded,svg,csv,idle";
+
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -19,52 +24,50 @@ pub struct Setting {
     apply: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-/// What to write at exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
-    /// Folded stacks, one line each.
-    Folded,
-    /// The flame graph.
-    Svg,
+/// A file to write at exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A view, drawn in the format of this word.
+    Drawn(&'static View, &'static str),
     /// A row per kernel, copy or fill name and device.
-    Csv,
-    /// Idle time by the stack that ended it, as folded stacks.
-    IdleFolded,
-    /// The same as a flame graph.
-    IdleSvg,
-    /// Time in which the host waited, as folded stacks.
-    WaitFolded,
-    /// The same as a flame graph.
-    WaitSvg,
-    /// Bytes allocated and freed, as folded stacks.
-    AllocFolded,
-    /// The same as a flame graph.
-    AllocSvg,
+    Table,
     /// A row per activity.
     Activities,
     /// The recording: every row, to be explained later.
-    Gfr,
+    Recording,
 }
 
-impl Format {
-    /// The word in `GPUFLAME_FORMATS`, which two share, and the suffix of the file.
-    pub const ALL: [(Self, &'static str, &'static str); 11] = [
-        (Self::Folded, "folded", ".folded"),
-        (Self::Svg, "svg", ".svg"),
-        (Self::Csv, "csv", ".csv"),
-        (Self::IdleFolded, "idle", ".idle.folded"),
-        (Self::IdleSvg, "idle", ".idle.svg"),
-        (Self::WaitFolded, "wait", ".wait.folded"),
-        (Self::WaitSvg, "wait", ".wait.svg"),
-        (Self::AllocFolded, "alloc", ".alloc.folded"),
-        (Self::AllocSvg, "alloc", ".alloc.svg"),
-        (Self::Activities, "activities", ".activities.csv"),
-        (Self::Gfr, "gfr", ".gfr"),
-    ];
+impl Output {
+    /// All there are, in the order in which they are written.
+    pub fn all() -> Vec<Self> {
+        let drawn = |view: &'static View| view.at_exit.iter().map(move |format| Self::Drawn(view, format));
+        let (first, others) = VIEWS.split_first().expect("there is a view");
+        let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
+        all.extend(others.iter().copied().flat_map(drawn));
+        all.extend([Self::Activities, Self::Recording]);
+        all
+    }
+
+    /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
+    /// its formats.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Drawn(view, format) if view == VIEWS[0] => format,
+            Self::Drawn(view, _) => view.word,
+            Self::Table => "csv",
+            Self::Activities => "activities",
+            Self::Recording => "gfr",
+        }
+    }
 
     /// The suffix that names its file.
-    pub fn suffix(self) -> &'static str {
-        Self::ALL.iter().find(|(format, ..)| *format == self).map_or("", |(.., suffix)| suffix)
+    pub fn suffix(self) -> String {
+        match self {
+            Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
+            Self::Drawn(view, format) => format!(".{}.{format}", view.word),
+            Self::Activities => ".activities.csv".to_owned(),
+            Self::Table | Self::Recording => format!(".{}", self.word()),
+        }
     }
 }
 
@@ -134,7 +137,7 @@ pub struct Settings {
     /// Path prefix of the outputs, macros not yet expanded. Default: `gpuflame-%e.%p`.
     pub output: String,
     /// What to write. Default: folded, svg, csv, and both of idle time.
-    pub formats: Vec<Format>,
+    pub formats: Vec<Output>,
     /// Weights of stacks. Default: ns.
     pub unit: Unit,
     /// Whether a window is open from the start. Default: true.
@@ -165,7 +168,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             output: "gpuflame-%e.%p".to_owned(),
-            formats: vec![Format::Folded, Format::Svg, Format::Csv, Format::IdleFolded, Format::IdleSvg],
+            formats: formats(FORMATS).unwrap_or_default(),
             unit: Unit::Ns,
             enabled: true,
             quiet: false,
@@ -201,7 +204,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_FORMATS",
         values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, gfr",
-        default: "folded,svg,csv,idle",
+        default: FORMATS,
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
                allocated and freed (both cost a callback a call), table of every activity, recording.",
@@ -409,25 +412,20 @@ fn roots(value: &str) -> Result<Vec<Root>, String> {
     Ok(chosen)
 }
 
-fn formats(value: &str) -> Result<Vec<Format>, String> {
-    let mut chosen = Vec::new();
-    for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        let before = chosen.len();
-        chosen.extend(Format::ALL.iter().filter(|(_, name, _)| *name == word).map(|(format, ..)| *format));
-        if chosen.len() == before {
-            return Err(format!("`{word}` is none of {}", known_formats()));
-        }
+fn formats(value: &str) -> Result<Vec<Output>, String> {
+    let words: Vec<_> = value.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+    let all = Output::all();
+    if let Some(word) = words.iter().find(|word| all.iter().all(|output| output.word() != **word)) {
+        return Err(format!("`{word}` is none of {}", known_formats()));
     }
-    if chosen.is_empty() {
+    if words.is_empty() {
         return Err(format!("it names none of {}", known_formats()));
     }
-    chosen.sort_unstable();
-    chosen.dedup();
-    Ok(chosen)
+    Ok(all.into_iter().filter(|output| words.contains(&output.word())).collect())
 }
 
 fn known_formats() -> String {
-    let mut words = Format::ALL.map(|(_, name, _)| name).to_vec();
+    let mut words: Vec<_> = Output::all().into_iter().map(Output::word).collect();
     words.dedup();
     words.join(", ")
 }
@@ -435,6 +433,7 @@ fn known_formats() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::views::{GPU, IDLE};
 
     fn parse_pairs(pairs: &[(&str, &str)]) -> (Settings, Vec<String>) {
         parse(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
@@ -471,7 +470,12 @@ mod tests {
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
             output: "/tmp/x-%p".to_owned(),
-            formats: vec![Format::Folded, Format::IdleFolded, Format::IdleSvg, Format::Activities],
+            formats: vec![
+                Output::Drawn(&GPU, "folded"),
+                Output::Drawn(&IDLE, "folded"),
+                Output::Drawn(&IDLE, "svg"),
+                Output::Activities,
+            ],
             unit: Unit::Count,
             enabled: false,
             quiet: true,

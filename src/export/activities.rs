@@ -8,10 +8,12 @@ use std::io::Write;
 
 use csv::ByteRecord;
 
-use super::leaf::Kind;
+#[cfg(feature = "cli")]
+use super::format::{Format, Writes};
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
+use crate::profile::Kind;
 use crate::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Unified, UnifiedKind,
     Work,
@@ -53,6 +55,26 @@ const HEADER: [&str; 34] = [
     "created_stack",
     "reason",
 ];
+
+/// The same of rows that were kept.
+#[cfg(feature = "cli")]
+pub(super) static CSV: Format = Format {
+    word: "csv",
+    about: "A row for each activity (.csv)",
+    endings: &[".csv"],
+    is_binary: false,
+    writes: Writes::Events(|profile, events, out| {
+        let mut table = ActivityTable::new(out, str::to_owned)?;
+        for (id, _) in profile.kernels() {
+            table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
+        }
+        events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
+        events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
+        let pending = events.calls().iter().filter(|call| call.pending);
+        pending.for_each(|call| table.pending(call.id, call.launched));
+        table.finish().map(drop)
+    }),
+};
 
 /// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
 /// [`ActivityTable::row`], before the activities that refer to them.

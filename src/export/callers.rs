@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::clean;
-use super::stack::stack_names;
+use super::compose::stack_names;
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
 

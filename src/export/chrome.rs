@@ -10,20 +10,26 @@ use std::io::Write;
 
 use super::callers::Callers;
 use super::clean;
-use super::leaf::{self, Kind};
-use super::speedscope::{comma, json};
+use super::compose::work_name;
+use super::format::{Format, Writes};
+use super::json::{comma, json};
 use crate::error::Result;
 use crate::events::{Call, Event, Events};
 use crate::join::Origin;
-use crate::profile::Profile;
+use crate::profile::{Kind, Profile};
 use crate::record::{Detail, Missing, Nanos};
 
-/// Writes `events` (sorted), with the names that `profile` has for them. Activities whose times were not
+/// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
 /// collected have no place in a time line: they are counted in `gpuflame.missing`.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_chrome(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+pub(super) static CHROME: Format = Format {
+    word: "chrome",
+    about: "Chrome's trace events, as torch.profiler writes them (.json)",
+    endings: &[".json"],
+    is_binary: false,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut chrome = Chrome { profile, callers: Callers::of(profile), base: events.begin(), written: 0, out };
     chrome.head(events)?;
     for call in events.calls() {
@@ -184,7 +190,7 @@ pub(super) fn micros(nanos: u64) -> String {
 
 /// `gemm`, `Memcpy HtoD` or `Memset`.
 pub(super) fn name(profile: &Profile, event: &Event) -> String {
-    let name = leaf::name(profile, event.activity.work());
+    let name = work_name(profile, event.activity.work());
     match event.activity.detail {
         Detail::Kernel(_) => name,
         Detail::Copy(_) => format!("Memcpy {name}"),

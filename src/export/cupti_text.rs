@@ -5,17 +5,22 @@ use std::io::Write;
 
 use super::callers::Callers;
 use super::clean;
+use super::format::{Format, Writes};
 use crate::error::Result;
 use crate::events::{Call, Event, Events};
 use crate::profile::Profile;
 use crate::record::{Detail, MemoryKind, Work};
 
-/// Writes `events` (sorted). Kernels keep the names that the tracer gave them; what the format asks for
-/// and nobody recorded is 0.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_cupti_text(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+/// Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
+pub(super) static CUPTI_TEXT: Format = Format {
+    word: "cupti-text",
+    about: "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
+    endings: &[".cupti.txt"],
+    is_binary: false,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     for call in events.calls() {
         write_call(&callers, call, out)?;

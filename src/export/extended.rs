@@ -10,15 +10,21 @@
 use std::io::Write;
 
 use super::callers::Callers;
+use super::format::{Format, Writes};
 use crate::error::Result;
 use crate::events::Events;
 use crate::profile::Profile;
 
-/// Writes a line for each call of `events` (sorted) that has a stack.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_extended(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+/// A line for each call that has a stack.
+pub(super) static EXTENDED: Format = Format {
+    word: "extended-folded",
+    about: "A line for each launch with its time, process and thread (.txt)",
+    endings: &[".txt"],
+    is_binary: false,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     let process = callers.process();
     for call in events.calls().iter().filter(|call| call.has_stack()) {

@@ -5,81 +5,53 @@
 
 use std::io::Write;
 
-use super::flame::{Flame, HostPart};
-use super::{GraphStacks, Root, Unit, missing};
+use super::flame::Flame;
+use super::format::{Format, Writes};
+use super::options::Options;
+#[cfg(feature = "cli")]
+use super::options::Unit;
 use crate::error::Result;
-use crate::profile::{DeviceTime, Profile};
+use crate::profile::{Profile, View};
 
-/// How to write folded stacks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FoldedOptions {
-    /// The unit of the weights. Default: nanoseconds.
-    pub unit: Unit,
-    /// Which stacks of a graph node to show. Default: both.
-    pub graph: GraphStacks,
-    /// The frames below all stacks. Default: none.
-    pub root: Vec<Root>,
+/// Folded stacks. The weights add up to what the view holds, exactly (microseconds are rounded line by line);
+/// stacks of no weight (launches without an activity, activities without times) have a line as well. A view
+/// that holds nothing gives an empty file.
+pub static FOLDED: Format = Format {
+    word: "folded",
+    about: "A line for each stack and its GPU time (.folded)",
+    endings: &[".folded"],
+    is_binary: false,
+    writes: Writes::View(write),
+};
+
+fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+    for note in (view.notes)(profile) {
+        writeln!(out, "# {note}")?;
+    }
+    for (loss, count) in profile.lost() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
+    let is_micros = options.unit.is_micros_of(view);
+    Flame::of(profile, view, options).lines(
+        0,
+        |label| &label.text,
+        |stack, weight| writeln!(out, "{stack} {}", shown(weight, is_micros)),
+    )?;
+    Ok(())
 }
 
-/// Writes `profile` as folded stacks. In nanoseconds the weights add up to the durations of all GPU
-/// activities, exactly; stacks of no weight (launches without an activity, activities without times) have
-/// a line as well. An empty profile gives an empty file.
+fn shown(weight: u64, is_micros: bool) -> u64 {
+    if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
+}
+
+/// Writes stacks that are no longer a profile, those of time as nanoseconds or microseconds.
 ///
 /// # Errors
 /// What `out` reports.
-pub fn write_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in missing::losses(profile) {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
+#[cfg(feature = "cli")]
+pub fn write_lines_folded(lines: &super::lines::Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
+    for (stack, weight) in lines.iter() {
+        writeln!(out, "{stack} {}", shown(weight, unit == Unit::Micros))?;
     }
-    write_lines(&Flame::of(profile, options.unit, options.graph, &options.root), options.unit, out)
-}
-
-/// Writes the idle time of all devices as folded stacks, a comment for each device first. In nanoseconds
-/// the weights add up to the idle time of all of them, exactly; as counts they are gaps.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_idle_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for time in profile.times() {
-        let (gpu, late) = (time.device.0, time.late);
-        let DeviceTime { window, busy, idle, .. } = time;
-        writeln!(out, "# GPU {gpu}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns")?;
-    }
-    for (loss, count) in missing::losses(profile) {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
-    }
-    write_lines(&Flame::idle(profile, options.unit, &options.root), options.unit, out)
-}
-
-/// Writes the time in which the host waited for a GPU as folded stacks.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_wait_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in missing::losses(profile) {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
-    }
-    write_lines(&Flame::host(profile, HostPart::Waits, options.unit, &options.root), options.unit, out)
-}
-
-/// Writes what was allocated and freed as folded stacks, in bytes, or in calls if counts are the unit.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_memory_folded(profile: &Profile, options: &FoldedOptions, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in missing::losses(profile) {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
-    }
-    write_lines(&Flame::host(profile, HostPart::Memory, options.unit, &options.root), Unit::Count, out)
-}
-
-fn write_lines(flame: &Flame, unit: Unit, out: &mut impl Write) -> Result<()> {
-    flame.lines(0, |stack, weight| {
-        let weight = match unit {
-            Unit::Micros => weight / 1000 + u64::from(weight % 1000 >= 500),
-            Unit::Nanos | Unit::Count => weight,
-        };
-        writeln!(out, "{stack} {weight}")
-    })?;
     Ok(())
 }

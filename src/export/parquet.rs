@@ -33,12 +33,12 @@ use parquet::schema::types::Type;
 
 use super::callers::{Caller, Callers};
 use super::clean;
-use super::leaf::{self, Kind};
-use super::stack::{event_place, stack_names};
+use super::compose::{event_place, stack_names, work_name};
+use super::format::{Format, Writes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Call, Event, Events};
 use crate::join::{Launched, Origin};
-use crate::profile::Profile;
+use crate::profile::{Kind, Profile};
 use crate::record::{Activity, ContextId, Detail, KernelDetail, Missing};
 
 /// So many rows are held in columns before they are written.
@@ -84,11 +84,16 @@ const COLUMNS: [(&str, Column); 28] = [
     ("reason", Text(|line| line.reason())),
 ];
 
-/// Writes `events` (sorted), with the names that `profile` has for them.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_parquet(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
+/// Parquet, with the names that the profile has.
+pub(super) static PARQUET: Format = Format {
+    word: "parquet",
+    about: "A table for DuckDB and Spark (a folder, or .parquet)",
+    endings: &[".parquet"],
+    is_binary: true,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
     let lost = profile
         .losses()
         .map(|(loss, count)| KeyValue::new(format!("gpuflame.lost.{}", loss.label()), count.to_string()));
@@ -231,7 +236,7 @@ impl Line<'_> {
     }
 
     fn name(&self) -> Option<String> {
-        Some(clean::text(&leaf::name(self.profile, self.activity()?.work())))
+        Some(clean::text(&work_name(self.profile, self.activity()?.work())))
     }
 
     fn correlation(&self) -> u32 {

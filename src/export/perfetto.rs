@@ -12,6 +12,7 @@ use prost::Message;
 
 use super::callers::Callers;
 use super::clean;
+use super::format::{Format, Writes};
 use crate::error::Result;
 use crate::events::{Call, Event, Events};
 use crate::join::Origin;
@@ -240,12 +241,17 @@ const PACKET: u8 = 0x0a;
 /// Kernels' launch parameters; the position is the iid less one.
 const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
 
-/// Writes `events` (sorted). Times are nanoseconds since 1970. Activities whose times were not collected
-/// have no place in a time line.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_perfetto(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities whose times were not collected have no
+/// place in a time line.
+pub(super) static PERFETTO: Format = Format {
+    word: "perfetto",
+    about: "Perfetto's protobuf, with its native GPU messages (.pftrace)",
+    endings: &[".pftrace", ".perfetto-trace"],
+    is_binary: true,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut writer = Perfetto { callers: Callers::of(profile), names: Names::default(), out };
     writer.names(profile, events)?;
     writer.tracks()?;

@@ -1,7 +1,7 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
-//! Samples have three values: `gpu_time` in nanoseconds, `launches` (activities; a launch without one
-//! counts as well) and `bytes`. Frames are functions without addresses, since GPU work has none and names
+//! Samples have the values of their view: of GPU time `gpu_time` in nanoseconds, `launches` (activities; a launch
+//! without one counts as well) and `bytes`. Frames are functions without addresses, since GPU work has none and names
 //! are known already. The file is gzipped, as the format asks.
 
 use std::io::Write;
@@ -9,10 +9,11 @@ use std::io::Write;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::missing;
+use super::format::{Format, Writes};
+use super::options::Options;
 use super::stacks::Stacks;
 use crate::error::{Error, ErrorKind, Result};
-use crate::profile::Profile;
+use crate::profile::{Measure, Profile, View};
 
 /// `profile.proto` of github.com/google/pprof, the fields that are used here.
 mod proto {
@@ -94,13 +95,18 @@ mod proto {
     }
 }
 
-/// Writes `profile` as gzipped pprof. The samples' device is their label `gpu`; what is missing or lost is
-/// in frames, as everywhere, and in comments.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_pprof(profile: &Profile, out: &mut impl Write) -> Result<()> {
-    let Stacks { names, samples } = Stacks::of(profile);
+/// Gzipped pprof. The samples' device is their label `gpu`; what is missing or lost is in frames, as
+/// everywhere, and in comments.
+pub(super) static PPROF: Format = Format {
+    word: "pprof",
+    about: "Go's profile format: gpu_time, launches, bytes (.pb.gz, .pprof)",
+    endings: &[".pb.gz", ".pprof"],
+    is_binary: true,
+    writes: Writes::View(write),
+};
+
+fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+    let Stacks { names, samples } = Stacks::of(profile, view, options);
     // The format wants an empty string first; the frames' names follow, and then the rest.
     let mut strings = vec![String::new()];
     strings.extend(names.iter().cloned());
@@ -108,26 +114,32 @@ pub fn write_pprof(profile: &Profile, out: &mut impl Write) -> Result<()> {
         strings.push(text.to_owned());
         strings.len() as i64 - 1
     };
-    let nanos = string("nanoseconds");
-    let value = |kind, unit| proto::ValueType { kind, unit };
-    let gpu_time = value(string("gpu_time"), nanos);
-    let count = string("count");
-    let sample_type =
-        vec![gpu_time, value(string("launches"), count), value(string("bytes"), string("bytes"))];
+    let mut units: Vec<(Measure, i64)> = Vec::new();
+    let mut sample_type = Vec::new();
+    for value in view.values {
+        let unit = match units.iter().find(|(unit, _)| *unit == value.unit) {
+            Some((_, known)) => *known,
+            None => string(value.unit.word()),
+        };
+        units.push((value.unit, unit));
+        sample_type.push(proto::ValueType { kind: string(value.name), unit });
+    }
+    let first_type = sample_type[0];
     let key = string("gpu");
     let devices: Vec<_> = profile
         .devices()
         .iter()
         .map(|device| (device.device, string(&device.device.0.to_string())))
         .collect();
-    let comments = comments(profile).iter().map(|comment| string(comment)).collect();
+    let comments = comments(profile, view).iter().map(|comment| string(comment)).collect();
     let sample = samples
         .iter()
         .map(|sample| proto::Sample {
             location_id: sample.frames.iter().rev().map(|&name| u64::from(name) + 1).collect(),
-            value: [sample.weight.nanos, sample.weight.count, sample.weight.bytes]
-                .map(|value| i64::try_from(value).unwrap_or(i64::MAX))
-                .to_vec(),
+            value: sample.values[..view.values.len()]
+                .iter()
+                .map(|&value| i64::try_from(value).unwrap_or(i64::MAX))
+                .collect(),
             label: devices
                 .iter()
                 .filter(|(device, _)| sample.device == Some(*device))
@@ -148,10 +160,10 @@ pub fn write_pprof(profile: &Profile, out: &mut impl Write) -> Result<()> {
         function: ids.map(|id| proto::Function { id, name: id as i64, system_name: id as i64 }).collect(),
         time_nanos: first as i64,
         duration_nanos: last.saturating_sub(first) as i64,
-        period_type: Some(gpu_time),
+        period_type: Some(first_type),
         period: 1,
         comment: comments,
-        default_sample_type: gpu_time.kind,
+        default_sample_type: first_type.kind,
         string_table: strings,
     };
     // Without a name and a time in the header, so that the same profile is the same bytes.
@@ -161,11 +173,19 @@ pub fn write_pprof(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn comments(profile: &Profile) -> Vec<String> {
-    let missing = missing::all(profile)
-        .map(|(missing, weight)| format!("{}: {} ({} ns)", missing.word(), weight.count, weight.nanos));
-    let lost = profile.losses().map(|(loss, count)| format!("lost: {} {count}", loss.label()));
-    missing.chain(lost).collect()
+fn comments(profile: &Profile, view: &View) -> Vec<String> {
+    let mut comments = (view.notes)(profile);
+    let unit = match view.values[0].unit {
+        Measure::Nanos => "ns",
+        unit => unit.word(),
+    };
+    comments.extend(
+        profile
+            .missing(view)
+            .map(|(missing, [amount, count, ..])| format!("{}: {count} ({amount} {unit})", missing.word())),
+    );
+    comments.extend(profile.lost().map(|(loss, count)| format!("lost: {} {count}", loss.label())));
+    comments
 }
 
 impl From<prost::EncodeError> for Error {

@@ -1,50 +1,16 @@
 //! Frames below all stacks: which process, thread, GPU or stream it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind};
-use crate::profile::{Place, Profile};
+use super::frame::Frame;
+use super::options::Root;
+use crate::profile::{Kind, Place, Profile, Sample, View};
 use crate::record::{DeviceId, GpuContextId, StreamId};
-
-/// What a frame at the root of a stack says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
-    /// `[process app 4711]`.
-    Process,
-    /// `[thread loader]`, the one that launched; with its number where several have the name.
-    Thread,
-    /// `[GPU 0]`.
-    Device,
-    /// `[stream 7]`, with its GPU where several have that number. Not of idle time, which is a whole GPU's.
-    Stream,
-}
-
-impl Root {
-    /// All of them, and their words.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Process, "process"),
-        (Self::Thread, "thread"),
-        (Self::Device, "device"),
-        (Self::Stream, "stream"),
-    ];
-}
-
-impl FromStr for Root {
-    type Err = Error;
-
-    fn from_str(word: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|(_, known)| *known == word).map(|(root, _)| root).ok_or_else(|| {
-            let message = format!("`{word}` is no root; use process, thread, device or stream");
-            Error::new(ErrorKind::Setting, message)
-        })
-    }
-}
 
 /// The roots that were asked for, and what their names need.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
-    wanted: &'a [Root],
+    wanted: Vec<Root>,
     /// Names that several threads have.
     shared_names: BTreeSet<&'a str>,
     /// Numbers that several streams have.
@@ -55,38 +21,39 @@ pub(super) struct Roots<'a> {
 type Stream = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    pub(super) fn new(profile: &'a Profile, wanted: &'a [Root]) -> Self {
-        let mut roots =
-            Self { profile, wanted, shared_names: BTreeSet::new(), shared_streams: BTreeSet::new() };
+    /// Those of `wanted` that samples of `view` have.
+    pub(super) fn new(profile: &'a Profile, view: &View, wanted: &[Root]) -> Self {
+        let has = |root: &Root| match root {
+            Root::Process | Root::Thread => true,
+            Root::Device => view.has_devices,
+            Root::Stream => view.has_streams,
+        };
+        let wanted: Vec<_> = wanted.iter().copied().filter(has).collect();
+        let (mut shared_names, mut shared_streams) = (BTreeSet::new(), BTreeSet::new());
         if wanted.contains(&Root::Thread) {
-            roots.shared_names = shared(profile.threads());
+            shared_names = shared(profile.threads());
         }
         if wanted.contains(&Root::Stream) {
-            let streams = profile.samples().iter().filter_map(|sample| {
+            let streams = profile.samples(view).iter().filter_map(|sample| {
                 let (context, stream) = sample.stream?;
                 Some(((sample.device, context), stream))
             });
-            roots.shared_streams = shared(streams);
+            shared_streams = shared(streams);
         }
-        roots
+        Self { profile, wanted, shared_names, shared_streams }
     }
 
-    /// The names of the frames, outermost first.
-    pub(super) fn frames(
-        &self,
-        place: Option<Place>,
-        device: Option<DeviceId>,
-        stream: Option<Stream>,
-    ) -> Vec<String> {
+    /// The frames, outermost first.
+    pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let name = |root: &Root| match root {
             Root::Process => self.process(),
-            Root::Thread => self.thread(place),
+            Root::Thread => self.thread(sample.place),
             Root::Device => {
-                device.map_or_else(|| "[no GPU]".to_owned(), |device| format!("[GPU {}]", device.0))
+                sample.device.map_or_else(|| "[no GPU]".to_owned(), |device| format!("[GPU {}]", device.0))
             }
-            Root::Stream => self.stream(device, stream),
+            Root::Stream => self.stream(sample.device, sample.stream),
         };
-        self.wanted.iter().map(name).collect()
+        self.wanted.iter().map(|root| Frame::new(Kind::Root, name(root))).collect()
     }
 
     fn process(&self) -> String {
@@ -96,9 +63,8 @@ impl<'a> Roots<'a> {
         }
     }
 
-    fn thread(&self, place: Option<Place>) -> String {
-        let context = place.and_then(|place| place.launch().ok());
-        let Some(context) = context.and_then(|context| self.profile.context(context)) else {
+    fn thread(&self, place: Place) -> String {
+        let Some(context) = place.launch().ok().and_then(|context| self.profile.context(context)) else {
             return "[no thread]".to_owned();
         };
         let id = context.thread;

@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::callers::Callers;
+use super::format::{Format, Writes};
 use super::{chrome, clean};
 use crate::error::Result;
 use crate::events::{Call, Event, Events};
@@ -38,11 +39,16 @@ mod kind {
     pub(super) const SET: u8 = 6;
 }
 
-/// Writes `events` (sorted) in the order of time, those without times left out.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_sbt(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+/// TraceSmith's binary format: events in the order of time, those without times left out.
+pub(super) static SBT: Format = Format {
+    word: "sbt",
+    about: "TraceSmith's binary format (.sbt)",
+    endings: &[".sbt"],
+    is_binary: true,
+    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
+};
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut body = Body {
         callers: Callers::of(profile),
         profile,

@@ -2,65 +2,90 @@
 
 use std::io::Write;
 
+use super::format::{Format, Writes};
+use super::json::{comma, json};
+use super::options::Options;
 use super::stacks::{Stack, Stacks};
 use crate::error::Result;
-use crate::profile::Profile;
+use crate::profile::{Measure, Profile, View};
 use crate::record::DeviceId;
 
-/// Writes `profile` for <https://www.speedscope.app>. Weights are nanoseconds of GPU time; stacks of none
-/// are left out, since they would have no width.
-///
-/// # Errors
-/// What `out` reports.
-pub fn write_speedscope(profile: &Profile, title: &str, out: &mut impl Write) -> Result<()> {
-    let Stacks { names, samples } = Stacks::of(profile);
+/// For <https://www.speedscope.app>. Stacks of no weight are left out, since they would have no width.
+pub(super) static SPEEDSCOPE: Format = Format {
+    word: "speedscope",
+    about: "speedscope's JSON (.speedscope.json)",
+    endings: &[".speedscope.json"],
+    is_binary: false,
+    writes: Writes::View(write),
+};
+
+fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+    let Stacks { names, samples } = Stacks::of(profile, view, options);
     write!(
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
          \"name\":{},\"activeProfileIndex\":0,\"shared\":{{\"frames\":[",
-        json(title)
+        json(options.name.as_deref().unwrap_or("gpuflame"))
     )?;
     for (at, name) in names.iter().enumerate() {
         write!(out, "{}{{\"name\":{}}}", comma(at), json(name))?;
     }
     write!(out, "]}},\"profiles\":[")?;
-    one_profile("GPU time by stack", None, &samples, out)?;
-    if profile.devices().len() > 1 {
+    let value = options.unit.value(view);
+    let weights = Weights { value, unit: view.values[value].unit };
+    weights.profile(heading(view), &samples, |_| true, out)?;
+    if profile.devices().len() > 1 && view.has_devices {
         for device in profile.devices() {
             write!(out, ",")?;
-            one_profile(&format!("GPU {}", device.device.0), Some(device.device), &samples, out)?;
+            let is_it = |on: Option<DeviceId>| on == Some(device.device);
+            weights.profile(&format!("GPU {}", device.device.0), &samples, is_it, out)?;
         }
     }
     writeln!(out, "]}}")?;
     Ok(())
 }
 
-fn one_profile(name: &str, device: Option<DeviceId>, samples: &[Stack], out: &mut impl Write) -> Result<()> {
-    let wanted = |sample: &&Stack| sample.weight.nanos > 0 && (device.is_none() || sample.device == device);
-    let total: u64 = samples.iter().filter(wanted).map(|sample| sample.weight.nanos).sum();
-    write!(
-        out,
-        "{{\"type\":\"sampled\",\"name\":{},\"unit\":\"nanoseconds\",\"startValue\":0,\"endValue\":{total},\
-         \"samples\":[",
-        json(name)
-    )?;
-    for (at, sample) in samples.iter().filter(wanted).enumerate() {
-        let frames: Vec<_> = sample.frames.iter().map(u32::to_string).collect();
-        write!(out, "{}[{}]", comma(at), frames.join(","))?;
-    }
-    write!(out, "],\"weights\":[")?;
-    for (at, sample) in samples.iter().filter(wanted).enumerate() {
-        write!(out, "{}{}", comma(at), sample.weight.nanos)?;
-    }
-    write!(out, "]}}")?;
-    Ok(())
+fn heading(view: &View) -> &'static str {
+    if view == &crate::profile::views::GPU { "GPU time by stack" } else { view.title }
 }
 
-pub(super) fn comma(at: usize) -> &'static str {
-    if at == 0 { "" } else { "," }
+/// Which value of a sample is its weight.
+struct Weights {
+    value: usize,
+    unit: Measure,
 }
 
-/// `text` as a JSON string.
-pub(super) fn json(text: &str) -> String {
-    serde_json::to_string(text).expect("a string can be written as JSON")
+impl Weights {
+    fn profile(
+        &self,
+        name: &str,
+        samples: &[Stack],
+        is_wanted: impl Fn(Option<DeviceId>) -> bool,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let weights = samples.iter().map(|sample| (sample, sample.values[self.value]));
+        let weights: Vec<_> =
+            weights.filter(|(sample, weight)| *weight > 0 && is_wanted(sample.device)).collect();
+        let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
+        write!(
+            out,
+            "{{\"type\":\"sampled\",\"name\":{},\"unit\":\"{}\",\"startValue\":0,\"endValue\":{total},\
+             \"samples\":[",
+            json(name),
+            match self.unit {
+                Measure::Count => "none",
+                unit => unit.word(),
+            },
+        )?;
+        for (at, (sample, _)) in weights.iter().enumerate() {
+            let frames: Vec<_> = sample.frames.iter().map(u32::to_string).collect();
+            write!(out, "{}[{}]", comma(at), frames.join(","))?;
+        }
+        write!(out, "],\"weights\":[")?;
+        for (at, (_, weight)) in weights.iter().enumerate() {
+            write!(out, "{}{weight}", comma(at))?;
+        }
+        write!(out, "]}}")?;
+        Ok(())
+    }
 }

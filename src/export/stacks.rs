@@ -1,10 +1,11 @@
-//! Samples as sorted stacks of numbered names: what formats with a table of strings are made of.
+//! Samples as sorted stacks of numbered frames: what formats with a table of frames are made of.
 
 use std::collections::BTreeMap;
 
-use super::leaf;
-use super::stack::stack_names;
-use crate::profile::{Profile, Weight};
+use super::clean;
+use super::compose::Composer;
+use super::options::Options;
+use crate::profile::{Profile, Values, View, add_values};
 use crate::record::DeviceId;
 
 /// See the module's documentation. Names are numbered in their order, stacks stand in that of their names.
@@ -17,23 +18,16 @@ pub(super) struct Stacks {
 pub(super) struct Stack {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
-    pub(super) weight: Weight,
+    pub(super) values: Values,
 }
 
 impl Stacks {
-    pub(super) fn of(profile: &Profile) -> Self {
-        let mut sums: BTreeMap<(Vec<String>, Option<DeviceId>), Weight> = BTreeMap::new();
-        for sample in profile.samples() {
-            let mut frames: Vec<String> = stack_names(profile, sample.place)
-                .into_iter()
-                .map(|name| super::clean::text(&name))
-                .collect();
-            let leaves = leaf::frames(profile, sample.leaf, sample.device);
-            frames.extend(leaves.into_iter().map(|(name, _)| super::clean::text(&name)));
-            let sum = sums.entry((frames, sample.device)).or_default();
-            sum.count += sample.weight.count;
-            sum.nanos = sum.nanos.saturating_add(sample.weight.nanos);
-            sum.bytes = sum.bytes.saturating_add(sample.weight.bytes);
+    pub(super) fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+        let composer = Composer::new(profile, view, options);
+        let mut sums: BTreeMap<(Vec<String>, Option<DeviceId>), Values> = BTreeMap::new();
+        for sample in composer.samples() {
+            let frames = composer.frames(&sample).iter().map(|frame| clean::text(&frame.text)).collect();
+            add_values(sums.entry((frames, sample.device)).or_default(), sample.values);
         }
         let mut names: Vec<String> = sums.keys().flat_map(|(frames, _)| frames).cloned().collect();
         names.sort_unstable();
@@ -41,10 +35,10 @@ impl Stacks {
         let number = |name: &String| names.binary_search(name).expect("all names are there") as u32;
         let samples = sums
             .iter()
-            .map(|((frames, device), &weight)| Stack {
+            .map(|((frames, device), &values)| Stack {
                 frames: frames.iter().map(number).collect(),
                 device: *device,
-                weight,
+                values,
             })
             .collect();
         Self { names, samples }

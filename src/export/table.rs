@@ -9,10 +9,11 @@
 use std::cmp::Reverse;
 use std::io::Write;
 
-use super::leaf::{self, Kind};
-use super::{clean, missing};
+use super::clean;
+use super::compose::work_name;
 use crate::error::{Error, ErrorKind, Result};
-use crate::profile::{Profile, UnifiedSample, WorkStats};
+use crate::profile::views::{GPU, UnifiedSums, unified};
+use crate::profile::{Kind, Profile, WorkStats};
 use crate::record::Work;
 
 const HEADER: [&str; 14] = [
@@ -43,7 +44,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     table.write_record(HEADER).map_err(error)?;
     let total = profile.works().iter().fold(0_u64, |sum, work| sum.saturating_add(work.weight.nanos));
     let mut works: Vec<_> =
-        profile.works().iter().map(|work| (leaf::name(profile, work.work), work)).collect();
+        profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
     works.sort_by(|(a_name, a), (b_name, b)| {
         let key = |work: &WorkStats| (Reverse(work.weight.nanos), work.device);
         (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
@@ -51,14 +52,14 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     for (name, work) in works {
         table.write_record(work_row(profile, &name, work, total)).map_err(error)?;
     }
-    for sample in profile.unified() {
-        table.write_record(unified_row(sample)).map_err(error)?;
+    for sums in unified(profile) {
+        table.write_record(unified_row(&sums)).map_err(error)?;
     }
-    for (missing, weight) in missing::all(profile) {
-        let row = other_row("missing", missing.label(), weight.count, weight.nanos, total);
+    for (missing, [nanos, count, ..]) in profile.missing(&GPU) {
+        let row = other_row("missing", missing.label(), count, nanos, total);
         table.write_record(row).map_err(error)?;
     }
-    for (loss, count) in missing::losses(profile) {
+    for (loss, count) in profile.lost() {
         table.write_record(other_row("lost", loss.label(), count, 0, total)).map_err(error)?;
     }
     table.flush()?;
@@ -102,7 +103,7 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
 }
 
 /// Beside the work: it takes no share of the time. For faults, `bytes` is empty and `count` is how many.
-fn unified_row(sample: &UnifiedSample) -> [String; 14] {
+fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();
     row[1] = format!("[GPU_Unified {}]", sample.kind.label());

@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::join::Join;
+use crate::profile::views::{GPU, IDLE};
 use crate::profile::{
-    Cause, DeviceTime, DeviceUse, Idle, IdleSample, Leaf, Place, Profile, Sample, Weight, WorkStats,
+    Base, Cause, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, Tip, View, Weight, WorkStats,
 };
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
 use crate::record::{
@@ -41,13 +43,13 @@ impl Sketch {
     }
 
     fn sample(&mut self, place: Place, leaf: Leaf, device: Option<u32>, count: u64, nanos: u64) -> &mut Self {
-        let weight = Weight { count, nanos, bytes: 0 };
-        self.samples.push(Sample { place, leaf, device: device.map(DeviceId), stream: None, weight });
+        let (device, values) = (device.map(DeviceId), [nanos, count, 0, 0]);
+        self.samples.push(Sample { device, values, ..Sample::new(place, leaf) });
         self
     }
 
     fn ran(&mut self, context: u32, work: Work, count: u64, nanos: u64) -> &mut Self {
-        self.sample(Place::Context(ContextId(context)), Leaf::Work(work), Some(0), count, nanos)
+        self.sample(Place::Context(ContextId(context)), Leaf::work(work), Some(0), count, nanos)
     }
 
     fn stats(&mut self, work: Work, device: u32, count: u64, nanos: u64, bytes: u64) -> &mut Self {
@@ -63,14 +65,11 @@ impl Sketch {
     }
 
     fn done(&mut self) -> Profile {
-        let nanos = self.samples.iter().map(|s| s.weight.nanos).sum();
+        let nanos = self.samples.iter().map(Sample::amount).sum();
         let usage = |&device: &u32| DeviceUse { device: DeviceId(device), count: 7, nanos };
         let mut profile = self.profile.clone();
-        profile.set_samples(
-            self.samples.clone(),
-            self.works.clone(),
-            self.devices.iter().map(usage).collect(),
-        );
+        profile.set_samples(&GPU, self.samples.clone());
+        profile.set_works(self.works.clone(), self.devices.iter().map(usage).collect());
         profile
     }
 }
@@ -78,16 +77,22 @@ impl Sketch {
 const GEMM: Work = Work::Kernel(NameId(1));
 const RELU: Work = Work::Kernel(NameId(2));
 
-fn folded(profile: &Profile, unit: Unit) -> String {
+fn drawn(format: &Format, profile: &Profile, view: &View, options: &Options) -> String {
     let mut out = Vec::new();
-    write_folded(profile, &FoldedOptions { unit, ..FoldedOptions::default() }, &mut out).unwrap();
+    format.draw(profile, view, options, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
-fn svg(profile: &Profile, options: &SvgOptions) -> String {
-    let mut out = Vec::new();
-    write_svg(profile, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+fn folded(profile: &Profile, unit: Unit) -> String {
+    drawn(&FOLDED, profile, &GPU, &Options { unit, ..Options::default() })
+}
+
+fn svg(profile: &Profile, options: &Options) -> String {
+    drawn(&SVG, profile, &GPU, options)
+}
+
+fn titled(title: &str) -> Options {
+    Options { title: Some(title.to_owned()), ..Options::default() }
 }
 
 fn csv(profile: &Profile) -> String {
@@ -134,12 +139,12 @@ fn graph() -> Profile {
         .context(2, 0, &["main", "serve", "step", "cudaGraphLaunch"])
         .context(3, 0, &["main", "serve", "capture", "layer", "cudaLaunchKernel"])
         .context(4, ContextFlags::CUT, &["jit", "cudaLaunchKernel"])
-        .sample(node(launch, made), Leaf::Work(GEMM), Some(0), 10, 100)
-        .sample(node(launch, Created::Context(ContextId(4))), Leaf::Work(GEMM), Some(0), 1, 2)
-        .sample(node(launch, Created::BeforeRecording), Leaf::Work(GEMM), Some(0), 1, 3)
-        .sample(node(launch, Created::Unknown), Leaf::Untimed(RELU), Some(0), 1, 0)
-        .sample(node(Err(Missing::DeviceGraph), made), Leaf::Work(GEMM), Some(0), 1, 4)
-        .sample(Place::Context(ContextId(2)), Leaf::Work(Work::Graph), Some(0), 1, 5)
+        .sample(node(launch, made), Leaf::work(GEMM), Some(0), 10, 100)
+        .sample(node(launch, Created::Context(ContextId(4))), Leaf::work(GEMM), Some(0), 1, 2)
+        .sample(node(launch, Created::BeforeRecording), Leaf::work(GEMM), Some(0), 1, 3)
+        .sample(node(launch, Created::Unknown), Leaf::untimed(RELU), Some(0), 1, 0)
+        .sample(node(Err(Missing::DeviceGraph), made), Leaf::work(GEMM), Some(0), 1, 4)
+        .sample(Place::Context(ContextId(2)), Leaf::work(Work::Graph), Some(0), 1, 5)
         .done()
 }
 
@@ -154,7 +159,8 @@ main;serve;step;cudaGraphLaunch;[graph];[stack cut short];jit;cudaLaunchKernel;[
 main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel;[GPU_Kernel]gemm 100
 ";
     assert_eq!(folded(&graph(), Unit::Nanos), expected);
-    let names: Vec<_> = graph().samples().iter().map(|s| stack_names(&graph(), s.place).join(";")).collect();
+    let names: Vec<_> =
+        graph().samples(&GPU).iter().map(|s| stack_names(&graph(), s.place).join(";")).collect();
     assert!(
         names.contains(&"main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel".to_owned())
     );
@@ -163,12 +169,8 @@ main;serve;step;cudaGraphLaunch;[graph];capture;layer;cudaLaunchKernel;[GPU_Kern
 
 #[test]
 fn one_stack_of_a_graph_node_is_shown_where_that_is_asked_for() {
-    let shown = |graph_stacks| {
-        let mut out = Vec::new();
-        let options = FoldedOptions { graph: graph_stacks, ..FoldedOptions::default() };
-        write_folded(&graph(), &options, &mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    };
+    let shown =
+        |graph_stacks| drawn(&FOLDED, &graph(), &GPU, &Options { graph: graph_stacks, ..Options::default() });
     let launch = "\
 [device graph];[GPU_Kernel]gemm 4
 main;serve;step;cudaGraphLaunch;[GPU_Graph] 5
@@ -192,10 +194,10 @@ fn what_is_missing_or_lost_is_in_the_file() {
         .context(2, 0, &["main", "cudaLaunchKernel"])
         .context(3, ContextFlags::TRUNCATED, &["deep", "cudaLaunchKernel"])
         .context(4, ContextFlags::CUT, &["jit", "cudaLaunchKernel"])
-        .sample(Place::Context(ContextId(2)), Leaf::Pending, None, 3, 0)
-        .sample(Place::Context(ContextId(2)), Leaf::Untimed(GEMM), Some(0), 2, 0)
-        .sample(Place::Missing(Missing::NoStack), Leaf::Work(GEMM), Some(0), 1, 123)
-        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(GEMM), Some(0), 1, 5)
+        .sample(Place::Context(ContextId(2)), Leaf::PENDING, None, 3, 0)
+        .sample(Place::Context(ContextId(2)), Leaf::untimed(GEMM), Some(0), 2, 0)
+        .sample(Place::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 123)
+        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 1, 5)
         .ran(3, GEMM, 1, 7)
         .ran(4, GEMM, 1, 8)
         .ran(99, GEMM, 1, 9)
@@ -239,7 +241,7 @@ impl Sketch {
     /// Like [`Sketch::done`], without the sums that would overflow.
     fn samples_only(&mut self) -> Profile {
         let mut profile = self.profile.clone();
-        profile.set_samples(self.samples.clone(), Vec::new(), Vec::new());
+        profile.set_samples(&GPU, self.samples.clone());
         profile
     }
 }
@@ -252,9 +254,9 @@ fn with_several_gpus_the_leaf_says_which() {
     let profile = sketch
         .context(2, 0, &["main"])
         .ran(2, GEMM, 1, 10)
-        .sample(place, Leaf::Work(GEMM), Some(1), 1, 20)
-        .sample(place, Leaf::Work(Work::Copy(CopyKind::DTOH)), Some(1), 1, 30)
-        .sample(place, Leaf::Work(Work::Set), Some(1), 1, 40)
+        .sample(place, Leaf::work(GEMM), Some(1), 1, 20)
+        .sample(place, Leaf::work(Work::Copy(CopyKind::DTOH)), Some(1), 1, 30)
+        .sample(place, Leaf::work(Work::Set), Some(1), 1, 40)
         .done();
     let expected = "\
 main;[GPU0_Kernel]gemm 10
@@ -324,9 +326,9 @@ fn the_table_has_a_row_for_each_work_and_device_and_for_each_loss() {
         .stats(GEMM, 0, 2, 60, 0)
         .stats(GEMM, 1, 1, 20, 0)
         .stats(Work::Copy(CopyKind::HTOD), 0, 1, 10, 4096)
-        .sample(Place::Missing(Missing::NoStack), Leaf::Work(GEMM), Some(0), 1, 20)
-        .sample(Place::Missing(Missing::NoStack), Leaf::Untimed(GEMM), Some(0), 1, 0)
-        .sample(Place::Missing(Missing::NoStack), Leaf::Pending, None, 2, 0)
+        .sample(Place::Missing(Missing::NoStack), Leaf::work(GEMM), Some(0), 1, 20)
+        .sample(Place::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0)
+        .sample(Place::Missing(Missing::NoStack), Leaf::PENDING, None, 2, 0)
         .ran(99, RELU, 1, 5)
         .lost(Loss::LaunchesDropped, 5)
         .done();
@@ -359,37 +361,37 @@ fn picture() -> Profile {
         .ran(2, GEMM, 1, 3_000)
         .ran(2, Work::Copy(CopyKind::HTOD), 1, 1_000)
         .ran(2, Work::Set, 1, 500)
-        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(RELU), Some(0), 1, 500)
+        .sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(RELU), Some(0), 1, 500)
         .lost(Loss::ActivitiesDropped, 4)
         .done()
 }
 
 #[test]
 fn the_picture_says_what_its_width_means_and_what_is_missing() {
-    let text = svg(&picture(), &SvgOptions { title: "a < b".to_owned(), ..SvgOptions::default() });
+    let text = svg(&picture(), &titled("a < b"));
     assert!(text.contains("a &lt; b"), "the title is escaped");
     assert!(text.contains(
         "5.000 us of GPU time, 7 activities on 1 GPU, 1 [launched before recording], 4 activities dropped"
     ));
     assert!(text.contains("gemm [GPU_Kernel] (3,000 ns, 60.00%)"));
     assert!(text.contains("forward&lt;a &amp;&amp; b&gt;"), "names are escaped");
-    let micros = svg(&picture(), &SvgOptions { unit: Unit::Micros, ..SvgOptions::default() });
+    let micros = svg(&picture(), &Options { unit: Unit::Micros, ..Options::default() });
     assert!(micros.contains("gemm [GPU_Kernel] (3 us, 60.00%)"));
 }
 
 #[test]
 fn the_same_profile_gives_the_same_picture() {
-    let options = SvgOptions::default();
+    let options = Options::default();
     assert_eq!(svg(&picture(), &options), svg(&picture(), &options));
 }
 
 #[test]
 fn an_empty_picture_says_so() {
-    let text = svg(&Profile::default(), &SvgOptions { title: "a & b\0".to_owned(), ..SvgOptions::default() });
+    let text = svg(&Profile::default(), &titled("a & b\0"));
     assert!(text.contains("No GPU activity was recorded.") && text.contains("a &amp; b<"), "{text}");
     let untimed =
-        Sketch::new().sample(Place::Missing(Missing::NoStack), Leaf::Untimed(GEMM), Some(0), 1, 0).done();
-    let text = svg(&untimed, &SvgOptions::default());
+        Sketch::new().sample(Place::Missing(Missing::NoStack), Leaf::untimed(GEMM), Some(0), 1, 0).done();
+    let text = svg(&untimed, &Options::default());
     assert!(text.contains("none has any width") && text.contains("1 [timestamp not collected]"), "{text}");
 }
 
@@ -401,7 +403,7 @@ fn what_is_too_narrow_is_drawn_together_and_the_total_stays_exact() {
         let id = 3 + i;
         sketch.context(id, 0, &["main", &format!("small{i}")]).ran(id, GEMM, 1, 100);
     }
-    let text = svg(&sketch.done(), &SvgOptions::default());
+    let text = svg(&sketch.done(), &Options::default());
     assert!(text.contains("all (100,200,000 ns, 100%)"));
     assert!(text.contains("[too small to show] (200,000 ns"));
     assert!(!text.contains("small7"));
@@ -465,8 +467,8 @@ impl Write for Disk {
 fn a_full_disk_is_an_error_and_nothing_worse() {
     let profile = picture();
     for room in [0, 10, 100] {
-        assert!(write_folded(&profile, &FoldedOptions::default(), &mut Disk(room)).is_err());
-        assert!(write_svg(&profile, &SvgOptions::default(), &mut Disk(room)).is_err());
+        assert!(FOLDED.draw(&profile, &GPU, &Options::default(), &mut Disk(room)).is_err());
+        assert!(SVG.draw(&profile, &GPU, &Options::default(), &mut Disk(room)).is_err());
         assert!(write_csv(&profile, &mut Disk(room)).is_err());
         let mut table = ActivityTable::new(Disk(room), str::to_owned).unwrap();
         let mut join = Join::default();
@@ -494,9 +496,9 @@ fn a_picture_to_look_at() {
     sketch.ran(id, Work::Copy(CopyKind::HTOD), 3, 20_000_000).ran(id, Work::Set, 3, 8_000_000);
     sketch.context(id + 1, ContextFlags::TRUNCATED, &["deep<&T, \"x\">", "cudaLaunchKernel"]);
     sketch.ran(id + 1, GEMM, 1, 6_000_000);
-    sketch.sample(Place::Missing(Missing::LaunchedBefore), Leaf::Work(GEMM), Some(0), 2, 7_000_000);
+    sketch.sample(Place::Missing(Missing::LaunchedBefore), Leaf::work(GEMM), Some(0), 2, 7_000_000);
     let path = std::env::temp_dir().join("gpuflame-picture.svg");
-    let text = svg(&sketch.lost(Loss::ActivitiesDropped, 3).done(), &SvgOptions::default());
+    let text = svg(&sketch.lost(Loss::ActivitiesDropped, 3).done(), &Options::default());
     std::fs::write(&path, text).unwrap();
     eprintln!("{}", path.display());
 }
@@ -518,24 +520,27 @@ fn idle() -> Profile {
         first: Nanos(1),
         last: Nanos(2),
     };
-    let of = |device, idle, gaps, nanos| IdleSample { device: DeviceId(device), idle, gaps, nanos };
-    let place = Place::Context(ContextId(2));
+    let of = |device, base, place, tip, gaps, nanos| {
+        let (device, values) = (Some(DeviceId(device)), [nanos, gaps, 0, 0]);
+        Sample { base, device, values, ..Sample::new(place, Leaf::new(&[tip])) }
+    };
+    let (place, outside) = (Place::Context(ContextId(2)), Place::Missing(Missing::Outside));
+    let (opening, closing) = (Some(Base::Opening), Some(Base::Closing));
     let samples = vec![
-        of(0, Idle::Between(place, Cause::HostLate), 3, 4_000_000),
-        of(0, Idle::Between(Place::Missing(Missing::Outside), Cause::Dependency), 1, 30),
-        of(0, Idle::Closing, 1, 500),
-        of(1, Idle::Opening(place, Cause::HostLate), 1, 2_000_000),
-        of(1, Idle::Between(place, Cause::LaunchLatency), 2, 9_000),
-        of(1, Idle::Closing, 1, 20),
+        of(0, None, place, Tip::Idle(Cause::HostLate), 3, 4_000_000),
+        of(0, None, outside, Tip::Idle(Cause::Dependency), 1, 30),
+        of(0, closing, Place::Nobody, Tip::IdleToTheEnd, 1, 500),
+        of(1, opening, place, Tip::Idle(Cause::HostLate), 1, 2_000_000),
+        of(1, None, place, Tip::Idle(Cause::LaunchLatency), 2, 9_000),
+        of(1, closing, Place::Nobody, Tip::IdleToTheEnd, 1, 20),
     ];
-    profile.set_times(vec![time(0, 4_000_530, 0), time(1, 2_009_020, 3)], samples, Vec::new());
+    profile.set_samples(&IDLE, samples);
+    profile.set_times(vec![time(0, 4_000_530, 0), time(1, 2_009_020, 3)], Vec::new());
     profile
 }
 
 #[test]
 fn idle_time_hangs_under_the_stack_that_ended_it() {
-    let mut out = Vec::new();
-    write_idle_folded(&idle(), &FoldedOptions::default(), &mut out).unwrap();
     let expected = "\
 # GPU 0: window 10000000 ns = busy 5999470 ns + idle 4000530 ns; late 0 ns
 # GPU 1: window 10000000 ns = busy 7990980 ns + idle 2009020 ns; late 21 ns
@@ -546,23 +551,18 @@ fn idle_time_hangs_under_the_stack_that_ended_it() {
 main;load_batch;cudaMemcpyAsync;[GPU0_Idle host late] 4000000
 main;load_batch;cudaMemcpyAsync;[GPU1_Idle launch latency] 9000
 ";
-    assert_eq!(String::from_utf8(out).unwrap(), expected);
-    let mut out = Vec::new();
-    write_idle_folded(&idle(), &FoldedOptions { unit: Unit::Count, ..FoldedOptions::default() }, &mut out)
-        .unwrap();
-    assert!(String::from_utf8(out).unwrap().contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
+    assert_eq!(drawn(&FOLDED, &idle(), &IDLE, &Options::default()), expected);
+    let gaps = Options { unit: Unit::Count, ..Options::default() };
+    assert!(drawn(&FOLDED, &idle(), &IDLE, &gaps).contains("cudaMemcpyAsync;[GPU0_Idle host late] 3\n"));
 }
 
 #[test]
 fn the_picture_of_idle_time_says_how_long_and_why() {
-    let mut out = Vec::new();
-    write_idle_svg(&idle(), &SvgOptions::idle(), &mut out).unwrap();
-    let text = String::from_utf8(out).unwrap();
+    let text = drawn(&SVG, &idle(), &IDLE, &Options::default());
     let expected = "6.010 ms idle of 20.000 ms on 2 GPUs, 66.6 % host late, 0.1 % launch latency, 0.0 % dependency \
                     or sync, 33.3 % before the first work, 0.0 % after the last, 3 activities came too late to \
                     count as busy";
     assert!(text.contains(expected), "{text}");
-    let mut out = Vec::new();
-    write_idle_svg(&Sketch::new().done(), &SvgOptions::idle(), &mut out).unwrap();
-    assert!(String::from_utf8(out).unwrap().contains("No GPU activity was recorded."));
+    let text = drawn(&SVG, &Sketch::new().done(), &IDLE, &Options::default());
+    assert!(text.contains("No GPU activity was recorded."));
 }

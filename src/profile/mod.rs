@@ -6,21 +6,25 @@
 //! its own frames times 16 bytes. Samples come in from `aggregate`, names from `symbolize`; both may do
 //! so again and again as the profile grows. Nothing here knows a clock, a path or a file format.
 
+mod facts;
+mod frame;
 mod index;
-mod samples;
+mod missing;
+mod sample;
 mod strings;
 mod tree;
+pub mod views;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-pub use samples::{
-    Cause, Dependencies, DeviceTime, DeviceUse, HostCall, HostSample, Idle, IdleSample, Leaf, Place, Sample,
-    StreamUse, UnifiedSample, Weight, WorkStats,
-};
+pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use frame::Kind;
+pub use sample::{Base, Cause, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
 pub use strings::{StringId, Strings};
+pub use views::{Measure, VIEWS, Value, View, human};
 
 use crate::record::{
     ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row, ThreadId,
@@ -77,14 +81,12 @@ pub struct Profile {
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
-    samples: Vec<Sample>,
+    /// What each view holds, by its word.
+    samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
-    idle: Vec<IdleSample>,
-    host: Vec<HostSample>,
     dependencies: Dependencies,
-    unified: Vec<UnifiedSample>,
     streams: Vec<StreamUse>,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
@@ -284,43 +286,30 @@ impl Profile {
 
 /// What ran.
 impl Profile {
-    /// Replaces samples, statistics and devices. They are kept sorted, so that the order in which the
-    /// GPU's buffers came in does not show in any output.
-    pub fn set_samples(
-        &mut self,
-        mut samples: Vec<Sample>,
-        mut works: Vec<WorkStats>,
-        mut devices: Vec<DeviceUse>,
-    ) {
-        samples.sort_unstable_by_key(|s| (s.place, s.leaf, s.device, s.stream));
+    /// Replaces what `view` holds. Samples are kept sorted, so that the order in which the GPU's buffers came
+    /// in does not show in any output.
+    pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
+        samples.sort_unstable();
+        self.samples.insert(view.word, samples);
+    }
+
+    /// What `view` holds: each stack with what stands upon it, once for each GPU (and stream).
+    pub fn samples(&self, view: &View) -> &[Sample] {
+        self.samples.get(view.word).map_or(&[], Vec::as_slice)
+    }
+
+    /// Replaces statistics and devices. Kept sorted as well.
+    pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
-        (self.samples, self.works, self.devices) = (samples, works, devices);
+        (self.works, self.devices) = (works, devices);
     }
 
-    /// Replaces how devices spent their time, what their idle time is charged to, and what their streams
-    /// did. Kept sorted as well.
-    pub fn set_times(
-        &mut self,
-        mut times: Vec<DeviceTime>,
-        mut idle: Vec<IdleSample>,
-        mut streams: Vec<StreamUse>,
-    ) {
+    /// Replaces how devices spent their time, and what their streams did. Kept sorted as well.
+    pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         times.sort_unstable_by_key(|time| time.device);
-        idle.sort_unstable();
         streams.sort_unstable();
-        (self.times, self.idle, self.streams) = (times, idle, streams);
-    }
-
-    /// Replaces what the host did beside launching. Kept sorted as well.
-    pub fn set_host(&mut self, mut host: Vec<HostSample>) {
-        host.sort_unstable();
-        self.host = host;
-    }
-
-    /// What the host did beside launching: each (stack, call) once.
-    pub fn host(&self) -> &[HostSample] {
-        &self.host
+        (self.times, self.streams) = (times, streams);
     }
 
     /// Replaces what is known of what waited for what.
@@ -331,22 +320,6 @@ impl Profile {
     /// How much is known of what waited for what.
     pub fn dependencies(&self) -> &Dependencies {
         &self.dependencies
-    }
-
-    /// Replaces what happened to unified memory. Kept sorted.
-    pub fn set_unified(&mut self, mut unified: Vec<UnifiedSample>) {
-        unified.sort_unstable();
-        self.unified = unified;
-    }
-
-    /// What happened to unified memory: each (kind, GPU) once.
-    pub fn unified(&self) -> &[UnifiedSample] {
-        &self.unified
-    }
-
-    /// How much of what ran where: each (place, leaf, device) once.
-    pub fn samples(&self) -> &[Sample] {
-        &self.samples
     }
 
     /// The durations of each kind of work on each device.
@@ -362,11 +335,6 @@ impl Profile {
     /// How those devices spent their time.
     pub fn times(&self) -> &[DeviceTime] {
         &self.times
-    }
-
-    /// What their idle time is charged to: each (device, idle) once.
-    pub fn idle(&self) -> &[IdleSample] {
-        &self.idle
     }
 
     /// What their streams did.
@@ -436,9 +404,8 @@ impl Profile {
             + map_bytes(&self.kernels)
             + map_bytes(&self.shown_kernels)
             + self.modules.capacity() * size_of::<Module>()
-            + self.samples.capacity() * size_of::<Sample>()
+            + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
             + self.works.capacity() * size_of::<WorkStats>()
-            + self.idle.capacity() * size_of::<IdleSample>()
             + self.streams.capacity() * size_of::<StreamUse>()
     }
 }

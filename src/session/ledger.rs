@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use crate::profile::{Cause, DeviceTime, HostCall, Idle, Profile, StreamUse, UnifiedSample, WorkStats};
+use crate::profile::views::{self, IDLE, MEMORY, UnifiedSums, WAITS, idle_word};
+use crate::profile::{Cause, DeviceTime, Profile, Sample, StreamUse, Tip, View, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
@@ -72,17 +73,18 @@ fn losses(lost: &impl Fn(Loss) -> u64, untimed: u64) -> String {
 
 /// How long the host waited, and what it allocated, where that was asked for.
 fn host(profile: &Profile, (held, most): (u64, u64)) -> Vec<String> {
-    let of = |wanted: fn(HostCall) -> bool| {
-        let samples = profile.host().iter().filter(|sample| wanted(sample.call));
-        samples.fold((0, 0), |(count, sum), sample| (count + sample.count, sum + sample.amount))
+    let of = |view: &View, wanted: fn(&Sample) -> bool| {
+        let samples = profile.samples(view).iter().filter(|sample| wanted(sample));
+        samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum + sample.amount()))
     };
     let mut lines = Vec::new();
-    let (waits, nanos) = of(|call| call == HostCall::Wait);
+    let (waits, nanos) = of(&WAITS, |_| true);
     if waits > 0 {
         lines.push(format!("host waited {nanos} ns in {waits} calls"));
     }
-    let (allocations, allocated) = of(|call| matches!(call, HostCall::Allocate(_)));
-    let (frees, freed) = of(|call| matches!(call, HostCall::Free(_)));
+    let (allocations, allocated) =
+        of(&MEMORY, |sample| sample.leaf.tips().any(|tip| matches!(tip, Tip::Allocate(_))));
+    let (frees, freed) = of(&MEMORY, |sample| sample.leaf.tips().any(|tip| matches!(tip, Tip::Free(_))));
     if allocations + frees > 0 {
         let lost = allocated - freed - held;
         lines.push(format!(
@@ -112,7 +114,7 @@ fn dependencies(profile: &Profile) -> Vec<String> {
 
 /// What happened to unified memory, where that was asked for.
 fn unified(profile: &Profile) -> impl Iterator<Item = String> {
-    profile.unified().iter().map(|UnifiedSample { kind, device, count, value, nanos }| {
+    views::unified(profile).map(|UnifiedSums { kind, device, count, value, nanos }| {
         let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
         match kind.is_move() {
             true => {
@@ -158,17 +160,16 @@ fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
 
 /// `GPU 0 idle_ns N = host_late A + …`: by cause where work ended a gap, and what lay before and after.
 fn idle(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
-    let of = |wanted: &dyn Fn(Idle) -> bool| -> u64 {
-        let idle = profile.idle().iter().filter(|sample| sample.device == time.device && wanted(sample.idle));
-        idle.map(|sample| sample.nanos).sum()
+    let of = |word: &str| -> u64 {
+        let samples = profile.samples(&IDLE).iter();
+        let samples = samples.filter(|s| s.device == Some(time.device) && idle_word(s) == word);
+        samples.map(Sample::amount).sum()
     };
     let mut line = format!("{gpu} idle_ns {} =", time.idle);
     for cause in Cause::ALL {
-        let nanos = of(&|idle| matches!(idle, Idle::Between(_, because) if because == cause));
-        let _ = write!(line, " {} {nanos} +", cause.word());
+        let _ = write!(line, " {} {} +", cause.word(), of(cause.word()));
     }
-    let opening = of(&|idle| matches!(idle, Idle::Opening(..)));
-    let _ = write!(line, " opening {opening} + closing {}", of(&|idle| idle == Idle::Closing));
+    let _ = write!(line, " opening {} + closing {}", of("before_the_first"), of("after_the_last"));
     line
 }
 

@@ -18,6 +18,7 @@ mod stream;
 mod write;
 
 use std::ffi::CStr;
+use std::io::Write;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
@@ -30,11 +31,13 @@ pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
 use crate::capture::{self, Capture, RangeDomain, RangeName};
 use crate::control::window::{self, State};
-use crate::control::{self, Facts, Format, Nvtx, Outputs, Settings};
+use crate::control::{self, Facts, Nvtx, Output, Outputs, Settings};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{self, FoldedOptions, GraphStacks, SvgOptions};
+use crate::export::{self, GraphStacks};
 use crate::host::{exit, fork, loaded, stderr};
+use crate::profile::views::{MEMORY, WAITS};
+use crate::profile::{Profile, View};
 use crate::record::{Nanos, WindowEdge};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
@@ -245,8 +248,10 @@ fn set_up(way: Way) -> Result<&'static Session> {
     capture::renew_clock();
     unwind::prepare();
     capture::verify_every(settings.verify);
-    let wants = |format| settings.formats.contains(&format);
-    let waits = wants(Format::WaitFolded) || settings.deps;
+    let wants = |wanted: &View| {
+        settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
+    };
+    let waits = wants(&WAITS) || settings.deps;
     if waits {
         capture::note_waits();
     }
@@ -258,7 +263,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
         waits,
         events: settings.deps,
         unified: settings.unified,
-        memory: wants(Format::AllocFolded),
+        memory: wants(&MEMORY),
     })?;
     if settings.whole_graphs && !settings.quiet {
         tell(
@@ -266,7 +271,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
              and where they were captured is not recorded",
         );
     }
-    if settings.deps && !wants(Format::Gfr) && !settings.quiet {
+    if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
         tell("GPUFLAME_DEPS=1 is for the recording, and there is none: add gfr to GPUFLAME_FORMATS");
     }
     if !settings.quiet {
@@ -432,34 +437,26 @@ impl Session {
             control::GraphStacks::Launch => GraphStacks::Launch,
         };
         let root: Vec<_> = self.settings.root.iter().copied().map(root_frame).collect();
-        let folded = FoldedOptions { unit, graph, root: root.clone() };
-        write::all(&self.settings.formats, &self.outputs, |format, path| match format {
-            Format::Folded => write::file(path, |out| export::write_folded(profile, &folded, out)),
-            Format::Svg => {
-                let options = SvgOptions { unit, graph, root: root.clone(), ..SvgOptions::default() };
-                write::file(path, |out| export::write_svg(profile, &options, out))
+        let options = export::Options { unit, graph, root, ..export::Options::default() };
+        write::all(&self.settings.formats, &self.outputs, |output, path| match output {
+            Output::Drawn(view, format) => {
+                write::file(path, |out| draw(profile, view, format, &options, out))
             }
-            Format::Csv => write::file(path, |out| export::write_csv(profile, out)),
-            Format::IdleFolded => write::file(path, |out| export::write_idle_folded(profile, &folded, out)),
-            Format::IdleSvg => {
-                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::idle() };
-                write::file(path, |out| export::write_idle_svg(profile, &options, out))
-            }
-            Format::WaitFolded => write::file(path, |out| export::write_wait_folded(profile, &folded, out)),
-            Format::WaitSvg => {
-                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::waits() };
-                write::file(path, |out| export::write_wait_svg(profile, &options, out))
-            }
-            Format::AllocFolded => {
-                write::file(path, |out| export::write_memory_folded(profile, &folded, out))
-            }
-            Format::AllocSvg => {
-                let options = SvgOptions { unit, root: root.clone(), ..SvgOptions::memory() };
-                write::file(path, |out| export::write_memory_svg(profile, &options, out))
-            }
-            Format::Activities | Format::Gfr => streams.publish(format, path),
+            Output::Table => write::file(path, |out| export::write_csv(profile, out)),
+            Output::Activities | Output::Recording => streams.publish(output, path),
         })
     }
+}
+
+fn draw(
+    profile: &Profile,
+    view: &View,
+    format: &str,
+    options: &export::Options,
+    out: &mut impl Write,
+) -> Result<()> {
+    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
+    export::format(format).ok_or_else(unknown)?.draw(profile, view, options, out)
 }
 
 fn root_frame(root: control::Root) -> export::Root {

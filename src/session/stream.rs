@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::control::{Format, Outputs};
+use crate::control::{Output, Outputs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
 use crate::host::file::Draft;
@@ -32,12 +32,12 @@ enum Stream<W> {
 
 impl Streams {
     /// Begins those that are among `formats`.
-    pub(super) fn open(outputs: &Outputs, formats: &[Format]) -> Self {
+    pub(super) fn open(outputs: &Outputs, formats: &[Output]) -> Self {
         Self {
-            activities: Stream::open(outputs, formats, Format::Activities, |file| {
+            activities: Stream::open(outputs, formats, Output::Activities, |file| {
                 ActivityTable::new(file, symbolize::kernel_name)
             }),
-            recording: Stream::open(outputs, formats, Format::Gfr, record::Writer::new),
+            recording: Stream::open(outputs, formats, Output::Recording, record::Writer::new),
         }
     }
 
@@ -53,10 +53,10 @@ impl Streams {
         }
     }
 
-    /// Ends the output of `format` and gives it its name.
-    pub(super) fn publish(&mut self, format: Format, path: &Path) -> Result<()> {
-        match format {
-            Format::Activities => self.activities.publish(path, ActivityTable::finish),
+    /// Ends `output` and gives it its name.
+    pub(super) fn publish(&mut self, output: Output, path: &Path) -> Result<()> {
+        match output {
+            Output::Activities => self.activities.publish(path, ActivityTable::finish),
             _ => self.recording.publish(path, record::Writer::finish),
         }
     }
@@ -75,14 +75,14 @@ impl Streams {
 impl<W> Stream<W> {
     fn open(
         outputs: &Outputs,
-        formats: &[Format],
-        format: Format,
+        formats: &[Output],
+        output: Output,
         begin: impl FnOnce(BufWriter<File>) -> Result<W>,
     ) -> Self {
-        if !formats.contains(&format) {
+        if !formats.contains(&output) {
             return Self::None;
         }
-        let (names, _) = outputs.choose(&[format.suffix()], |_| false);
+        let (names, _) = outputs.choose(&[&output.suffix()], |_| false);
         let opened = make_folders(&names[0]).and_then(|()| {
             let draft = Draft::create(&names[0])?;
             let file = BufWriter::with_capacity(1 << 16, draft.file().try_clone()?);

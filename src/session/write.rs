@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use crate::control::{Format, Outputs, Rename};
+use crate::control::{Output, Outputs, Rename};
 use crate::error::Result;
 use crate::host::file;
 
@@ -20,13 +20,14 @@ pub(super) struct Report {
     pub(super) failures: Vec<String>,
 }
 
-/// Has `write` make a file for each of `formats`, under names that are not taken.
+/// Has `write` make a file for each of `wanted`, under names that are not taken.
 pub(super) fn all(
-    formats: &[Format],
+    wanted: &[Output],
     outputs: &Outputs,
-    mut write: impl FnMut(Format, &Path) -> Result<()>,
+    mut write: impl FnMut(Output, &Path) -> Result<()>,
 ) -> Report {
-    let suffixes: Vec<_> = formats.iter().map(|format| format.suffix()).collect();
+    let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     // A link is a name that is taken, wherever it points.
     let is_taken = |path: &Path| path.symlink_metadata().is_ok();
     // The ranks of a job end together, and would choose the same names.
@@ -35,8 +36,8 @@ pub(super) fn all(
     let (paths, renamed) = outputs.choose(&suffixes, is_taken);
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
-    for (format, path) in formats.iter().zip(paths) {
-        let Err(error) = write(*format, &path) else {
+    for (output, path) in wanted.iter().zip(paths) {
+        let Err(error) = write(*output, &path) else {
             report.written.push(path);
             continue;
         };
@@ -76,6 +77,10 @@ mod tests {
     use super::*;
     use crate::control::Facts;
     use crate::error::{Error, ErrorKind};
+    use crate::profile::views::GPU;
+
+    const FOLDED: Output = Output::Drawn(&GPU, "folded");
+    const SVG: Output = Output::Drawn(&GPU, "svg");
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("gpuflame-write-{name}-{}", std::process::id()));
@@ -91,11 +96,11 @@ mod tests {
         names
     }
 
-    fn write(outputs: &Outputs, formats: &[Format], content: fn(Format) -> Result<&'static str>) -> Report {
-        all(formats, outputs, |format, path| {
+    fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
+        all(wanted, outputs, |output, path| {
             file(path, |out| {
                 out.write_all(b"begun ")?;
-                Ok(out.write_all(content(format)?.as_bytes())?)
+                Ok(out.write_all(content(output)?.as_bytes())?)
             })
         })
     }
@@ -104,10 +109,10 @@ mod tests {
     fn folders_are_made_and_only_final_names_remain() {
         let folder = folder("made");
         let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
-        let report = write(&outputs, &[Format::Folded, Format::Csv], |format| Ok(format.suffix()));
+        let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
         assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded"]);
-        assert_eq!(fs::read_to_string(folder.join("a/b/x.csv")).unwrap(), "begun .csv");
+        assert_eq!(fs::read_to_string(folder.join("a/b/x.csv")).unwrap(), "begun csv");
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -115,8 +120,8 @@ mod tests {
     fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
         let folder = folder("half");
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
-        let report = write(&outputs, &[Format::Folded, Format::Csv], |format| match format {
-            Format::Folded => Err(Error::new(ErrorKind::Io, "no room")),
+        let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
+            Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
             _ => Ok("done"),
         });
         assert_eq!(names(&folder), ["x.csv"]);
@@ -132,8 +137,8 @@ mod tests {
     fn a_cause_is_told_once_for_all_its_files() {
         let folder = folder("cause");
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
-        let report = write(&outputs, &[Format::Folded, Format::Svg, Format::Csv], |format| {
-            Err(Error::new(ErrorKind::Io, if format == Format::Svg { "no room" } else { "no leave" }))
+        let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
+            Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
         });
         let folder = folder.display();
         let next = "set GPUFLAME_OUTPUT to a place that can be written and has room";
@@ -150,7 +155,7 @@ mod tests {
         let folder = folder("there");
         fs::write(folder.join("x.csv"), "old").unwrap();
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
-        let report = write(&outputs, &[Format::Csv], |_| Ok("new"));
+        let report = write(&outputs, &[Output::Table], |_| Ok("new"));
         assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "old");
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "begun new");
         assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);

@@ -30,7 +30,8 @@ mod windows;
 mod tests;
 
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Idle, IdleSample, Place, Profile};
+use crate::profile::views::IDLE;
+use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
 use crate::record::{
     Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes,
 };
@@ -114,15 +115,14 @@ impl Timeline {
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
         let charges = all.charges.0.iter().filter(|((device, _), _)| is_known(*device));
-        let idle = charges.map(|(&(device, charge), sum)| IdleSample {
-            device,
-            idle: idle(charge),
-            gaps: sum.gaps,
-            nanos: sum.nanos,
+        let idle = charges.map(|(&(device, charge), sum)| {
+            let mut values = [0; MOST_VALUES];
+            values[..2].copy_from_slice(&[sum.nanos, sum.gaps]);
+            Sample { device: Some(device), values, ..sample(charge) }
         });
-        let idle = idle.collect();
+        profile.set_samples(&IDLE, idle.collect());
         let streams = all.devices.iter().flat_map(|device| device.streams.uses(device.id)).collect();
-        profile.set_times(times, idle, streams);
+        profile.set_times(times, streams);
     }
 
     /// Bytes held on the heap.
@@ -174,11 +174,18 @@ impl Timeline {
     }
 }
 
-fn idle(charge: Charge) -> Idle {
+/// Who is to blame, and where the time lay.
+fn sample(charge: Charge) -> Sample {
+    let idle = |cause| Leaf::new(&[Tip::Idle(cause)]);
     match charge {
-        Charge::Between(caller, cause) => Idle::Between(place(caller), cause),
-        Charge::Opening(caller, cause) => Idle::Opening(place(caller), cause),
-        Charge::Closing => Idle::Closing,
+        Charge::Between(caller, cause) => Sample::new(place(caller), idle(cause)),
+        Charge::Opening(caller, cause) => {
+            Sample { base: Some(Base::Opening), ..Sample::new(place(caller), idle(cause)) }
+        }
+        Charge::Closing => Sample {
+            base: Some(Base::Closing),
+            ..Sample::new(Place::Nobody, Leaf::new(&[Tip::IdleToTheEnd]))
+        },
     }
 }
 

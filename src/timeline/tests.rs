@@ -126,13 +126,19 @@ impl Drawing {
     fn check(&self, rows: &[Row<'_>]) {
         let profile = account(rows, Limits::default());
         let mut idle = BTreeMap::new();
-        for sample in profile.idle() {
-            let (place, because) = match sample.idle {
-                Idle::Between(place, cause) => (place, letter(cause).to_owned()),
-                Idle::Opening(place, cause) => (place, letter(cause).to_uppercase()),
-                Idle::Closing => (Place::Missing(Missing::NoStack), ".".to_owned()),
+        for sample in profile.samples(&IDLE) {
+            let cause = sample.leaf.tips().find_map(|tip| match tip {
+                Tip::Idle(cause) => Some(letter(cause)),
+                _ => None,
+            });
+            let (place, because) = match (sample.base, cause) {
+                (None, Some(cause)) => (sample.place, cause.to_owned()),
+                (Some(Base::Opening), Some(cause)) => (sample.place, cause.to_uppercase()),
+                (Some(Base::Closing), None) => (Place::Missing(Missing::NoStack), ".".to_owned()),
+                _ => panic!("{sample:?}"),
             };
-            assert!(idle.insert((sample.device.0, place, because), sample.nanos).is_none(), "it came twice");
+            let key = (sample.device.unwrap().0, place, because);
+            assert!(idle.insert(key, sample.amount()).is_none(), "it came twice");
         }
         assert_eq!(idle, self.idle);
         let times = profile.times().iter().map(|t| (t.device.0, (t.window, t.busy, t.idle)));
@@ -330,7 +336,7 @@ charged 0       bbbb
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
-    assert_eq!(profile.idle().iter().map(|sample| sample.nanos).sum::<u64>(), time.idle);
+    assert_eq!(profile.samples(&IDLE).iter().map(Sample::amount).sum::<u64>(), time.idle);
     *time
 }
 

@@ -1,0 +1,225 @@
+//! Stacks as frames, root first: what stands below a sample's stack, the stack, and what stands upon it. All
+//! formats have them composed here, so that a stack is the same in each.
+
+use std::borrow::Cow;
+
+use super::frame::Frame;
+use super::options::{GraphStacks, Options};
+use super::roots::Roots;
+use crate::profile::{Cause, Kind, Leaf, Place, Profile, RANGE, Sample, Tip, View};
+use crate::record::{ContextId, Created, DeviceId, Frame as Captured, FrameKind, Loss, Missing, Work};
+
+/// Stands between the launch of a graph and where its node was made.
+const GRAPH: &str = "[graph]";
+
+/// Composes the stacks of a view.
+pub(super) struct Composer<'a> {
+    profile: &'a Profile,
+    view: &'a View,
+    graph: GraphStacks,
+    roots: Roots<'a>,
+}
+
+impl<'a> Composer<'a> {
+    pub(super) fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
+        Self { profile, view, graph: options.graph, roots: Roots::new(profile, view, &options.root) }
+    }
+
+    /// What the view holds, and then what it would have held had it not been lost.
+    pub(super) fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
+        let (profile, view) = (self.profile, self.view);
+        let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
+        let lost = profile.lost().filter(move |(loss, _)| is_shown(*loss)).map(|(loss, count)| {
+            let mut sample = Sample::new(Place::Nobody, Leaf::new(&[Tip::Lost(loss)]));
+            sample.values[1] = count;
+            Cow::Owned(sample)
+        });
+        profile.samples(view).iter().map(Cow::Borrowed).chain(lost)
+    }
+
+    /// All frames of a sample.
+    pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
+        let mut frames = self.below(sample);
+        frames.extend(self.stack(sample.place));
+        frames.extend(self.upon(sample));
+        frames
+    }
+
+    /// The frames below the stack.
+    pub(super) fn below(&self, sample: &Sample) -> Vec<Frame<'a>> {
+        // Of what was lost nobody knows where it was.
+        let is_lost = |tip| matches!(tip, Tip::Lost(_));
+        let mut frames = match sample.leaf.tips().any(is_lost) {
+            true => Vec::new(),
+            false => self.roots.frames(sample),
+        };
+        frames.extend(sample.base.map(|base| Frame::new(Kind::Marker, base.label())));
+        frames
+    }
+
+    /// The frames of the stack.
+    pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
+        stack(self.profile, place, self.graph)
+    }
+
+    /// The frames upon the stack.
+    pub(super) fn upon(&self, sample: &Sample) -> Vec<Frame<'a>> {
+        sample.leaf.tips().map(|tip| self.tip(tip, sample.device)).collect()
+    }
+
+    fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
+        let profile = self.profile;
+        match tip {
+            Tip::Work(work) => work_frame(profile, work, device),
+            Tip::Missing(missing) => Frame::new(Kind::Loss, missing.label()),
+            Tip::Lost(loss) => Frame::new(Kind::Loss, self.lost(loss)),
+            Tip::Idle(cause) => idle(profile, cause, device),
+            Tip::IdleToTheEnd => Frame::new(Kind::Loss, format!("[{}_Idle]", gpu(profile, device))),
+            Tip::Allocate(memory) => Frame::new(Kind::Allocation, format!("[Alloc {}]", memory.label())),
+            Tip::Free(Some(memory)) => Frame::new(Kind::Free, format!("[Free {}]", memory.label())),
+            Tip::Free(None) => Frame::new(Kind::Loss, "[Free of unknown size]"),
+            Tip::Unified(kind) => {
+                Frame::new(Kind::Unified, format!("[{}_Unified {}]", gpu(profile, device), kind.label()))
+            }
+            Tip::Named(kind, name) => {
+                Frame { id: Some(name), ..Frame::new(kind, profile.strings().get(name)) }
+            }
+        }
+    }
+
+    fn lost(&self, loss: Loss) -> &'static str {
+        self.view.lost.iter().find(|(lost, _)| *lost == loss).map_or(loss.label(), |(_, label)| label)
+    }
+}
+
+/// The frames of `place`, root first: its names if it has any, else addresses. What is missing from the
+/// stack, or is there instead of it, is a frame too.
+pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks) -> Vec<Frame<'_>> {
+    let launched = |launch: Result<ContextId, Missing>| match launch {
+        Ok(context) => context_frames(profile, context),
+        Err(missing) => vec![Frame::new(Kind::Loss, missing.label())],
+    };
+    match place {
+        Place::Context(_) | Place::Missing(_) => launched(place.launch()),
+        Place::Nobody => Vec::new(),
+        Place::Node { launch, created } => match (graph, creation(profile, created)) {
+            (GraphStacks::Launch, _) => launched(launch),
+            (GraphStacks::Capture, Ok(mut made)) => {
+                made.push(Frame::new(Kind::Graph, GRAPH));
+                made
+            }
+            (GraphStacks::Capture | GraphStacks::Both, made) => {
+                let mut frames = launched(launch);
+                let made = made.unwrap_or_else(|why| vec![Frame::new(Kind::Loss, why)]);
+                let shared = frames.iter().zip(&made).take_while(|(a, b)| a == b).count();
+                frames.push(Frame::new(Kind::Graph, GRAPH));
+                frames.extend(made.into_iter().skip(shared));
+                frames
+            }
+        },
+    }
+}
+
+/// The stack on which a graph node was made, or why it is not known.
+fn creation(profile: &Profile, created: Created) -> Result<Vec<Frame<'_>>, &'static str> {
+    match created {
+        Created::Context(context) if profile.context(context).is_some() => {
+            Ok(context_frames(profile, context))
+        }
+        Created::Context(_) => Err(Created::Unknown.label().unwrap_or_default()),
+        other => Err(other.label().unwrap_or_default()),
+    }
+}
+
+fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
+    let Some(known) = profile.context(context) else {
+        return vec![Frame::new(Kind::Loss, Missing::NoStack.label())];
+    };
+    let mut frames: Vec<_> = match profile.shown(context) {
+        Some(shown) => profile
+            .shown_names(shown)
+            .map(|name| {
+                let text = profile.strings().get(name);
+                Frame { id: Some(name), ..Frame::new(kind_of(text), text) }
+            })
+            .collect(),
+        None => {
+            profile.stack(known.stack).map(|frame| raw(profile, profile.frames()[frame.index()])).collect()
+        }
+    };
+    frames.extend(known.flags.label().map(|cut| Frame::new(Kind::Loss, cut)));
+    frames.reverse();
+    frames
+}
+
+/// What a frame of a context's stack stands for.
+fn kind_of(name: &str) -> Kind {
+    if name.starts_with(RANGE) { Kind::Range } else { Kind::Code }
+}
+
+/// A frame that nobody gave a name.
+fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
+    match frame.kind() {
+        FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
+        FrameKind::Label(label) => Frame::new(Kind::Call, profile.label(label).unwrap_or("[label lost]")),
+        FrameKind::Range(range) => Frame::new(Kind::Range, profile.range(range).unwrap_or("[range]")),
+        FrameKind::Unknown(tag) => Frame::new(Kind::Loss, format!("[frame of unknown kind: {tag}]")),
+    }
+}
+
+/// `[GPU_Idle host late]`, with the GPU's number where there are several.
+fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Frame<'a> {
+    Frame::new(Kind::Idle(cause), format!("[{}_Idle {}]", gpu(profile, device), cause.label()))
+}
+
+/// `GPU`, or `GPU1` where more than one did anything.
+fn gpu(profile: &Profile, device: Option<DeviceId>) -> String {
+    match device {
+        Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0),
+        _ => "GPU".to_owned(),
+    }
+}
+
+/// `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`.
+fn work_frame<'a>(profile: &Profile, work: Work, device: Option<DeviceId>) -> Frame<'a> {
+    let gpu = gpu(profile, device);
+    let (text, tag) = match work {
+        Work::Kernel(_) => {
+            let tag = format!("[{gpu}_Kernel]");
+            (format!("{tag}{}", work_name(profile, work)), tag.len())
+        }
+        Work::Copy(kind) => (format!("[{gpu}_Memcpy {}]", kind.label()), 0),
+        Work::Set => (format!("[{gpu}_Memset]"), 0),
+        Work::Graph => (format!("[{gpu}_Graph]"), 0),
+    };
+    Frame { tag, ..Frame::new(Kind::of(work), text) }
+}
+
+/// The name of a piece of work by itself: the kernel's, the copy's direction, `memset`, or `graph`.
+pub fn work_name(profile: &Profile, work: Work) -> String {
+    match work {
+        Work::Kernel(name) => match profile.kernel(name) {
+            Some(text) => text.to_owned(),
+            None => format!("[kernel without a name: {}]", name.0),
+        },
+        Work::Copy(kind) => kind.label().to_owned(),
+        Work::Set => "memset".to_owned(),
+        Work::Graph => "graph".to_owned(),
+    }
+}
+
+/// The texts of the frames of `place`, root first, a graph node's launch and where it was made.
+pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
+    stack(profile, place, GraphStacks::Both).into_iter().map(|frame| frame.text).collect()
+}
+
+/// What an activity hangs under.
+#[cfg(feature = "cli")]
+pub fn event_place(event: &crate::events::Event) -> Place {
+    let launch = event.origin.context();
+    match (event.activity.created, launch) {
+        (Some(created), launch) => Place::Node { launch, created },
+        (None, Ok(context)) => Place::Context(context),
+        (None, Err(missing)) => Place::Missing(missing),
+    }
+}

@@ -1,0 +1,70 @@
+//! What a format is called, and the function that writes it.
+
+use std::fmt;
+use std::io::Write;
+
+use super::options::Options;
+use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "cli")]
+use crate::events::Events;
+use crate::profile::{Profile, View};
+
+/// A format of files.
+pub struct Format {
+    /// What selects it: lower case, no blanks.
+    pub word: &'static str,
+    /// What it is for, in one sentence, with its usual ending.
+    pub about: &'static str,
+    /// The endings of file names that mean it, with the dot; the first is the one to use.
+    pub endings: &'static [&'static str],
+    /// Whether it is of no use on a terminal.
+    pub is_binary: bool,
+    /// Who writes it, and of what.
+    pub writes: Writes,
+}
+
+/// What a format is made of, and the function that does.
+#[derive(Clone, Copy)]
+pub enum Writes {
+    /// Sums are enough.
+    View(fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>),
+    /// Single activities, sorted.
+    #[cfg(feature = "cli")]
+    Events(fn(&Profile, &Events, &mut (dyn Write + Send)) -> Result<()>),
+}
+
+impl Format {
+    /// Whether it is made of sums, and so of any view.
+    pub fn is_of_views(&self) -> bool {
+        matches!(self.writes, Writes::View(_))
+    }
+
+    /// Draws what `view` holds.
+    ///
+    /// # Errors
+    /// What `out` reports; `Setting` for a format that is not made of sums.
+    pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+        match self.writes {
+            Writes::View(write) => write(profile, view, options, out),
+            #[cfg(feature = "cli")]
+            Writes::Events(_) => {
+                let message = format!("{} shows single activities and no sums", self.word);
+                Err(Error::new(ErrorKind::Setting, message))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Format({})", self.word)
+    }
+}
+
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        self.word == other.word
+    }
+}
+
+impl Eq for Format {}

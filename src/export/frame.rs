@@ -1,0 +1,54 @@
+//! A frame as formats show it, and the tree of text that they share.
+
+use std::borrow::Cow;
+
+use super::clean;
+use crate::profile::{Kind, StringId};
+
+/// A frame of a composed stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame<'a> {
+    pub(super) kind: Kind,
+    /// What it is called, as it stands in a folded stack before it is made clean.
+    pub(super) text: Cow<'a, str>,
+    /// How much of the text is a tag and not a name: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
+    pub(super) tag: usize,
+    /// Where the text is from the profile's strings: the same id, the same frame.
+    pub(super) id: Option<StringId>,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn new(kind: Kind, text: impl Into<Cow<'a, str>>) -> Self {
+        Self { kind, text: text.into(), tag: 0, id: None }
+    }
+}
+
+/// The text of a frame, made clean, in the two ways to write it.
+#[derive(Clone, Debug)]
+pub(super) struct Label {
+    pub(super) kind: Kind,
+    /// As folded stacks have it: the tag first.
+    pub(super) text: String,
+    /// As pictures have it, where that is different: `gemm [GPU_Kernel]`. Where a frame is narrow its end is
+    /// cut off, and the colour already says that it is a kernel.
+    name_first: Option<String>,
+}
+
+impl Label {
+    pub(super) fn of(frame: &Frame<'_>) -> Self {
+        Self::new(frame.kind, clean::frame(&frame.text), frame.tag)
+    }
+
+    /// Of a text that is clean.
+    pub(super) fn new(kind: Kind, text: String, tag: usize) -> Self {
+        let name_first = match text.split_at_checked(tag) {
+            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => Some(format!("{name} {tag}")),
+            _ => None,
+        };
+        Self { kind, text, name_first }
+    }
+
+    pub(super) fn name_first(&self) -> &str {
+        self.name_first.as_deref().unwrap_or(&self.text)
+    }
+}

@@ -1,0 +1,103 @@
+//! Folded stacks as data: several profiles in one, or what somebody else folded. Kinds of frames are kept beside
+//! the stacks, so that a picture of them has the colours of a picture of the profile.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::clean::frame as clean_frame;
+use super::flame::Flame;
+use super::frame::Label;
+use super::options::Options;
+use crate::profile::{Kind, Profile, View};
+
+/// Stacks, frames with `;` in between, and their weight, in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    weights: BTreeMap<String, u64>,
+    labels: HashMap<String, Label>,
+}
+
+impl Lines {
+    /// The stacks of `view`, those of no weight as well. Weights are in nanoseconds, or what else the options
+    /// choose.
+    pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+        let flame = Flame::of(profile, view, options);
+        let mut lines = Self::default();
+        let add = |stack: &str, weight| {
+            lines.weights.insert(stack.to_owned(), weight);
+            Ok(())
+        };
+        flame.lines(0, |label| &label.text, add).expect("nothing is written");
+        lines.labels = flame.labels().iter().map(|label| (label.text.clone(), label.clone())).collect();
+        lines
+    }
+
+    /// Adds the stacks of `other`, under a frame of their own, whose text is one of ours.
+    pub fn add_under(&mut self, root: &str, other: Self) {
+        let root = root.to_owned();
+        for (stack, weight) in other.weights {
+            let sum = self.weights.entry(format!("{root};{stack}")).or_default();
+            *sum = sum.saturating_add(weight);
+        }
+        self.labels.entry(root.clone()).or_insert(Label::new(Kind::Root, root, 0));
+        for (text, label) in other.labels {
+            self.labels.entry(text).or_insert(label);
+        }
+    }
+
+    /// Adds a line that somebody folded: what its frames are is told from their text, which is all there is.
+    pub fn add_folded(&mut self, stack: &str, weight: u64) {
+        let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
+        let sum = self.weights.entry(frames.join(";")).or_default();
+        *sum = sum.saturating_add(weight);
+        for frame in frames {
+            self.labels.entry(frame).or_insert_with_key(|text| read(text));
+        }
+    }
+
+    /// The stacks and their weights.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.weights.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// The weight of all together.
+    pub(super) fn total(&self) -> u64 {
+        self.weights.values().fold(0, |sum, weight| sum.saturating_add(*weight))
+    }
+
+    pub(super) fn get(&self, stack: &str) -> Option<u64> {
+        self.weights.get(stack).copied()
+    }
+
+    /// All frames, each once.
+    pub(super) fn labels(&self) -> impl Iterator<Item = &Label> {
+        self.labels.values()
+    }
+
+    /// `stack` as pictures have it.
+    pub(super) fn name_first(&self, stack: &str) -> String {
+        let drawn = |text| self.labels.get(text).map_or(text, Label::name_first);
+        stack.split(';').map(drawn).collect::<Vec<_>>().join(";")
+    }
+}
+
+/// What a frame of a folded file stands for, as `FOLDED` writes them.
+fn read(text: &str) -> Label {
+    let (kind, tag) = match text.strip_prefix("[GPU") {
+        Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),
+        Some(rest) if rest.contains("_Memcpy") => (Kind::Copy, 0),
+        Some(rest) if rest.contains("_Memset") => (Kind::Set, 0),
+        _ if text.starts_with('[') => (Kind::Loss, 0),
+        _ => (Kind::Code, 0),
+    };
+    Label::new(kind, text.to_owned(), tag)
+}

@@ -1,0 +1,47 @@
+//! What ran on GPUs, by the stack that launched it.
+
+use std::fmt::Write as _;
+
+use super::{Measure, Profile, Value, View, gpus, human, no_notes};
+use crate::record::Loss;
+
+/// GPU time by launching stack. Launches without an activity are in it as well, with no time.
+pub static GPU: View = View {
+    word: "gpu",
+    title: "GPU time by launching stack",
+    values: &[
+        Value { name: "gpu_time", unit: Measure::Nanos, words: "ns" },
+        Value { name: "launches", unit: Measure::Count, words: "activities and launches" },
+        Value { name: "bytes", unit: Measure::Bytes, words: "bytes" },
+    ],
+    has_devices: true,
+    has_streams: true,
+    at_exit: &["folded", "svg"],
+    // GPU work that is shown nowhere else: its time is unknown, its number is not.
+    lost: &[
+        (Loss::ActivitiesDropped, "[GPU activities dropped]"),
+        (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),
+    ],
+    nothing,
+    summary,
+    notes: no_notes,
+};
+
+fn nothing(profile: &Profile) -> &'static str {
+    match profile.devices().is_empty() {
+        true => "No GPU activity was recorded.",
+        false => "GPU activities were recorded, but none has any width.",
+    }
+}
+
+/// How much there is, and what of it is shown for a reason.
+fn summary(profile: &Profile) -> String {
+    let devices = profile.devices();
+    let nanos = devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.nanos));
+    let count = devices.iter().map(|device| device.count).sum::<u64>();
+    let mut text = format!("{} of GPU time, {count} activities on {}", human(nanos), gpus(devices.len()));
+    for (missing, [_, count, ..]) in profile.missing(&GPU) {
+        let _ = write!(text, ", {count} {}", missing.label());
+    }
+    text
+}

@@ -1,0 +1,78 @@
+//! Time in which GPUs had nothing to do, by the stack whose launch ended it.
+
+use std::fmt::Write as _;
+
+use super::{Measure, Profile, Value, View, gpus, human};
+use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
+
+/// Idle time of whole GPUs, by cause. A gap with several causes counts for each.
+pub static IDLE: View = View {
+    word: "idle",
+    title: "GPU idle time by the stack whose launch ended it",
+    values: &[
+        Value { name: "idle_time", unit: Measure::Nanos, words: "ns" },
+        Value { name: "gaps", unit: Measure::Count, words: "gaps" },
+    ],
+    has_devices: true,
+    has_streams: false,
+    at_exit: &["folded", "svg"],
+    lost: &[],
+    nothing,
+    summary,
+    notes,
+};
+
+/// Why the time of a sample of [`IDLE`] was idle: its cause in a word, or the end of the window it lay at.
+pub fn idle_word(sample: &Sample) -> &'static str {
+    match sample.base {
+        Some(Base::Opening) => "before_the_first",
+        Some(Base::Closing) => "after_the_last",
+        None => cause(sample).map_or("unknown", Cause::word),
+    }
+}
+
+fn cause(sample: &Sample) -> Option<Cause> {
+    sample.leaf.tips().find_map(|tip| match tip {
+        Tip::Idle(cause) => Some(cause),
+        _ => None,
+    })
+}
+
+fn nothing(profile: &Profile) -> &'static str {
+    match profile.times().is_empty() {
+        true => "No GPU activity was recorded.",
+        false => "No GPU was idle.",
+    }
+}
+
+/// How long the GPUs were idle, and which share of that has which cause.
+fn summary(profile: &Profile) -> String {
+    let times = profile.times();
+    let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
+    let idle = sum(|time| time.idle);
+    let mut text =
+        format!("{} idle of {} on {}", human(idle), human(sum(|time| time.window)), gpus(times.len()));
+    let causes = Cause::ALL.map(|cause| (cause.word(), cause.label()));
+    let edges = [("before_the_first", "before the first work"), ("after_the_last", "after the last")];
+    for (word, label) in causes.into_iter().chain(edges) {
+        let samples = profile.samples(&IDLE).iter().filter(|sample| idle_word(sample) == word);
+        let nanos = samples.fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
+        if nanos > 0 {
+            let _ = write!(text, ", {:.1} % {label}", 100.0 * nanos as f64 / idle as f64);
+        }
+    }
+    let late = sum(|time| time.late_count);
+    if late > 0 {
+        let _ = write!(text, ", {late} activities came too late to count as busy");
+    }
+    text
+}
+
+/// The account of each GPU's time.
+fn notes(profile: &Profile) -> Vec<String> {
+    let note = |time: &DeviceTime| {
+        let DeviceTime { device, window, busy, idle, late, .. } = time;
+        format!("GPU {}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns", device.0)
+    };
+    profile.times().iter().map(note).collect()
+}

@@ -1,0 +1,32 @@
+//! Bytes allocated and freed, by the stack that did.
+
+use super::{Measure, Profile, Value, View, no_notes};
+use crate::profile::Tip;
+
+/// Memory allocated and freed. A free has the bytes of the allocation that it ends.
+pub static MEMORY: View = View {
+    word: "alloc",
+    title: "Bytes allocated and freed, by stack",
+    values: &[
+        Value { name: "bytes", unit: Measure::Bytes, words: "bytes" },
+        Value { name: "calls", unit: Measure::Count, words: "calls" },
+    ],
+    has_devices: false,
+    has_streams: false,
+    at_exit: &["folded", "svg"],
+    lost: &[],
+    nothing: |_| "No memory was allocated or freed.",
+    summary,
+    notes: no_notes,
+};
+
+fn summary(profile: &Profile) -> String {
+    let [(bytes, count), (freed, frees)] = [true, false].map(|allocated| {
+        let is_it = |tip| matches!(tip, Tip::Allocate(_)) == allocated;
+        let samples = profile.samples(&MEMORY).iter().filter(|sample| sample.leaf.tips().any(is_it));
+        samples.fold((0_u64, 0), |(sum, count), sample| {
+            (sum.saturating_add(sample.amount()), count + sample.count())
+        })
+    });
+    format!("{bytes} bytes allocated in {count} calls, {freed} freed in {frees}")
+}

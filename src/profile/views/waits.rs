@@ -1,0 +1,26 @@
+//! Time in which the host waited for a GPU, by the stack that waited.
+
+use super::{Measure, Profile, Value, View, human, no_notes};
+
+/// Waits of the host. It is no GPU's: some calls wait for all of them.
+pub static WAITS: View = View {
+    word: "wait",
+    title: "Host time waiting for the GPU, by stack",
+    values: &[
+        Value { name: "wait_time", unit: Measure::Nanos, words: "ns" },
+        Value { name: "calls", unit: Measure::Count, words: "calls" },
+    ],
+    has_devices: false,
+    has_streams: false,
+    at_exit: &["folded", "svg"],
+    lost: &[],
+    nothing: |_| "No call waited for a GPU.",
+    summary,
+    notes: no_notes,
+};
+
+fn summary(profile: &Profile) -> String {
+    let samples = profile.samples(&WAITS);
+    let nanos = samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
+    format!("{} in {} calls", human(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
+}
