@@ -29,6 +29,7 @@ pub mod merge;
 pub mod profile;
 pub mod record;
 pub mod session;
+pub mod settings;
 pub mod stats;
 pub mod symbolize;
 pub mod timeline;

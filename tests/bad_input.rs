@@ -199,7 +199,7 @@ fn outputs_that_were_begun_before_the_refusal_are_taken_back() {
 fn a_malformed_setting_is_said_once_and_the_default_stands() {
     let done = run("plain", &[("GPUFLAME_UNIT", "hours")]);
     let lines = done.ledger("GPUFLAME_");
-    assert_eq!(lines, ["UNIT=hours: it is none of ns, us, count; going on with the default (ns)"]);
+    assert_eq!(lines, ["UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)"]);
     done.assert_exact();
 }
 

@@ -150,6 +150,20 @@ fn an_output_that_cannot_be_written_leaves_nothing_and_keeps_what_was_there() {
 }
 
 #[test]
+fn the_settings_of_the_library_are_listed_by_the_command_and_its_help() {
+    let folder = scratch("cli");
+    let (listed, help) = (gpuflame(&folder, ["settings"]).ok(), gpuflame(&folder, ["help", "settings"]).ok());
+    for setting in gpuflame::settings::SETTINGS {
+        let line = format!("{} ({}; default: ", setting.name, setting.values);
+        assert!(listed.stdout.contains(&line), "{}", listed.stdout);
+        assert!(help.stdout.contains(setting.name), "{}", help.stdout);
+    }
+    let json: Value =
+        serde_json::from_str(&gpuflame(&folder, ["settings", "--format", "json"]).ok().stdout).unwrap();
+    assert_eq!(json["settings"][2]["default"], "ns");
+}
+
+#[test]
 fn a_command_line_that_makes_no_sense_ends_with_two() {
     let folder = scratch("cli");
     for args in [

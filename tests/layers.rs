@@ -13,7 +13,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cupti", &["error", "record"]),
     ("unwind", &["error", "record"]),
     ("profile", &["error", "record"]),
-    ("control", &["error", "record", "profile"]),
+    ("settings", &["error", "profile"]),
+    ("control", &["error", "record"]),
     ("capture", &["error", "record", "cupti", "unwind", "control"]),
     ("import", &["error", "record"]),
     ("bubbles", &["error", "record", "import"]),
@@ -26,7 +27,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("events", &["record", "join"]),
     ("timeline", &["error", "record", "profile", "join"]),
     ("explain", &["error", "record", "profile", "graphs", "join", "aggregate", "timeline"]),
-    ("export", &["error", "record", "profile", "join", "events"]),
+    ("export", &["error", "record", "profile", "settings", "join", "events"]),
     (
         "session",
         &[
@@ -35,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "record",
             "cupti",
             "unwind",
+            "settings",
             "control",
             "capture",
             "profile",
@@ -49,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "error",
             "host",
+            "settings",
             "record",
             "profile",
             "import",

@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 
-use gpuflame::control::SETTINGS;
+use gpuflame::settings::SETTINGS;
 
 const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
 
@@ -50,7 +50,7 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
 }
 
 fn rows() -> String {
-    let row = |setting: &gpuflame::control::Setting| {
+    let row = |setting: &gpuflame::settings::Setting| {
         let default = match setting.default {
             "" => String::new(),
             default => format!("`{default}`"),

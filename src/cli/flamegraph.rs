@@ -51,10 +51,10 @@ pub(super) struct Flamegraph {
     #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
     view: Option<&'static View>,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
-    #[arg(short, long, default_value = "ns")]
+    #[arg(short, long, default_value_t)]
     unit: Unit,
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
-    #[arg(short, long, default_value = "both")]
+    #[arg(short, long, default_value_t)]
     graph: GraphStacks,
     /// Frames at the root of every stack, in this order: process, thread, device, stream.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]

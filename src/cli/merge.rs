@@ -41,7 +41,7 @@ pub(super) struct Merge {
     #[arg(short, long)]
     summary: bool,
     /// What a stack weighs: ns, us, or count (of kernels).
-    #[arg(short, long, default_value = "ns")]
+    #[arg(short, long, default_value_t)]
     unit: Unit,
     /// Added to the times of the stacks, in microseconds.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "US")]

@@ -49,10 +49,10 @@ pub(super) struct MergeRanks {
     #[arg(short, long, default_value_t = 3)]
     number: usize,
     /// What a stack weighs in the profile: ns, us or count.
-    #[arg(short, long, default_value = "ns")]
+    #[arg(short, long, default_value_t)]
     unit: Unit,
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
-    #[arg(long, default_value = "both")]
+    #[arg(long, default_value_t)]
     graph: GraphStacks,
 }
 

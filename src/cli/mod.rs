@@ -19,6 +19,7 @@ mod output;
 mod ranks;
 mod recorded;
 mod report;
+mod settings;
 mod stats;
 mod top;
 mod trace;
@@ -68,6 +69,7 @@ enum Verb {
     Info(info::Info),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
+    Settings(settings::Settings),
     Stats(stats::Stats),
     Top(top::Top),
     View(view::View),
@@ -94,6 +96,7 @@ pub fn run() -> ExitCode {
         Verb::Info(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
+        Verb::Settings(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
         Verb::View(verb) => verb.run(console),

@@ -31,14 +31,15 @@ pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
 use crate::capture::{self, Capture, RangeDomain, RangeName};
 use crate::control::window::{self, State};
-use crate::control::{self, Facts, Nvtx, Output, Outputs, Settings};
+use crate::control::{Facts, Outputs};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{self, GraphStacks};
+use crate::export;
 use crate::host::{exit, fork, loaded, stderr};
 use crate::profile::views::{MEMORY, WAITS};
 use crate::profile::{Profile, View};
 use crate::record::{Nanos, WindowEdge};
+use crate::settings::{self, Nvtx, Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
 use collector::{Collector, Wish};
@@ -170,7 +171,7 @@ pub fn inject_nvtx(table: NvtxTable) {
     if window::state() == State::Dead {
         return;
     }
-    let Nvtx::Without(ignored) = control::from_environment().0.nvtx else { return };
+    let Nvtx::Without(ignored) = settings::from_environment().0.nvtx else { return };
     loaded::stay();
     capture::ignore_domains(&ignored);
     table.attach();
@@ -236,7 +237,7 @@ fn begin(way: Way) -> Result<&'static Session> {
 }
 
 fn set_up(way: Way) -> Result<&'static Session> {
-    let (settings, warnings) = control::from_environment();
+    let (settings, warnings) = settings::from_environment();
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
@@ -426,18 +427,8 @@ impl Session {
         let (profile, streams) = pipeline.outputs();
         let options = SymbolizeOptions { internal_frames: self.settings.internal_frames };
         Symbolizer::new(options).name(profile);
-        let unit = match self.settings.unit {
-            control::Unit::Ns => export::Unit::Nanos,
-            control::Unit::Us => export::Unit::Micros,
-            control::Unit::Count => export::Unit::Count,
-        };
-        let graph = match self.settings.graph {
-            control::GraphStacks::Both => GraphStacks::Both,
-            control::GraphStacks::Capture => GraphStacks::Capture,
-            control::GraphStacks::Launch => GraphStacks::Launch,
-        };
-        let root: Vec<_> = self.settings.root.iter().copied().map(root_frame).collect();
-        let options = export::Options { unit, graph, root, ..export::Options::default() };
+        let Settings { unit, graph, ref root, .. } = self.settings;
+        let options = export::Options { unit, graph, root: root.clone(), ..export::Options::default() };
         write::all(&self.settings.formats, &self.outputs, |output, path| match output {
             Output::Drawn(view, format) => {
                 write::file(path, |out| draw(profile, view, format, &options, out))
@@ -457,15 +448,6 @@ fn draw(
 ) -> Result<()> {
     let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
     export::format(format).ok_or_else(unknown)?.draw(profile, view, options, out)
-}
-
-fn root_frame(root: control::Root) -> export::Root {
-    match root {
-        control::Root::Process => export::Root::Process,
-        control::Root::Thread => export::Root::Thread,
-        control::Root::Device => export::Root::Device,
-        control::Root::Stream => export::Root::Stream,
-    }
 }
 
 /// One line to stderr, which never fails and never splits.

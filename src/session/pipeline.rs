@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::fs;
 
 use crate::capture;
-use crate::control::{Outputs, Root, Settings};
+use crate::control::Outputs;
 use crate::cupti::{Api, Names};
 use crate::explain::{self, Explain};
 use crate::profile::Profile;
 use crate::record::{LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::settings::{Root, Settings};
 use crate::unwind::ModuleMap;
 
 use super::stream::Streams;

@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use crate::control::{Output, Outputs};
+use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
 use crate::host::file::Draft;
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{self, Activity, CorrelationId, Row};
+use crate::settings::Output;
 use crate::symbolize;
 
 use super::write::make_folders;

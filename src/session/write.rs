@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-use crate::control::{Output, Outputs, Rename};
+use crate::control::{Outputs, Rename};
 use crate::error::Result;
 use crate::host::file;
+use crate::settings::Output;
 
 /// What became of the outputs.
 #[derive(Debug, Default)]

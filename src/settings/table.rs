@@ -1,14 +1,13 @@
-//! The settings: one table of environment variables, and its pure parser.
+//! The table of environment variables, and its pure parser.
 //!
-//! Help texts and the README's table come from [`SETTINGS`]. A value that cannot be understood is
-//! never fatal: the default stands and a warning says so, since the application must run on.
+//! A value that cannot be understood is never fatal: the default stands, or of a list what can be used, and a
+//! warning says so, since the application must run on.
 
 use std::path::PathBuf;
 
+use super::values::{Refused, SWITCH, list, switch, word};
+use super::words::{GraphStacks, Root, Unit};
 use crate::profile::{VIEWS, View};
-
-/// What is written unless somebody says otherwise.
-const FORMATS: &str = "folded,svg,csv,idle";
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +16,11 @@ pub struct Setting {
     pub name: &'static str,
     /// What a user writes for its value, in the README's table.
     pub values: &'static str,
-    /// The value it has when unset.
+    /// The value it has when unset; [`Settings::default`] is made from these.
     pub default: &'static str,
     /// What it does, in one sentence.
     pub help: &'static str,
-    apply: fn(&mut Settings, &str) -> Result<(), String>,
+    apply: fn(&mut Settings, &str) -> Result<(), Refused>,
 }
 
 /// A file to write at exit.
@@ -71,28 +70,6 @@ impl Output {
     }
 }
 
-/// The weight of a stack in the folded file and the flame graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Nanoseconds of GPU time.
-    Ns,
-    /// Microseconds of GPU time.
-    Us,
-    /// How many activities.
-    Count,
-}
-
-/// Which stacks of a graph node to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GraphStacks {
-    /// The launch of the graph, and what the making of the node does not share with it.
-    Both,
-    /// Where the node was made.
-    Capture,
-    /// Where the graph was launched.
-    Launch,
-}
-
 /// Which ranges of NVTX are frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
@@ -108,72 +85,50 @@ impl Default for Nvtx {
     }
 }
 
-/// A frame at the root of every stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
-    /// The process.
-    Process,
-    /// The thread that launched.
-    Thread,
-    /// The GPU.
-    Device,
-    /// The stream of that GPU.
-    Stream,
-}
-
-impl Root {
-    /// The word in `GPUFLAME_ROOT`.
-    pub const ALL: [(Self, &'static str); 4] = [
-        (Self::Process, "process"),
-        (Self::Thread, "thread"),
-        (Self::Device, "device"),
-        (Self::Stream, "stream"),
-    ];
-}
-
-/// What the user asked for.
+/// What the user asked for. The defaults are those of [`SETTINGS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Path prefix of the outputs, macros not yet expanded. Default: `gpuflame-%e.%p`.
+    /// Path prefix of the outputs, macros not yet expanded.
     pub output: String,
-    /// What to write. Default: folded, svg, csv, and both of idle time.
+    /// What to write.
     pub formats: Vec<Output>,
-    /// Weights of stacks. Default: ns.
+    /// Weights of stacks.
     pub unit: Unit,
-    /// Whether a window is open from the start. Default: true.
+    /// Whether a window is open from the start.
     pub enabled: bool,
-    /// Whether the ledger and warnings are kept off stderr. Default: false.
+    /// Whether the ledger and warnings are kept off stderr.
     pub quiet: bool,
-    /// Whether frames inside the vendor's libraries are shown. Default: false.
+    /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
-    /// Which stacks of a graph node to show. Default: both.
+    /// Which stacks of a graph node to show.
     pub graph: GraphStacks,
-    /// Whether a graph launch is one activity, and its nodes none. Default: false.
+    /// Whether a graph launch is one activity, and its nodes none.
     pub whole_graphs: bool,
-    /// Whether the recording says what waited for what. Default: false.
+    /// Whether the recording says what waited for what.
     pub deps: bool,
-    /// Whether traffic and faults of unified memory are recorded. Default: false.
+    /// Whether traffic and faults of unified memory are recorded.
     pub unified: bool,
-    /// Which ranges of NVTX are frames. Default: all.
+    /// Which ranges of NVTX are frames.
     pub nvtx: Nvtx,
-    /// What stands at the root of every stack. Default: nothing.
+    /// What stands at the root of every stack.
     pub root: Vec<Root>,
-    /// One stack in so many is taken again by other ways and compared. Default: 0, none.
+    /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
-    /// The `libcupti` to use. Default: none, it is looked for.
+    /// The `libcupti` to use.
     pub cupti: Option<PathBuf>,
 }
 
 impl Default for Settings {
+    /// What the table says.
     fn default() -> Self {
-        Self {
-            output: "gpuflame-%e.%p".to_owned(),
-            formats: formats(FORMATS).unwrap_or_default(),
-            unit: Unit::Ns,
-            enabled: true,
+        let mut settings = Self {
+            output: String::new(),
+            formats: Vec::new(),
+            unit: Unit::default(),
+            enabled: false,
             quiet: false,
             internal_frames: false,
-            graph: GraphStacks::Both,
+            graph: GraphStacks::default(),
             whole_graphs: false,
             deps: false,
             unified: false,
@@ -181,7 +136,12 @@ impl Default for Settings {
             root: Vec::new(),
             verify: 0,
             cupti: None,
+        };
+        for setting in SETTINGS {
+            let applied = (setting.apply)(&mut settings, setting.default);
+            debug_assert_eq!(applied, Ok(()), "the default of {}", setting.name);
         }
+        settings
     }
 }
 
@@ -195,7 +155,7 @@ pub const SETTINGS: &[Setting] = &[
                time, %n first free number, %r rank, %q{NAME} environment variable, %% a percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
-                return Err("it is empty".to_owned());
+                return Err(Refused::All("it is empty".to_owned()));
             }
             value.clone_into(&mut settings.output);
             Ok(())
@@ -204,66 +164,53 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_FORMATS",
         values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, gfr",
-        default: FORMATS,
+        default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
                allocated and freed (both cost a callback a call), table of every activity, recording.",
         apply: |settings, value| {
-            settings.formats = formats(value)?;
-            Ok(())
+            let (chosen, refused) = formats(value);
+            if !chosen.is_empty() {
+                settings.formats = chosen;
+            }
+            refused.map_or(Ok(()), Err)
         },
     },
     Setting {
         name: "GPUFLAME_UNIT",
-        values: "ns, us, count",
-        default: "ns",
+        values: Unit::WORDS,
+        default: Unit::Nanos.word(),
         help: "What a stack weighs in the folded file and the flame graph.",
-        apply: |settings, value| {
-            settings.unit = match value {
-                "ns" => Unit::Ns,
-                "us" => Unit::Us,
-                "count" => Unit::Count,
-                _ => return Err("it is none of ns, us, count".to_owned()),
-            };
-            Ok(())
-        },
+        apply: |settings, value| word(value).map(|unit| settings.unit = unit),
     },
     Setting {
         name: "GPUFLAME_ENABLED",
-        values: "0, 1",
+        values: SWITCH,
         default: "1",
         help: "0 starts with the window closed; gpuflame_start() opens it.",
-        apply: |settings, value| flag(value).map(|on| settings.enabled = on),
+        apply: |settings, value| switch(value).map(|on| settings.enabled = on),
     },
     Setting {
         name: "GPUFLAME_QUIET",
-        values: "0, 1",
+        values: SWITCH,
         default: "0",
         help: "1 keeps the ledger and warnings off stderr; a failure is still told, in one line.",
-        apply: |settings, value| flag(value).map(|on| settings.quiet = on),
+        apply: |settings, value| switch(value).map(|on| settings.quiet = on),
     },
     Setting {
         name: "GPUFLAME_INTERNAL_FRAMES",
-        values: "0, 1",
+        values: SWITCH,
         default: "0",
         help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
-        apply: |settings, value| flag(value).map(|on| settings.internal_frames = on),
+        apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
     },
     Setting {
         name: "GPUFLAME_GRAPH",
-        values: "both, capture, launch",
-        default: "both",
+        values: GraphStacks::WORDS,
+        default: GraphStacks::Both.word(),
         help: "Which stacks a graph's kernels and copies hang under: the graph launch and then where the \
                node was captured or added, or one of the two.",
-        apply: |settings, value| {
-            settings.graph = match value {
-                "both" => GraphStacks::Both,
-                "capture" => GraphStacks::Capture,
-                "launch" => GraphStacks::Launch,
-                _ => return Err("it is none of both, capture, launch".to_owned()),
-            };
-            Ok(())
-        },
+        apply: |settings, value| word(value).map(|graph| settings.graph = graph),
     },
     Setting {
         name: "GPUFLAME_GRAPH_TRACE",
@@ -272,29 +219,29 @@ pub const SETTINGS: &[Setting] = &[
         help: "graph records each graph launch as one piece, `[GPU_Graph]`: cheaper, but which kernels ran \
                in it, how long, and where they were captured is lost.",
         apply: |settings, value| {
-            settings.whole_graphs = match value {
+            settings.whole_graphs = match value.to_ascii_lowercase().as_str() {
                 "node" => false,
                 "graph" => true,
-                _ => return Err("it is neither node nor graph".to_owned()),
+                _ => return Err(Refused::All(format!("`{value}` is neither node nor graph"))),
             };
             Ok(())
         },
     },
     Setting {
         name: "GPUFLAME_DEPS",
-        values: "0, 1",
+        values: SWITCH,
         default: "0",
         help: "1 has the recording (gfr) say what waited for what: events put on streams, streams that wait for \
                them, and the host's waits, each by call and as CUPTI numbers them. A callback for each such call.",
-        apply: |settings, value| flag(value).map(|on| settings.deps = on),
+        apply: |settings, value| switch(value).map(|on| settings.deps = on),
     },
     Setting {
         name: "GPUFLAME_UNIFIED",
-        values: "0, 1",
+        values: SWITCH,
         default: "0",
         help: "1 counts what moves in memory that the host and GPUs share (cudaMallocManaged), in bytes by \
                direction, and faults: in the table, the activities, the recording and the ledger, not in flame graphs.",
-        apply: |settings, value| flag(value).map(|on| settings.unified = on),
+        apply: |settings, value| switch(value).map(|on| settings.unified = on),
     },
     Setting {
         name: "GPUFLAME_NVTX",
@@ -302,8 +249,9 @@ pub const SETTINGS: &[Setting] = &[
         default: "1",
         help: "Whether open NVTX ranges are frames, where NVTX_INJECTION64_PATH names this library.",
         apply: |settings, value| {
-            settings.nvtx = nvtx(value)?;
-            Ok(())
+            let (nvtx, refused) = nvtx(value);
+            settings.nvtx = nvtx.unwrap_or_else(|| settings.nvtx.clone());
+            refused.map_or(Ok(()), Err)
         },
     },
     Setting {
@@ -312,8 +260,9 @@ pub const SETTINGS: &[Setting] = &[
         default: "",
         help: "Frames at the root of every stack of the folded files and the flame graphs, in this order.",
         apply: |settings, value| {
-            settings.root = roots(value)?;
-            Ok(())
+            let (chosen, refused) = list(value, Root::WORDS, |text| text.parse().ok());
+            settings.root = chosen;
+            refused.map_or(Ok(()), Err)
         },
     },
     Setting {
@@ -323,7 +272,8 @@ pub const SETTINGS: &[Setting] = &[
         help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
                differed; some 20 us each. 0: none.",
         apply: |settings, value| {
-            settings.verify = value.parse().map_err(|_| "it is no number from 0 on".to_owned())?;
+            let expected = |_| Refused::All(format!("`{value}` is no whole number, 0 or more"));
+            settings.verify = value.parse().map_err(expected)?;
             Ok(())
         },
     },
@@ -357,17 +307,23 @@ pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Ve
     for (name, value) in pairs {
         match SETTINGS.iter().find(|setting| setting.name == name) {
             Some(setting) => {
-                if let Err(why) = (setting.apply)(&mut settings, value.trim()) {
-                    warnings.push(format!(
-                        "{name}={value}: {why}; going on with the default ({})",
-                        if setting.default.is_empty() { "unset" } else { setting.default }
-                    ));
+                if let Err(refused) = (setting.apply)(&mut settings, value.trim()) {
+                    warnings.push(warning(setting, &value, &refused));
                 }
             }
             None => warnings.push(unknown(&name)),
         }
     }
     (settings, warnings)
+}
+
+fn warning(setting: &Setting, value: &str, refused: &Refused) -> String {
+    let (why, instead) = match refused {
+        Refused::All(why) if setting.default.is_empty() => (why, "the default (unset)".to_owned()),
+        Refused::All(why) => (why, format!("the default ({})", setting.default)),
+        Refused::Some(why) => (why, "the rest of it".to_owned()),
+    };
+    format!("{}={value}: {why}; going on with {instead}", setting.name)
 }
 
 fn unknown(name: &str) -> String {
@@ -378,50 +334,28 @@ fn unknown(name: &str) -> String {
     }
 }
 
-fn flag(value: &str) -> Result<bool, String> {
-    match value {
-        "1" => Ok(true),
-        "0" => Ok(false),
-        _ => Err("it is neither 0 nor 1".to_owned()),
-    }
-}
-
-fn nvtx(value: &str) -> Result<Nvtx, String> {
-    match value {
-        "0" => Ok(Nvtx::None),
-        "1" => Ok(Nvtx::default()),
-        _ => {
-            let domains = value.split(',').map(|word| word.trim().strip_prefix('-').map(str::to_owned));
-            let domains: Option<Vec<_>> = domains.collect();
-            domains
-                .map(Nvtx::Without)
-                .ok_or("it is neither 0 nor 1, nor domains with a - before each".to_owned())
+fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
+    match switch(value) {
+        Ok(true) => (Some(Nvtx::default()), None),
+        Ok(false) => (Some(Nvtx::None), None),
+        Err(_) => {
+            let wanted = "0, 1, and domains with a - before each";
+            let (domains, refused) = list(value, wanted, |text| text.strip_prefix('-').map(str::to_owned));
+            ((!domains.is_empty()).then_some(Nvtx::Without(domains)), refused)
         }
     }
 }
 
-fn roots(value: &str) -> Result<Vec<Root>, String> {
-    let mut chosen = Vec::new();
-    for word in value.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-        match Root::ALL.iter().find(|(_, name)| *name == word) {
-            Some((root, _)) if chosen.contains(root) => {}
-            Some((root, _)) => chosen.push(*root),
-            None => return Err(format!("`{word}` is none of process, thread, device, stream")),
-        }
-    }
-    Ok(chosen)
-}
-
-fn formats(value: &str) -> Result<Vec<Output>, String> {
-    let words: Vec<_> = value.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+/// Files to write, in the order of [`Output::all`], each once.
+fn formats(value: &str) -> (Vec<Output>, Option<Refused>) {
     let all = Output::all();
-    if let Some(word) = words.iter().find(|word| all.iter().all(|output| output.word() != **word)) {
-        return Err(format!("`{word}` is none of {}", known_formats()));
+    let understand =
+        |text: &str| all.iter().map(|one| one.word()).find(|word| word.eq_ignore_ascii_case(text));
+    let (words, refused) = list(value, &known_formats(), understand);
+    if words.is_empty() && refused.is_none() {
+        return (Vec::new(), Some(Refused::All(format!("it names none of {}", known_formats()))));
     }
-    if words.is_empty() {
-        return Err(format!("it names none of {}", known_formats()));
-    }
-    Ok(all.into_iter().filter(|output| words.contains(&output.word())).collect())
+    (all.into_iter().filter(|output| words.contains(&output.word())).collect(), refused)
 }
 
 fn known_formats() -> String {
@@ -447,6 +381,22 @@ mod tests {
             let (settings, warnings) = parse_pairs(&[(setting.name, setting.default)]);
             assert_eq!((settings, warnings), (Settings::default(), vec![]), "{}", setting.name);
         }
+    }
+
+    #[test]
+    fn the_defaults_are_these() {
+        let default = Settings::default();
+        assert_eq!(default.output, "gpuflame-%e.%p");
+        let [folded, svg] = ["folded", "svg"].map(|format| Output::Drawn(&GPU, format));
+        let [idle_folded, idle_svg] = ["folded", "svg"].map(|format| Output::Drawn(&IDLE, format));
+        let formats = [folded, svg, Output::Table, idle_folded, idle_svg];
+        assert_eq!(default.formats, formats);
+        assert_eq!((default.unit, default.graph), (Unit::Nanos, GraphStacks::Both));
+        assert_eq!((default.enabled, default.nvtx), (true, Nvtx::Without(Vec::new())));
+        assert!(!(default.quiet || default.internal_frames || default.whole_graphs || default.deps));
+        assert!(
+            !default.unified && default.root.is_empty() && default.verify == 0 && default.cupti.is_none()
+        );
     }
 
     #[test]
@@ -494,17 +444,81 @@ mod tests {
 
     #[test]
     fn a_malformed_value_is_named_and_the_default_stands() {
-        let (settings, warnings) =
-            parse_pairs(&[("GPUFLAME_UNIT", "hours"), ("GPUFLAME_FORMATS", "svg,png")]);
+        let (settings, warnings) = parse_pairs(&[
+            ("GPUFLAME_FORMATS", "png"),
+            ("GPUFLAME_NVTX", "NCCL"),
+            ("GPUFLAME_QUIET", "2"),
+            ("GPUFLAME_ROOT", "host"),
+            ("GPUFLAME_UNIT", "hours"),
+        ]);
         assert_eq!(settings, Settings::default());
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_FORMATS=svg,png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, gfr; \
+                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, gfr; \
                  going on with the default (folded,svg,csv,idle)",
-                "GPUFLAME_UNIT=hours: it is none of ns, us, count; going on with the default (ns)",
+                "GPUFLAME_NVTX=NCCL: `NCCL` is none of 0, 1, and domains with a - before each; going on with the \
+                 default (1)",
+                "GPUFLAME_QUIET=2: `2` is neither 0 nor 1; going on with the default (0)",
+                "GPUFLAME_ROOT=host: `host` is none of process, thread, device, stream; going on with the default \
+                 (unset)",
+                "GPUFLAME_UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)",
             ]
         );
+    }
+
+    #[test]
+    fn of_a_list_the_good_part_is_used_and_the_rest_is_named() {
+        let (settings, warnings) = parse_pairs(&[
+            ("GPUFLAME_FORMATS", "svg,png,gfr,pdf"),
+            ("GPUFLAME_NVTX", "-NCCL,CCCL"),
+            ("GPUFLAME_ROOT", "thread,host"),
+        ]);
+        let expected = Settings {
+            formats: vec![Output::Drawn(&GPU, "svg"), Output::Recording],
+            nvtx: Nvtx::Without(vec!["NCCL".to_owned()]),
+            root: vec![Root::Thread],
+            ..Settings::default()
+        };
+        assert_eq!(settings, expected);
+        assert_eq!(
+            warnings,
+            [
+                "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
+                 activities, gfr; going on with the rest of it",
+                "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
+                 the rest of it",
+                "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \
+                 rest of it",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_switch_and_a_word_are_understood_in_any_spelling_and_case() {
+        for (on, off) in [("1", "0"), ("true", "false"), ("YES", "No"), ("On", "OFF")] {
+            let (settings, warnings) =
+                parse_pairs(&[("GPUFLAME_QUIET", on), ("GPUFLAME_ENABLED", off), ("GPUFLAME_NVTX", off)]);
+            assert_eq!(warnings, Vec::<String>::new(), "{on}, {off}");
+            assert_eq!((settings.quiet, settings.enabled, settings.nvtx), (true, false, Nvtx::None));
+        }
+        let (settings, warnings) = parse_pairs(&[
+            ("GPUFLAME_FORMATS", "SVG"),
+            ("GPUFLAME_GRAPH", "Launch"),
+            ("GPUFLAME_GRAPH_TRACE", "Graph"),
+            ("GPUFLAME_ROOT", "Device"),
+            ("GPUFLAME_UNIT", "US"),
+        ]);
+        assert_eq!(warnings, Vec::<String>::new());
+        let expected = Settings {
+            formats: vec![Output::Drawn(&GPU, "svg")],
+            graph: GraphStacks::Launch,
+            whole_graphs: true,
+            root: vec![Root::Device],
+            unit: Unit::Micros,
+            ..Settings::default()
+        };
+        assert_eq!(settings, expected);
     }
 
     #[test]

@@ -1,0 +1,51 @@
+//! `gpuflame settings`: the environment variables that the library reads, from the table that it parses.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::output::Target;
+use super::report::{self, Cell, Format, Table};
+use super::{Console, Ended, Outcome};
+use crate::settings::SETTINGS;
+
+/// List the environment variables that the library reads.
+#[derive(Debug, Args)]
+#[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", text()))]
+pub(super) struct Settings {
+    /// How to write it.
+    #[arg(short, long, default_value = "text")]
+    format: Format,
+    /// Where to write.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: Target,
+}
+
+impl Settings {
+    pub(super) fn run(&self, console: Console) -> Outcome {
+        self.output.write(console, |out| match self.format {
+            Format::Text => Ok(out.write_all(text().as_bytes())?),
+            _ => report::write(&[table()], self.format, out),
+        })?;
+        Ok(Ended::Well)
+    }
+}
+
+fn table() -> Table {
+    let mut table = Table::new("settings", &["name", "values", "default", "help"]);
+    for setting in SETTINGS {
+        table.row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
+    }
+    table
+}
+
+/// A paragraph for each.
+fn text() -> String {
+    let mut text = String::new();
+    for setting in SETTINGS {
+        let default = if setting.default.is_empty() { "unset" } else { setting.default };
+        let _ =
+            writeln!(text, "{} ({}; default: {default})\n    {}", setting.name, setting.values, setting.help);
+    }
+    text
+}

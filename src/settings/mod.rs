@@ -1,0 +1,13 @@
+//! What a user may ask of the library, in one table of environment variables, and the words that its values and
+//! the command's flags share.
+//!
+//! The defaults, the README's table and `gpuflame help settings` come from [`SETTINGS`]. Nothing here does what
+//! it is told: those who do read [`Settings`].
+
+mod table;
+mod values;
+mod words;
+
+pub use table::{Nvtx, Output, SETTINGS, Setting, Settings, from_environment, parse};
+pub use values::Refused;
+pub use words::{GraphStacks, Root, Unit};

@@ -1,0 +1,64 @@
+//! Values as people write them: `1`, `yes`, `On`; lists of which one word is misspelt.
+
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// What of a value cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// All of it: the default stands.
+    All(String),
+    /// Some items of a list: the others are used.
+    Some(String),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::All(error.to_string())
+    }
+}
+
+/// What a switch may be set to.
+pub(super) const SWITCH: &str = "0, 1";
+
+/// `1`, `true`, `yes` and `on`, or the opposite, in any case.
+pub(super) fn switch(value: &str) -> Result<bool, Refused> {
+    let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    if is(["1", "true", "yes", "on"]) {
+        Ok(true)
+    } else if is(["0", "false", "no", "off"]) {
+        Ok(false)
+    } else {
+        Err(Refused::All(format!("`{value}` is neither 0 nor 1")))
+    }
+}
+
+/// One of a few words.
+pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
+    Ok(value.parse()?)
+}
+
+/// The items of a comma-separated list for which `understand` has something, each once, in their order; and what
+/// is wrong with the others, which must be `wanted`.
+pub(super) fn list<T: PartialEq>(
+    value: &str,
+    wanted: &str,
+    understand: impl Fn(&str) -> Option<T>,
+) -> (Vec<T>, Option<Refused>) {
+    let (mut items, mut strange) = (Vec::new(), Vec::new());
+    for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+        match understand(text) {
+            Some(item) if items.contains(&item) => {}
+            Some(item) => items.push(item),
+            None => strange.push(format!("`{text}`")),
+        }
+    }
+    let why = match &strange[..] {
+        [] => return (items, None),
+        [one] => format!("{one} is none of {wanted}"),
+        [first @ .., last] => format!("{} and {last} are none of {wanted}", first.join(", ")),
+    };
+    let refused = if items.is_empty() { Refused::All(why) } else { Refused::Some(why) };
+    (items, Some(refused))
+}

@@ -1,0 +1,86 @@
+//! Values that are one of a few words: the words, and which of them is meant where none is said, stand here once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind};
+
+/// What the width of a frame means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// GPU time in nanoseconds. The sum over a folded file is exact.
+    #[default]
+    Nanos,
+    /// GPU time in microseconds. Each line is rounded by itself, half up, so that the sum may be off by
+    /// half a microsecond a line.
+    Micros,
+    /// Activities, and launches that had none.
+    Count,
+}
+
+/// Which of the two stacks of a graph node to show: that on which the graph was launched, or that on which
+/// the node was made, by the API or by the capture of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GraphStacks {
+    /// The launch, `[graph]`, and what the other does not share with it.
+    #[default]
+    Both,
+    /// Where the node was made. Where that is not known, the launch, and why.
+    Capture,
+    /// The launch.
+    Launch,
+}
+
+/// What a frame at the root of a stack says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// `[process app 4711]`.
+    Process,
+    /// `[thread loader]`, the one that launched; with its number where several have the name.
+    Thread,
+    /// `[GPU 0]`.
+    Device,
+    /// `[stream 7]`, with its GPU where several have that number. Not of idle time, which is a whole GPU's.
+    Stream,
+}
+
+/// Ties the values of a type to their words; any case of a word is understood.
+macro_rules! words {
+    ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[Self::$first $(, Self::$value)*];
+            /// Their words, for help texts and messages.
+            pub const WORDS: &str = concat!($first_word $(, ", ", $word)*);
+
+            /// The word that selects it.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    Self::$first => $first_word,
+                    $(Self::$value => $word,)*
+                }
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self, Error> {
+                let known = Self::ALL.iter().find(|value| value.word().eq_ignore_ascii_case(text));
+                known.copied().ok_or_else(|| {
+                    Error::new(ErrorKind::Setting, format!("`{text}` is none of {}", Self::WORDS))
+                })
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    };
+}
+
+words!(Unit: Nanos "ns", Micros "us", Count "count");
+words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
+words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");
