@@ -7,6 +7,8 @@
 
 pub mod aggregate;
 #[cfg(feature = "cli")]
+pub mod analysis;
+#[cfg(feature = "cli")]
 pub mod bubbles;
 pub mod capture;
 #[cfg(feature = "cli")]

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("merge", &["record"]),
     ("events", &["record", "join"]),
     ("timeline", &["error", "record", "profile", "join"]),
+    ("analysis", &["record", "profile", "import", "join", "stats", "events"]),
     ("explain", &["error", "record", "profile", "graphs", "join", "aggregate", "timeline"]),
     ("export", &["error", "record", "profile", "settings", "join", "events"]),
     (
@@ -58,9 +59,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "bubbles",
             "symbolize",
             "join",
-            "stats",
             "merge",
             "events",
+            "analysis",
             "explain",
             "export",
         ],

@@ -10,6 +10,7 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
+use crate::analysis::{Durations, change};
 use crate::events::Events;
 use crate::export::{clean_frame, event_place, stack_names, work_name};
 use crate::profile::Place;
@@ -91,91 +92,24 @@ impl Diff {
     }
 }
 
-fn cells(name: &str, a: Sum, b: Sum) -> [Cell; 9] {
-    let change = i64::try_from(i128::from(b.nanos) - i128::from(a.nanos)).unwrap_or(0);
+fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
+    let difference = i64::try_from(i128::from(b.nanos) - i128::from(a.nanos)).unwrap_or(0);
     let percent =
         |from: f64, to: f64| if from > 0.0 { Cell::Share(100.0 * (to - from) / from) } else { Cell::Nothing };
     [
-        Cell::Change(change),
+        Cell::Change(difference),
         percent(a.nanos as f64, b.nanos as f64),
         Cell::Nanos(a.nanos),
         Cell::Nanos(b.nanos),
         Cell::Count(a.count),
         Cell::Count(b.count),
         if b.count > 0 { percent(a.mean(), b.mean()) } else { Cell::Nothing },
-        sure(a, b).into(),
+        change(a, b).word().into(),
         name.into(),
     ]
 }
 
-type Sums = BTreeMap<String, Sum>;
-
-/// Enough of the durations to compare their averages.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Sum {
-    count: u64,
-    nanos: u64,
-    /// The sum of the squares of the distances from the mean.
-    squares: f64,
-}
-
-impl Sum {
-    /// After Welford, who takes no difference of large numbers.
-    fn add(&mut self, nanos: u64) {
-        let before = self.mean();
-        self.count += 1;
-        self.nanos = self.nanos.saturating_add(nanos);
-        self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
-    }
-
-    fn mean(self) -> f64 {
-        self.nanos as f64 / self.count.max(1) as f64
-    }
-
-    /// The variance of the mean.
-    fn uncertainty(self) -> f64 {
-        self.squares / (self.count - 1) as f64 / self.count as f64
-    }
-}
-
-/// Fewer activities than this say nothing.
-const ENOUGH: u64 = 5;
-/// Beyond this lies one in a thousand by chance, both sides taken together, of a normal distribution.
-const NORMAL: f64 = 3.2905;
-
-/// The same of Student's t with so many degrees of freedom: the series of Cornish and Fisher, which is 5 % too
-/// low for 4 degrees, and right to 0.5 % from 8 on.
-fn critical(freedom: f64) -> f64 {
-    let z = NORMAL;
-    let first = (z.powi(3) + z) / (4.0 * freedom);
-    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
-    let third =
-        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / (384.0 * freedom.powi(3));
-    z + first + second + third
-}
-
-/// Welch's and Satterthwaite's degrees of freedom.
-fn freedom(a: Sum, b: Sum) -> f64 {
-    let (of_a, of_b) = (a.uncertainty(), b.uncertainty());
-    let parts = of_a.powi(2) / (a.count - 1) as f64 + of_b.powi(2) / (b.count - 1) as f64;
-    (of_a + of_b).powi(2) / parts
-}
-
-fn sure(a: Sum, b: Sum) -> &'static str {
-    match (a.count, b.count) {
-        (0, 0) => "no",
-        (0, _) => "new",
-        (_, 0) => "gone",
-        (before, after) if before.min(after) < ENOUGH => "too few",
-        _ => {
-            let (change, spread) = ((b.mean() - a.mean()).abs(), (a.uncertainty() + b.uncertainty()).sqrt());
-            // Without any spread every difference is one.
-            let is_beyond =
-                if spread > 0.0 { change / spread > critical(freedom(a, b)) } else { change > 0.0 };
-            if is_beyond { "yes" } else { "no" }
-        }
-    }
-}
+type Sums = BTreeMap<String, Durations>;
 
 /// A run, by what can be compared with another.
 struct Run {
@@ -203,45 +137,7 @@ impl Run {
         Ok(Self { kernels, stacks })
     }
 
-    fn total(&self) -> Sum {
-        self.kernels.values().fold(Sum::default(), |sum, one| Sum {
-            count: sum.count + one.count,
-            nanos: sum.nanos + one.nanos,
-            squares: sum.squares + one.squares,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sum(durations: &[u64]) -> Sum {
-        let mut sum = Sum::default();
-        durations.iter().for_each(|&nanos| sum.add(nanos));
-        sum
-    }
-
-    #[test]
-    fn students_t_is_near_the_tables() {
-        // From printed tables, p = 0.001, two sides.
-        for (freedom, table) in [(8.0, 5.041), (15.0, 4.073), (30.0, 3.646), (120.0, 3.373)] {
-            assert!((critical(freedom) - table).abs() < 0.005 * table, "{freedom}: {}", critical(freedom));
-        }
-        let freedom = freedom(sum(&[1, 2, 3, 4, 5]), sum(&[10, 20, 30, 40, 50]));
-        // Variances of the means: 0.5 and 50. 50.5^2 / (0.25/4 + 2500/4).
-        assert!((freedom - 4.0796).abs() < 1e-3, "{freedom}");
-    }
-
-    #[test]
-    fn a_change_is_sure_only_beyond_the_spread() {
-        let base = sum(&[100, 104, 96, 101, 99, 100]);
-        assert_eq!(sure(base, sum(&[120, 118, 121, 119, 122, 120])), "yes");
-        assert_eq!(sure(base, sum(&[101, 103, 97, 102, 98, 104])), "no");
-        assert_eq!(sure(base, sum(&[60, 200, 90, 170, 20, 180])), "no", "wide enough to be chance");
-        assert_eq!(sure(base, sum(&[120, 120])), "too few");
-        assert_eq!((sure(base, sum(&[])), sure(sum(&[]), base)), ("gone", "new"));
-        assert_eq!(sure(sum(&[5; 9]), sum(&[5; 9])), "no");
-        assert_eq!(sure(sum(&[5; 9]), sum(&[6; 9])), "yes");
+    fn total(&self) -> Durations {
+        self.kernels.values().fold(Durations::default(), |sum, one| sum.and(*one))
     }
 }

@@ -12,6 +12,7 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome, ranks};
+use crate::analysis::{Time, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     self, GraphStacks, Lines, Unit, clean_frame, stack_names, work_name, write_lines_folded, write_lines_svg,
@@ -62,8 +63,7 @@ struct Rank {
     source: String,
     busy: u64,
     idle: u64,
-    work: u64,
-    communication: u64,
+    time: Time,
     linked: (u64, u64),
     /// Heaviest first.
     kernels: Vec<(u64, String)>,
@@ -189,29 +189,18 @@ fn table(all: &[Rank]) -> Table {
         "source",
     ];
     let mut table = Table::new("ranks", columns);
-    let all_communicate = all.iter().all(|rank| rank.communication > 0);
-    let what = |rank: &Rank| if all_communicate { rank.communication } else { rank.work };
-    let mut sorted: Vec<u64> = all.iter().map(what).collect();
-    sorted.sort_unstable();
-    let (least, median, most) = (sorted[0], sorted[(sorted.len() - 1) / 2], sorted[sorted.len() - 1]);
-    for rank in all {
-        let mark = match all_communicate {
-            _ if least == most => "",
-            true if rank.communication == least => "<- others wait for it",
-            false if rank.work == most => "<- most work",
-            _ => "",
-        };
-        let to_median = 100.0 * (what(rank) as f64 - median as f64) / median as f64;
+    let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
+    for (rank, standing) in all.iter().zip(standings(&times)) {
         table.row([
             Cell::Text(rank.rank.to_string()),
             Cell::Nanos(rank.busy),
             Cell::Nanos(rank.idle),
             Cell::share(rank.busy, rank.busy + rank.idle),
-            Cell::Nanos(rank.work),
-            Cell::Nanos(rank.communication),
-            if median > 0 { Cell::Share(to_median) } else { Cell::Nothing },
+            Cell::Nanos(rank.time.work),
+            Cell::Nanos(rank.time.communication),
+            standing.to_median_percent.map_or(Cell::Nothing, Cell::Share),
             Cell::share(rank.linked.0, rank.linked.1),
-            mark.into(),
+            standing.held.words().into(),
             Cell::Text(rank.source.clone()),
         ]);
     }
@@ -231,13 +220,11 @@ impl Rank {
     fn of(rank: u32, source: &Source, explained: &Explained) -> Self {
         let (profile, tally) = (&explained.profile, explained.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        let (mut work, mut communication) = (0, 0);
+        let mut time = Time::default();
         for one in profile.works() {
             let name = work_name(profile, one.work);
-            let is_kernel = matches!(one.work, Work::Kernel(_));
-            *(if is_kernel && is_communication(&name) { &mut communication } else { &mut work }) +=
-                one.weight.nanos;
-            if is_kernel {
+            time.add(one.work, &name, one.weight.nanos);
+            if matches!(one.work, Work::Kernel(_)) {
                 *sums.entry(name).or_default() += one.weight.nanos;
             }
         }
@@ -246,11 +233,6 @@ impl Rank {
         let busy = profile.times().iter().map(|time| time.busy).sum();
         let idle = profile.times().iter().map(|time| time.idle).sum();
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
-        Self { rank, source, busy, idle, work, communication, linked, kernels }
+        Self { rank, source, busy, idle, time, linked, kernels }
     }
-}
-
-/// Kernels of NCCL and RCCL are named after it.
-fn is_communication(name: &str) -> bool {
-    name.to_ascii_lowercase().contains("nccl")
 }

@@ -9,13 +9,11 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
+use crate::analysis::Delays;
 use crate::events::Event;
 use crate::export::{stack_names, work_name};
-use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::profile::{Profile, Values, add_values};
-use crate::record::{Activity, CorrelationId, IdMap, Work};
-use crate::stats::Histogram;
 use crate::symbolize::SymbolizeOptions;
 
 /// Show what costs most.
@@ -63,7 +61,7 @@ impl Top {
                 By::Kernels => kernels(&explained, most),
                 By::Stacks => stacks(&explained, most),
                 By::Idle => idle(&explained.profile, most),
-                By::Delay => delays.table(&explained.profile, most),
+                By::Delay => self::delays(&delays, &explained.profile, most),
             })
             .collect();
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
@@ -183,51 +181,22 @@ pub(super) fn sums(profile: &Profile, events: &[&Event], most: usize) -> Table {
     table
 }
 
-/// From the call that launched to the start on the GPU, for each kind of work.
-#[derive(Debug, Default)]
-struct Delays(IdMap<Work, Delay>);
-
-#[derive(Debug, Default)]
-struct Delay {
-    waits: Histogram,
-    sum: u64,
-    most: u64,
-    /// Began before the call did: one of the two clocks is to be doubted.
-    early: u64,
-}
-
-impl Sink for Delays {
-    fn activity(&mut self, activity: &Activity, origin: Origin) {
-        let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) else { return };
-        let delay = self.0.entry(activity.work()).or_default();
-        let wait = activity.start.since(launched.time);
-        delay.early += u64::from(activity.start < launched.time);
-        delay.waits.record(wait);
-        delay.sum = delay.sum.saturating_add(wait);
-        delay.most = delay.most.max(wait);
+/// From the call that launched to the start on the GPU, for each kind of work; longest in all first.
+fn delays(delays: &Delays, profile: &Profile, most: usize) -> Table {
+    let mut table =
+        Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
+    let mut delays: Vec<_> = delays.each().map(|(work, delay)| (work_name(profile, work), delay)).collect();
+    delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
+    for (name, delay) in delays.into_iter().take(most) {
+        table.row([
+            Cell::Nanos(delay.average()),
+            Cell::Nanos(delay.percentile(50)),
+            Cell::Nanos(delay.percentile(95)),
+            Cell::Nanos(delay.longest),
+            Cell::Count(delay.count()),
+            Cell::Count(delay.early),
+            Cell::Text(name),
+        ]);
     }
-
-    fn pending(&mut self, _: CorrelationId, _: Launched) {}
-}
-
-impl Delays {
-    fn table(&self, profile: &Profile, most: usize) -> Table {
-        let mut table =
-            Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
-        let mut delays: Vec<_> =
-            self.0.iter().map(|(work, delay)| (work_name(profile, *work), delay)).collect();
-        delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
-        for (name, delay) in delays.into_iter().take(most) {
-            table.row([
-                Cell::Nanos(delay.sum / delay.waits.count()),
-                Cell::Nanos(delay.waits.percentile(50).min(delay.most)),
-                Cell::Nanos(delay.waits.percentile(95).min(delay.most)),
-                Cell::Nanos(delay.most),
-                Cell::Count(delay.waits.count()),
-                Cell::Count(delay.early),
-                Cell::Text(name),
-            ]);
-        }
-        table
-    }
+    table
 }
