@@ -15,8 +15,8 @@ use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::GPU;
 use crate::profile::{DeviceUse, Leaf, MOST_VALUES, Place, Profile, Sample, Weight, WorkStats};
 use crate::record::{
-    Activity, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId, Work,
-    map_bytes,
+    Activity, Caller, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId,
+    Work, map_bytes,
 };
 use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
@@ -35,7 +35,7 @@ pub struct Aggregate {
     recent: Recent,
     /// The places of graph nodes, and where each stands.
     nodes: Vec<Place>,
-    node_index: IdMap<(u32, Created), u32>,
+    node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
@@ -53,8 +53,7 @@ enum Fate {
 /// A cell's key, kept small since there may be a hundred thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
-    /// A context, one of the codes of [`launch_code`], or [`NODE`] and a position in `Aggregate::nodes`.
-    place: u32,
+    place: PlaceCode,
     /// A position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
     series: u32,
 }
@@ -89,7 +88,7 @@ impl Sink for Aggregate {
         let launch = origin.context();
         let place = match activity.created {
             Some(created) => self.node(launch, created),
-            None => launch_code(launch),
+            None => Caller::from(launch).into(),
         };
         let nanos = activity.duration();
         let fate = match nanos {
@@ -107,7 +106,7 @@ impl Sink for Aggregate {
     }
 
     fn pending(&mut self, _id: CorrelationId, launched: Launched) {
-        let place = launched.context.0;
+        let place = Caller::from(launched.context).into();
         self.add(place, Fate::Pending, (None, None), Weight { count: 1, nanos: 0, bytes: 0 });
     }
 }
@@ -165,7 +164,7 @@ impl Aggregate {
 
     fn add(
         &mut self,
-        place: u32,
+        place: PlaceCode,
         fate: Fate,
         (device, stream): (Option<DeviceId>, Option<Stream>),
         weight: Weight,
@@ -201,22 +200,20 @@ impl Aggregate {
     }
 
     /// The code of a graph node's place.
-    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> u32 {
+    fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> PlaceCode {
         let nodes = &mut self.nodes;
-        *self.node_index.entry((launch_code(launch), created)).or_insert_with(|| {
+        let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
             nodes.push(Place::Node { launch, created });
-            NODE | (nodes.len() - 1) as u32
-        })
+            (nodes.len() - 1) as u32
+        });
+        PlaceCode(NODE | at)
     }
 
-    fn place_of(&self, code: u32) -> Place {
-        match ContextId(code) {
-            ContextId::OUTSIDE => Place::Missing(Missing::LaunchedBefore),
-            ContextId::NONE => Place::Missing(Missing::NoStack),
-            ContextId(DEVICE_GRAPH) => Place::Missing(Missing::DeviceGraph),
-            ContextId(node) if node & NODE != 0 => self.nodes[(node & !NODE) as usize],
-            context => Place::Context(context),
+    fn place_of(&self, PlaceCode(code): PlaceCode) -> Place {
+        if code & NODE != 0 {
+            return self.nodes[(code & !NODE) as usize];
         }
+        Caller::from_bits(code).launched().map_or_else(Place::Missing, Place::Context)
     }
 
     fn series(&mut self, fate: Fate, device: Option<DeviceId>) -> u32 {
@@ -276,17 +273,15 @@ fn add(sum: &mut Weight, weight: Weight) {
     sum.bytes = sum.bytes.saturating_add(weight.bytes);
 }
 
-/// The bit that tells places of graph nodes from contexts, of which there are never so many.
-const NODE: u32 = 1 << 31;
-/// The last code before those.
-const DEVICE_GRAPH: u32 = NODE - 1;
+/// A [`Place`] in four bytes: a caller or, with the bit [`NODE`], a position in `Aggregate::nodes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PlaceCode(u32);
 
-/// The two ids of [`ContextId`] that are no contexts stand for two of the ways to have none.
-fn launch_code(launch: Result<ContextId, Missing>) -> u32 {
-    match launch {
-        Ok(context) => context.0,
-        Err(Missing::LaunchedBefore) => ContextId::OUTSIDE.0,
-        Err(Missing::DeviceGraph) => DEVICE_GRAPH,
-        Err(_) => ContextId::NONE.0,
+/// The bit that a caller leaves free.
+const NODE: u32 = 1 << 31;
+
+impl From<Caller> for PlaceCode {
+    fn from(caller: Caller) -> Self {
+        Self(caller.bits())
     }
 }

@@ -2,7 +2,7 @@
 //! same stacks again and again, and two look-ups in hash maps are a quarter of what an activity costs the
 //! collector.
 
-use super::{Fate, Stream};
+use super::{Fate, PlaceCode, Stream};
 use crate::record::{DeviceId, Work};
 
 /// How many are remembered: 12 KiB, which stay in the first cache beside everything else.
@@ -11,7 +11,7 @@ const SLOTS: usize = 256;
 /// All that decides where an activity is added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    pub(super) place: u32,
+    pub(super) place: PlaceCode,
     pub(super) fate: Fate,
     pub(super) device: Option<DeviceId>,
     /// Where streams are kept apart.
@@ -25,7 +25,7 @@ impl Key {
             Fate::Work(Work::Kernel(name)) => name.0,
             _ => 0,
         };
-        (self.place.wrapping_mul(37) ^ name) as usize % SLOTS
+        (self.place.0.wrapping_mul(37) ^ name) as usize % SLOTS
     }
 }
 

@@ -22,7 +22,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::record::{
-    Activity, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
+    Activity, Caller, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
 /// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
@@ -106,7 +106,7 @@ struct Group {
     shared: bool,
 }
 
-/// Contexts by node, in ascending order of ids.
+/// Makers by node, in ascending order of ids.
 #[derive(Debug, Default)]
 struct Table {
     base: u64,
@@ -118,8 +118,8 @@ struct Table {
 struct Entry {
     /// The node's id, less the base.
     offset: u32,
-    /// [`ContextId::NONE`] = unknown, [`ContextId::OUTSIDE`] = made before recording.
-    context: ContextId,
+    /// Who made it.
+    maker: Caller,
 }
 
 const _: () = assert!(size_of::<Entry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
@@ -142,7 +142,7 @@ impl Graphs {
     /// Takes a row about graphs; passes over all others.
     pub fn push(&mut self, row: &Row<'_>) {
         match *row {
-            Row::GraphNode { graph, node, context } => self.add(graph, node.0, context),
+            Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::made_by(context)),
             Row::GraphClone { graph, node, original } => self.copy(graph, node.0, original.0),
             Row::GraphUpdate { graph, source, correlation } => self.update(graph, source, correlation),
             Row::GraphEnd { graph } => self.end(graph),
@@ -160,9 +160,7 @@ impl Graphs {
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
         let created = match found.or_else(|| self.find(activity.graph, activity.graph_node.0, launch)) {
-            Some(ContextId::NONE) => Created::Unknown,
-            Some(ContextId::OUTSIDE) => Created::BeforeRecording,
-            Some(context) => Created::Context(context),
+            Some(maker) => maker.created(),
             None if self.lowest.is_none_or(|lowest| activity.graph_node.0 < lowest) => {
                 Created::BeforeRecording
             }
@@ -221,18 +219,18 @@ impl Graphs {
 
 /// Making and ending groups.
 impl Graphs {
-    fn add(&mut self, graph: GraphId, node: u64, context: ContextId) {
+    fn add(&mut self, graph: GraphId, node: u64, maker: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
         // A copy may be announced as made, too, before or after it is announced as a copy.
-        if self.context_in(graph, node).is_none() {
-            self.put(graph, node, context);
+        if self.maker_in(graph, node).is_none() {
+            self.put(graph, node, maker);
         }
     }
 
     fn copy(&mut self, graph: GraphId, node: u64, original: u64) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
         let Some(source) = self.group_of(GraphId(0), original) else {
-            return self.put(graph, node, ContextId::OUTSIDE);
+            return self.put(graph, node, Caller::MADE_BEFORE);
         };
         let from = self.groups[&source];
         let in_table = original.wrapping_sub(from.shift);
@@ -254,8 +252,8 @@ impl Graphs {
     }
 
     fn put_copy(&mut self, graph: GraphId, node: u64, table: u32, in_table: u64) {
-        let context = self.tables[table as usize].get(in_table).unwrap_or(ContextId::NONE);
-        self.put(graph, node, context);
+        let maker = self.tables[table as usize].get(in_table).unwrap_or(Caller::MADE_BY_UNKNOWN);
+        self.put(graph, node, maker);
     }
 
     /// A group of nodes that are `shift` from those of a table.
@@ -273,40 +271,40 @@ impl Graphs {
     }
 
     /// Puts a node into its group's own table.
-    fn put(&mut self, graph: GraphId, node: u64, context: ContextId) {
+    fn put(&mut self, graph: GraphId, node: u64, maker: Caller) {
         match self.groups.get(&graph) {
             None => {
                 let table = self.new_table(Table { base: node, entries: Vec::new(), users: 1 });
                 self.insert(graph, Group { table, shift: 0, first: node, last: node, shared: false });
             }
             Some(group) if group.shared => {
-                let own = self.ids_and_contexts(*group).collect();
+                let own = self.ids_and_makers(*group).collect();
                 self.drop_group(graph);
                 self.own(graph, own);
             }
             Some(_) => {}
         }
         let Some(group) = self.groups.get_mut(&graph) else { return };
-        if self.tables[group.table as usize].put(node, context) {
+        if self.tables[group.table as usize].put(node, maker) {
             group.last = group.last.max(node);
             self.widest = self.widest.max(group.last - group.first);
         }
     }
 
-    fn ids_and_contexts(&self, group: Group) -> impl Iterator<Item = (u64, ContextId)> {
+    fn ids_and_makers(&self, group: Group) -> impl Iterator<Item = (u64, Caller)> {
         let table = &self.tables[group.table as usize];
         let all = table.entries.iter().map(move |entry| {
-            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.context)
+            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.maker)
         });
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
     /// Gives a group a table of its own with these nodes, of which there is at least one.
-    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, ContextId)>) {
+    fn own(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = Table { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
-        for (id, context) in nodes {
-            table.put(id, context);
+        for (id, maker) in nodes {
+            table.put(id, maker);
         }
         let table = self.new_table(table);
         self.insert(graph, Group { table, shift: 0, first, last, shared: false });
@@ -317,8 +315,8 @@ impl Graphs {
     /// the same code has made both, which is what programs do that capture anew for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
-        let mine: Vec<_> = self.ids_and_contexts(group).collect();
-        let theirs: Vec<_> = self.ids_and_contexts(from).collect();
+        let mine: Vec<_> = self.ids_and_makers(group).collect();
+        let theirs: Vec<_> = self.ids_and_makers(from).collect();
         let same = mine.iter().zip(&theirs).all(|((_, mine), (_, theirs))| mine == theirs);
         let (Some((first, _)), Some((last, _))) = (mine.first(), mine.last()) else { return };
         if same || mine.len() != theirs.len() {
@@ -328,15 +326,15 @@ impl Graphs {
         self.firsts.remove(&(group.first, graph));
         self.pasts.entry(graph).or_default().push_back(Past { until: call, group });
         self.updated.push_back((graph, self.flushes));
-        let shift = |((id, _), (their, _)): (&(u64, ContextId), &(u64, ContextId))| {
+        let shift = |((id, _), (their, _)): (&(u64, Caller), &(u64, Caller))| {
             id.wrapping_sub(their.wrapping_sub(from.shift))
         };
         let shift_of_all = shift((&mine[0], &theirs[0]));
         if mine.iter().zip(&theirs).all(|pair| shift(pair) == shift_of_all) {
             self.share(graph, from.table, shift_of_all, (*first, *last));
         } else {
-            let contexts = theirs.into_iter().map(|(_, context)| context);
-            self.own(graph, mine.iter().map(|(id, _)| *id).zip(contexts).collect());
+            let makers = theirs.into_iter().map(|(_, maker)| maker);
+            self.own(graph, mine.iter().map(|(id, _)| *id).zip(makers).collect());
         }
     }
 
@@ -396,12 +394,12 @@ impl Graphs {
 
 /// Finding nodes.
 impl Graphs {
-    /// The context of a node when `launch` was made; `graph` is the most likely group.
-    fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<ContextId> {
+    /// Who made a node, as it was when `launch` was made; `graph` is the most likely group.
+    fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
         self.last = found;
-        let past = self.past_of(found, launch).and_then(|past| self.context_of(past, node));
-        past.or_else(|| self.context_in(found, node))
+        let past = self.past_of(found, launch).and_then(|past| self.maker_of(past, node));
+        past.or_else(|| self.maker_in(found, node))
     }
 
     /// What a group was when `launch` was made, if it was updated since.
@@ -414,21 +412,21 @@ impl Graphs {
     /// The group that a node is in, by its id alone: `graph` and the last one are tried first. Ids of two
     /// groups may interlace, where two threads make graphs at once.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
-        let likely = [graph, self.last].into_iter().find(|likely| self.context_in(*likely, node).is_some());
+        let likely = [graph, self.last].into_iter().find(|likely| self.maker_in(*likely, node).is_some());
         likely.or_else(|| {
             let before = self.firsts.range(..=(node, GraphId(u32::MAX))).rev();
             before
                 .take_while(|(first, _)| node - first <= self.widest)
                 .map(|(_, graph)| *graph)
-                .find(|graph| self.context_in(*graph, node).is_some())
+                .find(|graph| self.maker_in(*graph, node).is_some())
         })
     }
 
-    fn context_in(&self, graph: GraphId, node: u64) -> Option<ContextId> {
-        self.context_of(self.groups.get(&graph)?, node)
+    fn maker_in(&self, graph: GraphId, node: u64) -> Option<Caller> {
+        self.maker_of(self.groups.get(&graph)?, node)
     }
 
-    fn context_of(&self, group: &Group, node: u64) -> Option<ContextId> {
+    fn maker_of(&self, group: &Group, node: u64) -> Option<Caller> {
         let in_group = (group.first..=group.last).contains(&node);
         if in_group { self.tables[group.table as usize].get(node.wrapping_sub(group.shift)) } else { None }
     }
@@ -436,11 +434,11 @@ impl Graphs {
 
 impl Table {
     /// False: ids so far apart are no graph's.
-    fn put(&mut self, node: u64, context: ContextId) -> bool {
+    fn put(&mut self, node: u64, maker: Caller) -> bool {
         let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
             return false;
         };
-        let entry = Entry { offset, context };
+        let entry = Entry { offset, maker };
         match self.position(offset) {
             Ok(at) => self.entries[at] = entry,
             Err(at) => self.entries.insert(at, entry),
@@ -448,9 +446,9 @@ impl Table {
         true
     }
 
-    fn get(&self, node: u64) -> Option<ContextId> {
+    fn get(&self, node: u64) -> Option<Caller> {
         let offset = u32::try_from(node.checked_sub(self.base)?).ok()?;
-        self.position(offset).ok().map(|at| self.entries[at].context)
+        self.position(offset).ok().map(|at| self.entries[at].maker)
     }
 
     /// Whether `next` is the node after `node`.

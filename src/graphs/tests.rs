@@ -1,6 +1,7 @@
 //! Graphs made by hand: copied, copied again, updated, destroyed, and interlaced.
 
 use super::*;
+use crate::record::ContextId;
 use crate::record::testing::kernel;
 
 fn node(graphs: &mut Graphs, graph: u32, node: u64, context: u32) {

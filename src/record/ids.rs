@@ -20,7 +20,8 @@ impl CorrelationId {
 pub struct ContextId(pub u32);
 
 impl ContextId {
-    /// The launch was seen, but no stack could be kept (nested inside gpuflame, or no memory).
+    /// In a launch: it was seen, but no stack could be kept (nested inside gpuflame, or no memory). Other reasons
+    /// to have no context are [`Caller`](super::Caller)'s.
     pub const NONE: Self = Self(0);
     /// The launch was made while no window was open: it is counted and kept out of every output.
     pub const OUTSIDE: Self = Self(1);

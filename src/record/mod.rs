@@ -4,6 +4,7 @@
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
 mod activity;
+mod caller;
 mod decode;
 mod deps;
 mod encode;
@@ -22,6 +23,7 @@ mod unified;
 pub use activity::{
     Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
 };
+pub use caller::Caller;
 pub use decode::Reader;
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Writer;

@@ -2,10 +2,10 @@
 
 use super::split::split;
 use super::streams::Streams;
-use super::stretches::{Call, Caller, Stretch, Stretches, merge};
+use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;
 use crate::profile::{Cause, DeviceTime};
-use crate::record::{Activity, DeviceId, Nanos};
+use crate::record::{Activity, Caller, DeviceId, Nanos};
 
 /// To what a part of the idle time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

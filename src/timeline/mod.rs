@@ -32,11 +32,9 @@ mod tests;
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
-use crate::record::{
-    Activity, ContextId, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes,
-};
+use crate::record::{Activity, Caller, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes};
 use device::{Charge, Device};
-use stretches::{Call, Caller};
+use stretches::Call;
 use windows::Windows;
 
 /// The account so far. See the module's documentation.
@@ -73,7 +71,9 @@ impl Sink for Timeline {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         let call = match origin {
             Origin::Launch(launched) => call(launched),
-            Origin::Missing(Missing::LaunchedBefore) => Call { time: 0, duration: 0, caller: Caller::BEFORE },
+            Origin::Missing(Missing::LaunchedBefore) => {
+                Call { time: 0, duration: 0, caller: Caller::LAUNCHED_BEFORE }
+            }
             Origin::Missing(_) => Call { time: 0, duration: 0, caller: Caller::NO_STACK },
         };
         self.add(activity, call);
@@ -88,7 +88,7 @@ impl Sink for Timeline {
 
 fn call(launched: Launched) -> Call {
     let Launched { time, duration, context } = launched;
-    Call { time: time.0, duration, caller: Caller(context.0) }
+    Call { time: time.0, duration, caller: context.into() }
 }
 
 impl Timeline {
@@ -190,10 +190,5 @@ fn sample(charge: Charge) -> Sample {
 }
 
 fn place(caller: Caller) -> Place {
-    match caller {
-        Caller::NO_STACK => Place::Missing(Missing::NoStack),
-        Caller::OUTSIDE => Place::Missing(Missing::Outside),
-        Caller::BEFORE => Place::Missing(Missing::LaunchedBefore),
-        Caller(context) => Place::Context(ContextId(context)),
-    }
+    caller.launched().map_or_else(Place::Missing, Place::Context)
 }

@@ -5,7 +5,7 @@
 //! Unordered stretches wait in one vector that is sorted when it is full, which costs less for each
 //! activity than any ordered map: the sort finds the ordered runs that the tracer's buffers are.
 
-use crate::record::ContextId;
+use crate::record::Caller;
 
 /// Time in which a device was busy without a pause.
 ///
@@ -31,19 +31,6 @@ pub(super) struct Call {
     pub(super) duration: u32,
     /// Who called.
     pub(super) caller: Caller,
-}
-
-/// Who is charged: a context, or a reason why there is none. Kept in four bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Caller(pub(super) u32);
-
-impl Caller {
-    /// A launch that was not recorded, or without a stack.
-    pub(super) const NO_STACK: Self = Self(ContextId::NONE.0);
-    /// Launched while no window was open.
-    pub(super) const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
-    /// Launched before recording began.
-    pub(super) const BEFORE: Self = Self(u32::MAX);
 }
 
 /// The stretches that wait. See the module's documentation.

@@ -18,7 +18,7 @@ use super::*;
 use crate::join::{Join, Limits};
 use crate::profile::{Cause, DeviceTime};
 use crate::record::testing::{Chance, kernel, launch};
-use crate::record::{Launch, Nanos};
+use crate::record::{ContextId, Launch, Nanos};
 
 const COLUMN: u64 = 5_000;
 /// Nothing happens at 0, which means "not collected".

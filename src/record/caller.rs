@@ -1,0 +1,136 @@
+//! Who launched something, or who made a graph node, or the reason why nobody is known: in four bytes.
+
+use super::activity::Created;
+use super::ids::ContextId;
+use super::missing::Missing;
+
+/// A `Result<ContextId, Missing>` (who launched) or a [`Created`] (who made a node), packed for tables that hold
+/// one for each sum, stretch or node. The highest bit is always free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Caller(u32);
+
+impl Caller {
+    /// The launch was not recorded, or its stack was not kept.
+    pub const NO_STACK: Self = Self(ContextId::NONE.0);
+    /// It was launched while no window was open.
+    pub const OUTSIDE: Self = Self(ContextId::OUTSIDE.0);
+    /// It was launched before recording began.
+    pub const LAUNCHED_BEFORE: Self = Self(LAST);
+    /// It is of a graph that the GPU launched by itself.
+    pub const DEVICE_GRAPH: Self = Self(LAST - 1);
+    /// The node was made before recording began, or is a copy of one that was.
+    pub const MADE_BEFORE: Self = Self(LAST - 2);
+    /// Nobody knows who made the node.
+    pub const MADE_BY_UNKNOWN: Self = Self(LAST - 3);
+
+    /// Who made a node, from what its row says.
+    pub fn made_by(context: ContextId) -> Self {
+        match context {
+            ContextId::NONE => Self::MADE_BY_UNKNOWN,
+            ContextId::OUTSIDE => Self::MADE_BEFORE,
+            context => context.into(),
+        }
+    }
+
+    /// Who launched.
+    pub fn launched(self) -> Result<ContextId, Missing> {
+        match self {
+            Self::NO_STACK | Self::MADE_BEFORE | Self::MADE_BY_UNKNOWN => Err(Missing::NoStack),
+            Self::OUTSIDE => Err(Missing::Outside),
+            Self::LAUNCHED_BEFORE => Err(Missing::LaunchedBefore),
+            Self::DEVICE_GRAPH => Err(Missing::DeviceGraph),
+            Self(context) => Ok(ContextId(context)),
+        }
+    }
+
+    /// Who made the node.
+    pub fn created(self) -> Created {
+        match self {
+            Self::MADE_BEFORE => Created::BeforeRecording,
+            _ => self.launched().map_or(Created::Unknown, Created::Context),
+        }
+    }
+
+    /// The packed word, below 2^31.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The caller whose word `bits` is.
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits & LAST)
+    }
+}
+
+/// The highest word; contexts are numbered from the other end.
+const LAST: u32 = (1 << 31) - 1;
+
+impl From<ContextId> for Caller {
+    /// A launch's context, with the two ids that are none. So many contexts that they would meet the reasons are
+    /// only in a file that is damaged.
+    fn from(context: ContextId) -> Self {
+        if context.0 < Self::MADE_BY_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
+    }
+}
+
+impl From<Result<ContextId, Missing>> for Caller {
+    fn from(launched: Result<ContextId, Missing>) -> Self {
+        match launched {
+            Ok(context) => context.into(),
+            Err(Missing::Outside) => Self::OUTSIDE,
+            Err(Missing::LaunchedBefore) => Self::LAUNCHED_BEFORE,
+            Err(Missing::DeviceGraph) => Self::DEVICE_GRAPH,
+            Err(Missing::NoStack | Missing::Untimed | Missing::Pending) => Self::NO_STACK,
+        }
+    }
+}
+
+impl From<Created> for Caller {
+    fn from(created: Created) -> Self {
+        match created {
+            Created::Context(context) => context.into(),
+            Created::BeforeRecording => Self::MADE_BEFORE,
+            Created::Unknown => Self::MADE_BY_UNKNOWN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_out_again() {
+        let reasons = [Missing::NoStack, Missing::Outside, Missing::LaunchedBefore, Missing::DeviceGraph];
+        let launched = reasons.map(Err).into_iter().chain([2, 3, 1 << 30].map(|id| Ok(ContextId(id))));
+        for launched in launched {
+            let packed = Caller::from(launched);
+            assert_eq!(packed.launched(), launched);
+            assert_eq!(Caller::from_bits(packed.bits()), packed);
+            assert!(packed.bits() < 1 << 31);
+        }
+        for created in [Created::Context(ContextId(7)), Created::BeforeRecording, Created::Unknown] {
+            assert_eq!(Caller::from(created).created(), created);
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_word_of_its_own() {
+        let all = [
+            Caller::NO_STACK,
+            Caller::OUTSIDE,
+            Caller::LAUNCHED_BEFORE,
+            Caller::DEVICE_GRAPH,
+            Caller::MADE_BEFORE,
+            Caller::MADE_BY_UNKNOWN,
+        ];
+        let words: std::collections::BTreeSet<_> = all.iter().map(|caller| caller.bits()).collect();
+        assert_eq!(words.len(), all.len());
+    }
+
+    #[test]
+    fn an_id_that_no_recording_has_is_nobody() {
+        assert_eq!(Caller::from(ContextId(u32::MAX)).launched(), Err(Missing::NoStack));
+        assert_eq!(Caller::from(ContextId(Caller::MADE_BEFORE.bits())).created(), Created::Unknown);
+    }
+}
