@@ -20,6 +20,22 @@ fn every_second_stack_is_taken_again_and_none_differs() {
 }
 
 #[test]
+fn fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them() {
+    let program = compile("tests/programs/fibers.c", &["-O2"]);
+    // 2 turns of 4 threads, 60 fibers, 8 rounds, 20 launches each.
+    let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
+    let launches = 2 * 4 * 60 * 8 * 20;
+    assert_eq!(done.sum("launches").1["matched"], launches);
+    let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
+    assert_eq!(
+        line,
+        format!("{} stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's", launches / 2)
+    );
+    // They end where the context was made.
+    assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
+}
+
+#[test]
 fn a_stack_that_libgcc_sees_differently_is_counted() {
     let program = compile("tests/programs/registered.c", &["-O2"]);
     let verified = |through_it: &str| {

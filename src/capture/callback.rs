@@ -3,7 +3,7 @@
 //! It promises: no allocation, no lock, no system call, nothing returned, nothing thrown. What cannot be kept is
 //! counted. Only what is new costs more: a thread's first launch maps its state and asks the C library where its
 //! stack lies, which allocates; a stack never seen before, and a burst that outruns the collector, may map memory
-//! (`log`); a stack that is not the thread's own is looked for in `/proc/self/maps` (`unwind::bounds`); and when code
+//! (`log`); a stack that is not the thread's own is copied by the kernel each time (`unwind::copy`); and when code
 //! was loaded or unloaded since the last launch, the loader is asked, under its own short lock (see
 //! `unwind::Unwinder::check_every_capture`). Waits that the user asked for go to a log with a lock (`beside`).
 //!

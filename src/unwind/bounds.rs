@@ -1,9 +1,7 @@
-//! Where the stacks lie that a thread runs on.
+//! Where the stack lies that a thread was started on.
 //!
-//! Every read of the unwinder is held against these bounds. A thread's own stack is asked for once;
-//! signal stacks, coroutines and the like are found in `/proc/self/maps`, which is slow, and kept in a
-//! small cache. A range from that cache may be out of date: whoever reads by it must not reach further
-//! than unwind information leads.
+//! A thread asks once: this stack stays mapped as long as it runs. Any other (a coroutine's, a signal stack) may
+//! be gone or end elsewhere at the next moment, so bounds of one are not kept, nor asked for: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -15,55 +13,20 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
+    /// The stack that the calling thread was started on; empty where nobody knows. Calls
+    /// `pthread_getattr_np`, which allocates: once per thread.
+    pub(crate) fn of_this_thread() -> Self {
+        own_stack().unwrap_or_default()
+    }
+
     #[inline(always)]
     pub(crate) fn contains(self, address: u64) -> bool {
         address.wrapping_sub(self.lo) < self.hi.wrapping_sub(self.lo)
     }
 }
 
-/// How many stacks beside its own a thread remembers: a launch from one more costs a look into `/proc/self/maps`.
-const REMEMBERED: usize = 128;
-
 /// The most of the main thread's stack that is taken for its own when the limit is larger or absent.
 const MAIN_AT_MOST: u64 = 64 << 20;
-
-/// The stacks that one thread has been seen on.
-#[derive(Debug)]
-pub(crate) struct Stacks {
-    own: Stack,
-    others: [Stack; REMEMBERED],
-    next: usize,
-}
-
-impl Stacks {
-    /// The stacks of the calling thread. Calls `pthread_getattr_np`, which allocates: once per thread.
-    pub(crate) fn of_this_thread() -> Self {
-        Self { own: own_stack().unwrap_or_default(), others: [Stack::default(); REMEMBERED], next: 0 }
-    }
-
-    /// The stack that the thread was started on. It stays mapped as long as the thread runs.
-    #[inline(always)]
-    pub(crate) fn own(&self) -> Stack {
-        self.own
-    }
-
-    /// The stack that `address` lies on, or `None` where nothing readable is mapped.
-    #[inline(always)]
-    pub(crate) fn holding(&mut self, address: u64) -> Option<Stack> {
-        if self.own.contains(address) { Some(self.own) } else { self.other(address) }
-    }
-
-    #[cold]
-    fn other(&mut self, address: u64) -> Option<Stack> {
-        if let Some(known) = self.others.iter().find(|stack| stack.contains(address)) {
-            return Some(*known);
-        }
-        let found = mapping_of(address)?;
-        self.others[self.next] = found;
-        self.next = (self.next + 1) % REMEMBERED;
-        Some(found)
-    }
-}
 
 /// `__libc_stack_end`: the top of the main thread's stack. Null until [`prepare`] or where libc has none.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
@@ -118,80 +81,6 @@ fn thread_stack() -> Option<Stack> {
     known.then(|| Stack { lo, hi: lo + size as u64 })
 }
 
-/// The readable mapping around `address`, from `/proc/self/maps`, without allocating.
-fn mapping_of(address: u64) -> Option<Stack> {
-    // SAFETY: errno's location is valid for as long as the thread runs.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { errno.read() };
-    let found = search_maps(address);
-    // SAFETY: as above. The host must find errno as it left it.
-    unsafe { errno.write(before) };
-    found
-}
-
-fn search_maps(address: u64) -> Option<Stack> {
-    let path = c"/proc/self/maps".as_ptr();
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: the path is a C string. Through `syscall`, because libc's `open` is a cancellation point.
-    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) };
-    if file < 0 {
-        return None;
-    }
-    let mut line = MapsLine::default();
-    let mut buffer = [0u8; 2048];
-    let found = 'file: loop {
-        // SAFETY: `buffer` is writable for its whole length.
-        let read = unsafe { libc::syscall(libc::SYS_read, file, buffer.as_mut_ptr(), buffer.len()) };
-        if read <= 0 {
-            break None;
-        }
-        for byte in &buffer[..read as usize] {
-            if let Some((range, readable)) = line.push(*byte)
-                && range.contains(address)
-            {
-                break 'file readable.then_some(range);
-            }
-        }
-    };
-    // SAFETY: `file` is a descriptor that we opened.
-    unsafe { libc::syscall(libc::SYS_close, file) };
-    found
-}
-
-/// Reads `start-end rwxp ...` a byte at a time.
-#[derive(Default)]
-struct MapsLine {
-    field: u8,
-    range: Stack,
-}
-
-impl MapsLine {
-    /// Takes the next byte; gives the range when it is known, and whether it may be read.
-    fn push(&mut self, byte: u8) -> Option<(Stack, bool)> {
-        match (self.field, byte) {
-            (_, b'\n') => *self = Self::default(),
-            (0, b'-') | (1, b' ') => self.field += 1,
-            (0, digit) => self.range.lo = self.range.lo << 4 | hex(digit),
-            (1, digit) => self.range.hi = self.range.hi << 4 | hex(digit),
-            (2, permission) => {
-                self.field = 3;
-                return Some((self.range, permission == b'r'));
-            }
-            _ => {}
-        }
-        None
-    }
-}
-
-fn hex(digit: u8) -> u64 {
-    u64::from(match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        _ => 0,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,25 +90,6 @@ mod tests {
         // A thread of the harness. The main thread: tests/unwind_main.rs.
         prepare();
         let local = 0u64;
-        let own = Stacks::of_this_thread().own();
-        assert!(own.contains((&raw const local) as u64));
-    }
-
-    #[test]
-    fn a_mapping_is_found_by_any_address_in_it() {
-        let heap = Box::new(7u64);
-        let found = mapping_of((&raw const *heap) as u64).expect("the heap is mapped");
-        assert!(found.contains((&raw const *heap) as u64));
-        assert_eq!(mapping_of(0x10), None);
-    }
-
-    #[test]
-    fn a_second_look_at_a_foreign_stack_is_answered_from_memory() {
-        let mut stacks = Stacks::of_this_thread();
-        let heap = Box::new(7u64);
-        let first = stacks.holding((&raw const *heap) as u64);
-        assert!(first.is_some());
-        assert_eq!(stacks.holding((&raw const *heap) as u64), first);
-        assert_eq!(stacks.next, 1);
+        assert!(Stack::of_this_thread().contains((&raw const local) as u64));
     }
 }

@@ -6,7 +6,7 @@
 //! zeroed. Every byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -48,26 +48,71 @@ pub(crate) unsafe fn word(address: u64) -> u64 {
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// The word at `address`, or `None` where there is none: a system call, for addresses that are a guess.
+/// Copies up to `bytes` from `address` on to `to`, as far as they can be read at this moment, and says how many
+/// those were: the kernel looks, so any address may be asked for. One system call; four where a sandbox of this
+/// process refuses that one. The host finds errno as it left it.
+///
+/// # Safety
+/// `bytes` may be written at `to`.
 #[cold]
-pub(crate) fn word_if_mapped(address: u64) -> Option<u64> {
-    let mut word = 0u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
-    let remote = libc::iovec { iov_base: address as *mut _, iov_len: size_of::<u64>() };
+pub(crate) unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let before = unsafe { errno.read() };
-    // SAFETY: the kernel writes at most eight bytes to `word`, and checks the other address itself.
-    let read = unsafe {
-        let this = libc::syscall(libc::SYS_getpid);
-        // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
-        let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
-        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
-    };
-    // SAFETY: as above. The host must find errno as it left it.
+    let mut copied = -1;
+    if !IS_REFUSED.load(Ordering::Relaxed) {
+        // SAFETY: the caller vouches for `to`.
+        copied = unsafe { copy_by_call(address, to, bytes) };
+        // SAFETY: as above.
+        if copied < 0 && unsafe { errno.read() } != libc::EFAULT {
+            IS_REFUSED.store(true, Ordering::Relaxed);
+        }
+    }
+    if IS_REFUSED.load(Ordering::Relaxed) {
+        // SAFETY: the caller vouches for `to`.
+        copied = unsafe { copy_by_file(address, to, bytes) };
+    }
+    // SAFETY: as above.
     unsafe { errno.write(before) };
-    (read == size_of::<u64>() as i64).then_some(word)
+    usize::try_from(copied).unwrap_or(0)
+}
+
+/// Whether `process_vm_readv` was refused: by an old container's filter of system calls, or an old kernel.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// # Safety
+/// `bytes` may be written at `to`.
+unsafe fn copy_by_call(address: u64, to: *mut u8, bytes: usize) -> i64 {
+    let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
+    let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
+    // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
+    let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+    // SAFETY: the caller vouches for `to`; the kernel checks the other address itself.
+    unsafe {
+        let this = libc::syscall(libc::SYS_getpid);
+        libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
+    }
+}
+
+/// The same by the file that shows this process's memory. It is opened each time: a descriptor of ours that stays
+/// could be closed by the host, and be another file's by then. It shows pages too that may not be read, as to a
+/// debugger; so a stack may seem to end in zeroes.
+///
+/// # Safety
+/// `bytes` may be written at `to`.
+unsafe fn copy_by_file(address: u64, to: *mut u8, bytes: usize) -> i64 {
+    let (path, flags) = (c"/proc/self/mem".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: the path is a C string. Through `syscall`, because libc's functions are cancellation points.
+    let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) };
+    if file < 0 {
+        return -1;
+    }
+    // SAFETY: the caller vouches for `to`; the kernel checks the other address itself.
+    let copied = unsafe { libc::syscall(libc::SYS_pread64, file, to, bytes, address) };
+    // SAFETY: `file` is a descriptor that we opened.
+    unsafe { libc::syscall(libc::SYS_close, file) };
+    copied
 }
 
 #[cfg(test)]
@@ -86,10 +131,40 @@ mod tests {
         }
     }
 
+    type Way = unsafe fn(u64, *mut u8, usize) -> i64;
+
     #[test]
-    fn a_guess_at_an_address_fails_without_harm() {
-        let there = 42u64;
-        assert_eq!(word_if_mapped((&raw const there) as u64), Some(42));
-        assert_eq!(word_if_mapped(8), None);
+    fn both_ways_to_copy_stop_where_nothing_is_mapped() {
+        let memory = map(3 * 4096).expect("three pages are to be had");
+        let first = memory.as_ptr() as u64;
+        // SAFETY: the mapping is ours, and its last page is not used any more.
+        unsafe {
+            memory.as_ptr().add(8000).write_bytes(7, 192);
+            libc::munmap(memory.as_ptr().add(8192).cast(), 4096);
+        }
+        for way in [copy_by_call as Way, copy_by_file as Way] {
+            let mut copied = [0u8; 400];
+            // SAFETY: so many bytes may be written there.
+            let mut copy = |from, bytes| unsafe { way(from, copied.as_mut_ptr(), bytes) };
+            assert_eq!(copy(first + 8000, 400), 192);
+            assert_eq!(copy(first + 8000, 100), 100);
+            assert!(copy(first + 8192, 8) < 0 && copy(8, 8) < 0 && copy(u64::MAX - 3, 8) < 0);
+            assert!(copied[..192].iter().all(|byte| *byte == 7) && copied[192] == 0);
+        }
+        // SAFETY: what is left of the mapping is ours, and nobody uses it.
+        unsafe { libc::munmap(memory.as_ptr().cast(), 8192) };
+        HELD.fetch_sub(3 * 4096, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_copy_from_nowhere_is_empty_and_leaves_errno_alone() {
+        // SAFETY: errno's location is valid for as long as the thread runs.
+        let errno = unsafe { &mut *libc::__errno_location() };
+        *errno = 77;
+        let mut word = 0u64;
+        // SAFETY: eight bytes may be written there.
+        let copied = unsafe { copy_what_is_mapped(8, (&raw mut word).cast(), 8) };
+        assert_eq!((copied, *errno), (0, 77));
+        assert!(!IS_REFUSED.load(Ordering::Relaxed), "an address that is not mapped is no refusal");
     }
 }

@@ -2,13 +2,57 @@
 //!
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that
 //! may run anywhere: under somebody's allocator, in a signal handler, on a coroutine's stack. So a
-//! capture takes no lock that is held for long, allocates nothing, makes no system call in its steady
-//! state (128 stacks beside a thread's own are known; one more is looked for each time), and reads no word outside the stack that it runs on. On x86-64 the frames equal those of
-//! libgcc's unwinder; where there is no unwind information it follows frame pointers and says so.
+//! capture takes no lock that is held for long, allocates nothing and, on a thread's own stack, makes no system call
+//! in its steady state (on any other two, nearly always), and reads no word outside the stack that it runs on.
+//! On x86-64 the frames equal those of libgcc's unwinder; where there is no unwind information it follows frame
+//! pointers and says so.
 //!
 //! [`ModuleMap`] remembers which file lay where, and when, so that the addresses can be named later.
 //!
 //! What it does not do: names, other threads' stacks, or exceptions.
+//!
+//! # Why it cannot crash its host
+//!
+//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be anything. So nothing
+//! is believed about where a walk goes; what it *reads* is sound whatever it is told. Each premise names the test that
+//! holds it (in `tests/` where it names a file, else in the module).
+//!
+//! **No word of a stack is read where it lies, but on the thread's own stack between the stack pointer that the
+//! capture began at, less the red zone of 128 bytes, and the stack's end.**
+//!
+//! 1. That part is mapped and stays so while the capture runs: our own frames lie right below it, and the frames of
+//!    the thread's callers in it, up to where the thread began (`a_thread_is_on_the_stack_that_it_calls_its_own` of
+//!    `bounds`; the main thread: `unwind_main.rs`).
+//! 2. The walk holds every address against it. A plain rule, a realigned frame, a register rule or an expression may
+//!    name any address or stack pointer; the caller's stack pointer must lie above the frame's and not beyond the end,
+//!    or the walk ends and the stack is marked as cut (`x86_64/words.rs`; `no_unwind_information_leads_a_walk_astray`
+//!    of `unwind_foreign.rs`, by 21 kinds of wrong information).
+//! 3. A signal frame may lead anywhere. Upwards on the same stack the walk goes on; to anywhere else it starts over
+//!    through the copy (`a_signal_stack_leads_back_to_the_stack_that_was_interrupted`).
+//! 4. The memo reads only words that a walk of the thread's own stack read before, of frames that lie above the present
+//!    stack pointer, and only in a capture that begins on that stack (`the_memo_gives_what_the_plain_walk_gives` of
+//!    `unwind_fuzz.rs`; greenlets, which move parts of a stack aside, in `runtimes.rs`).
+//! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
+//!
+//! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
+//! makes**, the own one too.
+//!
+//! 6. The kernel checks each page when it copies, so no bounds are remembered that could be out of date
+//!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind_foreign.rs`,
+//!    `what_became_unreadable_since_the_last_capture_is_not_read` of `copy`; by libgcc's judgement
+//!    `fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them` of `verify.rs`).
+//! 7. A walk through it stays in what is readable without a gap, from its stack pointer upwards, for 8 MiB at most, and a
+//!    capture copies 16 MiB at most (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
+//!    `a_capture_copies_no_more_than_it_may` of `copy`).
+//! 8. What it costs does not depend on how many stacks there are: one copying system call, no file opened
+//!    (`a_capture_on_any_of_2000_fibers_takes_two_system_calls` of `unwind_fibers.rs`).
+//! 9. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
+//!    says so; the host finds errno as it was (`unwind_sandboxed.rs`).
+//!
+//! **Only addresses that programs have are looked up**, so what stands for another is never taken for it.
+//!
+//! 10. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
+//!     there, is asked (`return_to_nearly_an_address`, as 2).
 //!
 //! ```
 //! use gpuflame::unwind::{self, Skip, Unwinder};
@@ -26,6 +70,8 @@ use crate::record::{ContextFlags, Frame};
 // Some of these four serves only rules of our own: framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod copy;
 mod counts;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod find;

@@ -9,7 +9,8 @@ use std::fmt;
 use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
 
-use super::bounds::{Stack, Stacks};
+use super::bounds::Stack;
+use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
 use super::{Captured, MAX_FRAMES, Skip, memory, notes};
@@ -25,7 +26,8 @@ pub(super) struct Owned {
     checks_every_capture: bool,
     unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,
     cache: CacheAarch64<MustNotAllocateDuringUnwind>,
-    stacks: Stacks,
+    own: Stack,
+    copy: StackCopy,
     frames: Vec<Frame>,
     is_busy: bool,
 }
@@ -70,6 +72,12 @@ fn registers() -> Option<Registers> {
     None
 }
 
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.copy.give_back();
+    }
+}
+
 impl Owned {
     pub(super) fn new() -> Option<Self> {
         let mut engine = Self {
@@ -77,7 +85,8 @@ impl Owned {
             checks_every_capture: false,
             unwinder: UnwinderAarch64::new(),
             cache: CacheAarch64::new_in(),
-            stacks: Stacks::of_this_thread(),
+            own: Stack::of_this_thread(),
+            copy: StackCopy::default(),
             frames: Vec::with_capacity(MAX_FRAMES),
             is_busy: false,
         };
@@ -128,8 +137,16 @@ impl Owned {
     }
 
     fn walk(&mut self, registers: &Registers, skip: &Skip, counts: Counts) -> u32 {
-        let Some(stack) = self.stacks.holding(registers.sp) else { return ContextFlags::CUT };
-        let mut read = |address| read(stack, registers.sp, address).ok_or(());
+        let (own, copy) = (self.own, &mut self.copy);
+        let is_own = own.contains(registers.sp);
+        copy.clear();
+        if !is_own && !copy.enter(registers.sp) {
+            return ContextFlags::CUT;
+        }
+        let mut read = |address| {
+            let word = if is_own { read(own, registers.sp, address) } else { copy.word(address) };
+            word.ok_or(())
+        };
         let mut walker = UnwindRegsAarch64::new_with_ptr_auth_mask(
             PtrAuthMask(ADDRESS),
             registers.lr,
@@ -174,7 +191,7 @@ fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
 
 fn read(stack: Stack, sp: u64, address: u64) -> Option<u64> {
     let is_above = address >= sp && address <= stack.hi.wrapping_sub(8);
-    // SAFETY: the word lies on the stack that the thread is running on, above its stack pointer.
+    // SAFETY: the word lies on the thread's own stack, above its stack pointer.
     (is_above && stack.contains(address)).then(|| unsafe { memory::word(address) })
 }
 

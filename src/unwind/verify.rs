@@ -112,7 +112,9 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
     // SAFETY: as above.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-    if (sp >= found.below || found.count > 0) && pc != 0 && found.count < MAX_FRAMES {
+    // It shows a return address that cannot be one as a last frame.
+    let is_code = pc.wrapping_sub(1) >> 47 == 0;
+    if (sp >= found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };
         found.count += 1;
     }

@@ -36,7 +36,7 @@ pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
 
 /// A loaded library. It stays loaded until it is closed.
 #[derive(Clone, Copy)]
-pub(crate) struct Library(*mut c_void);
+pub(crate) struct Library(pub(crate) *mut c_void);
 
 impl Library {
     pub(crate) fn open(path: &Path) -> Self {

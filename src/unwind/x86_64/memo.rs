@@ -222,7 +222,7 @@ impl Memo {
                 self.word_count = 0;
                 self.is_cut = end == End::NoInformation;
             }
-            End::Lost | End::TooDeep => return self.clear(self.counts),
+            End::Lost | End::TooDeep | End::Elsewhere => return self.clear(self.counts),
         }
         self.pending = count;
         self.end = end;
@@ -241,7 +241,7 @@ impl Memo {
         for step in steps.iter().rev() {
             let step = step.by_words();
             let place = step.sp.wrapping_sub(self.stack.lo);
-            if step.sp < sp || step.pc >> 48 != 0 || place > u64::from(u32::MAX) {
+            if step.sp < sp || place > u64::from(u32::MAX) {
                 break;
             }
             let (state, change) = if step.rule.is_plain() && self.first != MAX_FRAMES {

@@ -7,6 +7,7 @@ mod slow;
 mod stub;
 mod table;
 mod walk;
+mod words;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
@@ -14,8 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use self::compile::Compiler;
 use self::memo::Memo;
 use self::stub::Entry;
-use self::walk::{End, Step, Walk, Walked};
-use super::bounds::Stacks;
+use self::walk::{Cursor, End, Join, Step, Walk, Walked};
+use self::words::Own;
+use super::bounds::Stack;
+use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader;
 use super::{Captured, MAX_FRAMES, Skip, memory};
@@ -43,7 +46,10 @@ pub(super) struct Engine {
     /// How many frames the capture before showed, and this one.
     shown: [usize; 2],
     flags: ContextFlags,
-    stacks: Stacks,
+    /// The thread's own stack.
+    own: Stack,
+    /// What is known of the stack that it is on, where that is another.
+    copy: StackCopy,
     compiler: Compiler,
     /// The steps that were walked, leaf first: those of the frames before `joined`.
     steps: [Step; MAX_FRAMES],
@@ -57,10 +63,10 @@ impl Owned {
         // SAFETY: the fresh mapping is large enough and page-aligned. The fields that are not written here
         // are valid as zeroes.
         unsafe {
-            (&raw mut (*place).stacks).write(Stacks::of_this_thread());
+            (&raw mut (*place).own).write(Stack::of_this_thread());
             (&raw mut (*place).compiler).write(Compiler::new());
             (&raw mut (*place).leaf).write(MAX_FRAMES);
-            (*place).memo.prepare((*place).stacks.own());
+            (*place).memo.prepare((*place).own);
         }
         Some(Self(engine))
     }
@@ -88,6 +94,8 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        // SAFETY: the engine is mapped as long as `self` lives.
+        unsafe { self.0.as_mut() }.copy.give_back();
         // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
     }
@@ -127,18 +135,18 @@ impl Engine {
 
     #[inline(always)]
     fn capture_once(&mut self, entry: &Entry, counts: Counts) {
+        if !self.own.contains(entry.sp()) {
+            return self.capture_elsewhere(entry, counts);
+        }
         self.memo.expire(counts);
         let mut standing = self.memo.verify(&self.steps, entry.sp());
-        let mut walk = Walk {
-            counts,
-            stacks: &mut self.stacks,
-            compiler: &mut self.compiler,
-            steps: &mut self.steps,
-            is_guessed: false,
-        };
-        let walked = walk.run(entry, &mut standing);
+        let mut words = Own::above(entry.sp(), self.own);
+        let mut walk =
+            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
+        let walked = walk.run(entry, &mut words, &mut standing);
         let joined = match walked.end {
             End::Joined(frame) => frame,
+            End::Elsewhere => return self.capture_elsewhere(entry, counts),
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
@@ -147,6 +155,19 @@ impl Engine {
             return self.capture_once_more(entry, counts);
         }
         self.keep(&walked, joined, counts);
+    }
+
+    /// Captures where another stack than the thread's own is to be read, the own one too if a signal leads there:
+    /// through a copy, and without the memo.
+    #[cold]
+    #[inline(never)]
+    fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
+        self.memo.clear(counts);
+        self.copy.clear();
+        let mut walk =
+            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
+        let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
+        self.keep(&walked, MAX_FRAMES, counts);
     }
 
     /// Captures with a memo that was cleared.
@@ -170,7 +191,7 @@ impl Engine {
             };
         }
         self.flags = self.judge(walked);
-        if walked.is_on_own_stack && !self.forgets {
+        if walked.is_plain && !self.forgets {
             self.memo.extend(walked.count, walked.end);
         } else {
             self.memo.clear(counts);
@@ -181,7 +202,7 @@ impl Engine {
     fn judge(&self, walked: &Walked) -> ContextFlags {
         let (ended, is_guessed) = match walked.end {
             End::Bottom | End::ZeroReturn(_) => (0, false),
-            End::NoInformation | End::Lost => (ContextFlags::CUT, false),
+            End::NoInformation | End::Lost | End::Elsewhere => (ContextFlags::CUT, false),
             End::TooDeep => (ContextFlags::TRUNCATED, false),
             End::Joined(frame) => {
                 (if self.memo.is_cut() { ContextFlags::CUT } else { 0 }, self.memo.is_guessed(frame))
@@ -218,6 +239,15 @@ impl Engine {
     fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         let walked = self.steps[..self.joined - self.leaf].iter().map(|step| step.sp);
         walked.chain((self.joined..MAX_FRAMES).map(|frame| self.memo.sp(frame)))
+    }
+}
+
+/// No state is known: the walk goes to the bottom.
+struct Nowhere;
+
+impl Join for Nowhere {
+    fn reached(&mut self, _cursor: &Cursor) -> Option<usize> {
+        None
     }
 }
 

@@ -4,12 +4,15 @@
 //! made): the dynamic loader's lazy binding keeps its frame in rbx, hand-written code does as it likes.
 //! The walk starts over at the stub, whose registers are known, and runs every unwind program in full.
 
+use std::cell::RefCell;
+
 use gimli::{CfaRule, Register, RegisterRule, X86_64};
 
 use super::compile::{Row, is_made_by_hand};
 use super::rule::Rule;
 use super::stub::Entry;
-use super::walk::{Bounds, End, Step, Walk, Walked, is_frame_pointer};
+use super::walk::{End, Step, Walk, Walked, by_frame_pointer, check};
+use super::words::Words;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, counts, find, notes};
 
@@ -81,20 +84,17 @@ impl Walk<'_> {
     /// Walks from `entry` on with all registers, over whatever the plain walk has written.
     #[cold]
     #[inline(never)]
-    pub(super) fn run_slowly(&mut self, entry: &Entry) -> Walked {
+    pub(super) fn run_slowly<W: Words>(&mut self, entry: &Entry, words: &mut W) -> Walked {
         let mut registers = Registers::at(entry);
         let mut is_exact = false;
-        let Some(mut bounds) = Bounds::entered_at(registers.sp(), self.stacks) else {
-            return self.result(0, End::Lost, false);
-        };
+        if let Err(end) = words.begin(registers.sp()) {
+            return self.result(0, end, false);
+        }
         for count in 0..MAX_FRAMES {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
             self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact) };
-            let left = match self.leave(&registers, is_exact, &bounds) {
-                Left::Unknown => {
-                    bounds = bounds.after_guess();
-                    self.trust_frame_pointer(&registers, &bounds)
-                }
+            let left = match self.leave(&registers, is_exact, words) {
+                Left::Unknown => self.trust_frame_pointer(&registers, words),
                 left => left,
             };
             match left {
@@ -102,30 +102,27 @@ impl Walk<'_> {
                 Left::End(end) => return self.result(count + 1, end, false),
                 Left::Unknown => return self.result(count + 1, End::NoInformation, false),
             }
-            if registers.pc() == 0 {
-                return self.result(count + 1, End::ZeroReturn(registers.sp()), false);
+            if is_exact && let Err(end) = words.enter(sp, registers.sp()) {
+                return self.result(count + 1, end, false);
             }
-            if is_exact {
-                match self.enter(registers.sp()) {
-                    Some(next) => bounds = next,
-                    None => return self.result(count + 1, End::Lost, false),
-                }
+            if let Err(end) = check(registers.pc(), registers.sp()) {
+                return self.result(count + 1, end, false);
             }
         }
         self.result(MAX_FRAMES, End::TooDeep, false)
     }
 
-    fn leave(&mut self, registers: &Registers, is_exact: bool, bounds: &Bounds) -> Left {
+    fn leave<W: Words>(&mut self, registers: &Registers, is_exact: bool, words: &mut W) -> Left {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
         let mut look = |object: &Object| {
             notes::object(object, counts::latest());
             match compiler.row(object, address) {
-                Some(row) => Some(leave_by(&row, registers, bounds)),
+                Some(row) => Some(leave_by(&row, registers, words)),
                 None => is_made_by_hand(object, registers.pc()).then_some(Left::End(End::Bottom)),
             }
         };
-        let left = if self.is_guessed {
+        let left = if self.is_guessed || !W::ARE_OWN {
             Object::visiting(address, look).flatten()
         } else {
             find::object_at(address).and_then(|object| look(&object))
@@ -133,37 +130,32 @@ impl Walk<'_> {
         left.unwrap_or(Left::Unknown)
     }
 
-    fn trust_frame_pointer(&mut self, registers: &Registers, bounds: &Bounds) -> Left {
-        let (sp, bp) = (registers.sp(), registers.bp());
-        if !is_frame_pointer(sp, bp, *bounds) {
-            return Left::Unknown;
-        }
-        let (Some(saved), Some(pc)) = (bounds.read(sp, bp), bounds.read(sp, bp + 8)) else {
-            return Left::End(End::Lost);
+    fn trust_frame_pointer(&mut self, registers: &Registers, words: &mut impl Words) -> Left {
+        let (pc, sp, bp) = match by_frame_pointer(registers.sp(), registers.bp(), words) {
+            Ok(caller) => caller,
+            Err(end) => return Left::End(end),
         };
         self.is_guessed = true;
         let mut caller = *registers;
-        caller.set(X86_64::RBP, saved);
-        caller.set(X86_64::RSP, bp + 16);
+        caller.set(X86_64::RBP, bp);
+        caller.set(X86_64::RSP, sp);
         caller.set(X86_64::RA, pc);
         Left::To(caller, false)
     }
 }
 
 /// Applies one row to all registers.
-fn leave_by(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Left {
+fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Left {
     match row.row.register(X86_64::RA) {
         None | Some(RegisterRule::Undefined) => return Left::End(End::Bottom),
         Some(_) => {}
     }
-    let Some(cfa) = cfa(row, registers, bounds) else { return Left::End(End::Lost) };
-    if !row.is_signal && !bounds.leads_on(registers.sp(), cfa) {
-        return Left::End(End::Lost);
-    }
+    let words = RefCell::new(words);
+    let memory = |address| words.borrow_mut().word(registers.sp(), address);
+    let Some(cfa) = cfa(row, registers, memory) else { return Left::End(End::Lost) };
     let mut caller = *registers;
     caller.set(X86_64::RSP, cfa);
     for (register, rule) in row.row.registers() {
-        let memory = |address| bounds.read(registers.sp(), address);
         let evaluate = |expression| row.evaluate(expression, Some(cfa), |r| registers.get(r), memory);
         let value = match rule {
             RegisterRule::Undefined | RegisterRule::SameValue => continue,
@@ -180,19 +172,18 @@ fn leave_by(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Left {
             None => caller.forget(*register),
         }
     }
-    Left::To(caller, row.is_signal)
+    // Whatever the rules say of it, a frame's caller lies above it; only a signal leads to another stack.
+    let is_above = row.is_signal || words.borrow_mut().leads_on(registers.sp(), caller.sp());
+    if is_above { Left::To(caller, row.is_signal) } else { Left::End(End::Lost) }
 }
 
-fn cfa(row: &Row<'_>, registers: &Registers, bounds: &Bounds) -> Option<u64> {
+fn cfa(row: &Row<'_>, registers: &Registers, memory: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     match row.row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
             Some(registers.get(*register)?.wrapping_add_signed(*offset))
         }
-        CfaRule::Expression(expression) => row.evaluate(
-            expression,
-            None,
-            |register| registers.get(register),
-            |address| bounds.read(registers.sp(), address),
-        ),
+        CfaRule::Expression(expression) => {
+            row.evaluate(expression, None, |register| registers.get(register), memory)
+        }
     }
 }

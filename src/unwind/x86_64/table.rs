@@ -1,7 +1,7 @@
 //! The rules that have been compiled so far, shared by all threads.
 //!
 //! Open addressing over 16-byte slots `{key, rule}`. The key is a *place*, one more than the address that
-//! is looked up, so that a return address is its own place; above its 47 bits stand the low 16 bits of
+//! is looked up, so that a return address is its own place (a walk asks for none beyond 2^47); above it stand the low 16 bits of
 //! the loader's unload count, so that an unload makes every older rule
 //! unfindable at once: its slot is then free for the next rule. Nobody waits for anybody:
 //!
@@ -27,7 +27,6 @@ const REACH: usize = 32;
 
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
-const ADDRESS: u64 = (1 << 48) - 1;
 
 /// Multiplies a key into a hash. It is shifted so that the tag falls out: a walk need not wait for it.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
@@ -65,7 +64,8 @@ fn tag(counts: Counts) -> u64 {
 /// The key under which the rule for `place` is stored while the loader is in state `counts`.
 #[inline(always)]
 fn key(place: u64, counts: Counts) -> u64 {
-    (place & ADDRESS) | tag(counts)
+    debug_assert!(place >> 48 == 0, "the walk looks up addresses of programs only");
+    place | tag(counts)
 }
 
 /// Whether the rule under `found` was made before an unload that the one for `key` knows of.
@@ -207,7 +207,7 @@ impl Table {
         let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + REACH) };
         for slot in slots {
             let key = slot.key.load(Ordering::Acquire);
-            if key > CLAIMED && key & !ADDRESS == tag(counts) {
+            if key > CLAIMED && key >> 48 == tag(counts) >> 48 {
                 target.put(key, Rule(slot.rule.load(Ordering::Acquire)), counts);
             }
         }

@@ -1,0 +1,235 @@
+//! A stack that is not the thread's own, read through a copy.
+//!
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbour since anybody
+//! last looked; what leads up it may be wrong (a host that switches stacks by hand has callers whose unwind
+//! information leads beyond the stack's end). So no word of one is read where it lies. From the stack pointer
+//! upwards it is copied by the kernel, which checks every page at that very moment, and the walk reads the copy. Nothing
+//! of a stack is remembered from one capture to the next: 2,000 fibers cost what one does.
+//!
+//! It is copied as far as the walk goes: as much as the last walk went through first, then as much again as there is,
+//! each time to the end of a page, which costs no more than less of it. The stack ends where a page cannot be read, or
+//! after 8 MiB. So a capture makes at most 14 of these system calls on one stack, and nearly always one.
+
+use std::ptr::NonNull;
+
+use super::memory;
+
+/// How far below its stack pointer a function that calls nothing may keep something.
+pub(crate) const RED_ZONE: u64 = 128;
+
+/// What is copied at first: at least, and at most if the last walk went through so much.
+const FIRST: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
+/// The room that is mapped at first.
+const FIRST_ROOM: usize = 64 << 10;
+/// What is copied of a stack at most.
+const MOST: usize = 8 << 20;
+/// What is copied in one capture at most, whatever stacks its signal frames claim to lead to.
+const MOST_OF_A_CAPTURE: usize = 2 * MOST;
+
+const PAGE: u64 = 4096;
+
+/// The copy of the stack that a capture is on. Zeroed memory is a copy of nothing.
+#[derive(Debug, Default)]
+pub(crate) struct StackCopy {
+    room: Option<NonNull<u8>>,
+    capacity: usize,
+    /// Where the copied bytes lie on the stack, and how many they are.
+    base: u64,
+    length: usize,
+    /// Whether the stack goes on no further.
+    is_whole: bool,
+    /// How many of them the walk has gone through, and the last one went through.
+    used: usize,
+    used_before: usize,
+    /// How many bytes this capture may still copy.
+    left: usize,
+}
+
+impl StackCopy {
+    /// Forgets everything: a capture begins.
+    pub(crate) fn clear(&mut self) {
+        (self.length, self.left) = (0, MOST_OF_A_CAPTURE);
+    }
+
+    /// Goes to the stack that holds `sp`, and says whether there is one.
+    pub(crate) fn enter(&mut self, sp: u64) -> bool {
+        if sp >> 47 != 0 {
+            return false;
+        }
+        let base = sp.wrapping_sub(RED_ZONE);
+        // The red zone may be cut off by the low end of the stack.
+        self.enter_at(base, sp) || self.enter_at(base.max(sp & !(PAGE - 1)), sp)
+    }
+
+    fn enter_at(&mut self, base: u64, sp: u64) -> bool {
+        if self.used > 0 {
+            self.used_before = self.used;
+        }
+        (self.base, self.length, self.used, self.is_whole) = (base, 0, 0, false);
+        self.reaches(sp)
+    }
+
+    /// The word at `address` of this stack.
+    #[inline]
+    pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
+        let (true, Some(room)) = (self.reaches(address), self.room) else { return None };
+        // SAFETY: `reaches` says that the eight bytes from there on were copied to the room.
+        Some(unsafe { memory::word(room.as_ptr() as u64 + (address - self.base)) })
+    }
+
+    /// Whether a word at `address` belongs to this stack: the bytes from the stack pointer to it can be read.
+    #[inline]
+    pub(crate) fn reaches(&mut self, address: u64) -> bool {
+        let Some(distance) = address.checked_sub(self.base) else { return false };
+        if distance > (MOST - 8) as u64 {
+            return false;
+        }
+        let needed = distance as usize + 8;
+        while needed > self.length {
+            if self.is_whole || !self.extend() {
+                return false;
+            }
+        }
+        self.used = self.used.max(needed);
+        true
+    }
+
+    /// Copies on from where the copy ends; `false`: nothing came.
+    #[cold]
+    fn extend(&mut self) -> bool {
+        let from = self.base.wrapping_add(self.length as u64);
+        let wanted = self.length.max(self.used_before.clamp(*FIRST.start(), *FIRST.end())) as u64;
+        let end = from.wrapping_add(wanted).next_multiple_of(PAGE);
+        let more = (end.wrapping_sub(from) as usize).min(MOST - self.length).min(self.left);
+        let Some(room) = self.room_for(self.length + more).filter(|_| more != 0) else { return false };
+        // SAFETY: there is room for as many bytes behind those that were copied.
+        let copied = unsafe { memory::copy_what_is_mapped(from, room.as_ptr().add(self.length), more) };
+        self.is_whole = copied < more;
+        self.length += copied;
+        self.left -= copied;
+        copied != 0
+    }
+
+    fn room_for(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+        if bytes <= self.capacity {
+            return self.room;
+        }
+        let capacity = bytes.next_power_of_two().max(FIRST_ROOM);
+        let larger = memory::map(capacity)?;
+        if let Some(room) = self.room {
+            // SAFETY: so many bytes were copied to the old room, and the new one is larger.
+            unsafe { larger.copy_from_nonoverlapping(room, self.length) };
+        }
+        self.give_back();
+        (self.room, self.capacity) = (Some(larger), capacity);
+        self.room
+    }
+
+    /// Gives the room back.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(room) = self.room.take() {
+            // SAFETY: `room_for` mapped it with this size, and the copy is gone with it.
+            unsafe { memory::unmap(room, self.capacity) };
+        }
+        self.capacity = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `look` on a copy of nothing, and on `pages` of words that say where they lie, between two pages that
+    /// cannot be read.
+    fn with_stack(pages: usize, look: impl FnOnce(&mut StackCopy, u64, u64)) {
+        let bytes = (pages + 2) * PAGE as usize;
+        let memory = memory::map(bytes).expect("some pages are to be had");
+        let first = memory.as_ptr() as u64;
+        let (lo, hi) = (first + PAGE, first + bytes as u64 - PAGE);
+        // SAFETY: the mapping is ours, and aligned.
+        unsafe {
+            for address in (lo..hi).step_by(8) {
+                (address as *mut u64).write(address);
+            }
+            for guard in [first, hi] {
+                assert_eq!(libc::mprotect(guard as *mut _, PAGE as usize, libc::PROT_NONE), 0);
+            }
+        }
+        let mut copy = StackCopy::default();
+        copy.clear();
+        look(&mut copy, lo, hi);
+        copy.give_back();
+        // SAFETY: nobody uses the mapping any more.
+        unsafe { memory::unmap(memory, bytes) };
+    }
+
+    #[test]
+    fn words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read() {
+        with_stack(100, |copy, lo, hi| {
+            assert!(copy.enter(lo + 1024));
+            for address in [lo + 1024, lo + 1024 - RED_ZONE, lo + 1027, hi - 8, lo + 5000] {
+                let aligned = address & !7;
+                assert_eq!(copy.word(aligned), Some(aligned));
+                assert!(copy.word(address).is_some());
+            }
+            for address in [lo + 1024 - RED_ZONE - 8, hi - 7, hi, hi + PAGE, u64::MAX, 0] {
+                assert_eq!(copy.word(address), None, "{address:x}");
+            }
+        });
+    }
+
+    #[test]
+    fn as_much_as_the_last_walk_went_through_is_copied_at_once() {
+        with_stack(100, |copy, lo, _| {
+            assert!(copy.enter(lo + 1024) && copy.length < 8192);
+            assert!(copy.reaches(lo + 40_000));
+            copy.clear();
+            assert!(copy.enter(lo + 1024));
+            assert!((40_000..48_000).contains(&copy.length), "{}", copy.length);
+            copy.clear();
+            assert!(copy.enter(lo + 1024) && copy.length < 8192);
+        });
+    }
+
+    #[test]
+    fn a_stack_pointer_right_above_a_page_that_cannot_be_read_is_entered() {
+        with_stack(2, |copy, lo, _| {
+            assert!(copy.enter(lo + 8));
+            assert_eq!(copy.word(lo), Some(lo));
+            assert_eq!(copy.word(lo - 8), None);
+        });
+    }
+
+    #[test]
+    fn no_stack_is_entered_where_nothing_can_be_read() {
+        with_stack(1, |copy, lo, hi| {
+            for sp in [hi, lo - 8, 8, 0, u64::MAX - 64] {
+                assert!(!copy.enter(sp), "{sp:x}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_became_unreadable_since_the_last_capture_is_not_read() {
+        with_stack(4, |copy, lo, hi| {
+            assert!(copy.enter(lo + 1024));
+            assert_eq!(copy.word(hi - 8), Some(hi - 8));
+            // SAFETY: the page is ours.
+            unsafe { libc::mprotect((hi - PAGE) as *mut _, PAGE as usize, libc::PROT_NONE) };
+            copy.clear();
+            assert!(copy.enter(lo + 1024));
+            assert_eq!(copy.word(hi - 8), None);
+            assert_eq!(copy.word(hi - PAGE - 8), Some(hi - PAGE - 8));
+        });
+    }
+
+    #[test]
+    fn a_capture_copies_no_more_than_it_may() {
+        with_stack(3 * MOST / PAGE as usize, |copy, lo, _| {
+            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MOST as u64 - 8));
+            assert!(!copy.reaches(lo + MOST as u64));
+            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MOST as u64 - 8));
+            assert!(!copy.enter(lo + RED_ZONE), "all that one capture may copy was copied");
+        });
+    }
+}
