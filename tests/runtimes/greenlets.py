@@ -1,0 +1,34 @@
+"""Launches from many greenlets, which take turns after every launch. LIBRARY GREENLETS LAUNCHES"""
+
+import ctypes
+import sys
+
+import greenlet
+
+library = ctypes.CDLL(sys.argv[1])
+greenlets, launches = int(sys.argv[2]), int(sys.argv[3])
+main = greenlet.getcurrent()
+
+
+def dig(depth, launch):
+    if depth:
+        # By way of C, whose frames are on the machine's stack; those of Python are not.
+        return next(map(dig, [depth - 1], [launch]))
+    library.launch_step(launch)
+    # Others run on this very stack meanwhile; what was on it is put back.
+    return main.switch()
+
+
+def work(number):
+    for launch in range(launches):
+        dig((number + launch) % 20, launch)
+
+
+waiting = [greenlet.greenlet(work) for _ in range(greenlets)]
+for number, one in enumerate(waiting):
+    one.switch(number)
+while waiting:
+    for one in waiting:
+        one.switch()
+    waiting = [one for one in waiting if not one.dead]
+library.wait_for_all()
