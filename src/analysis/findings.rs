@@ -222,7 +222,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stacks_incomplete",
             "stacks cut short or guessed",
             Note,
-            lost(&[StacksTruncated, StacksGuessed, StacksCut]),
+            lost(&[StacksTruncated, StacksGuessed, StacksCut, StacksModuleUnknown]),
             launches.seen,
             "their GPU time may be under the wrong root",
         ),

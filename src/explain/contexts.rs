@@ -1,7 +1,7 @@
 //! Which contexts are the same one, and how good their stacks are.
 
 use crate::profile::Profile;
-use crate::record::{ContextFlags, ContextId, Row};
+use crate::record::{ContextFlags, ContextId, Frame, Row};
 
 /// Distinct stacks, and those of them that are not perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Stacks {
     pub guessed: u64,
     /// Those whose walk ended before the bottom.
     pub cut: u64,
+    /// Those with a frame of which nobody knows what module it was in.
+    pub module_unknown: u64,
 }
 
 /// See the module's documentation.
@@ -36,13 +38,13 @@ impl Contexts {
         let &Row::Context { id, thread, flags, frames } = &row else { return };
         if !self.merges {
             profile.push(row);
-            return self.note_stack(*flags);
+            return self.note_stack(*flags, frames);
         }
         let first = profile.merge_context(*id, *thread, *flags, frames);
         self.firsts.resize(self.firsts.len().max(id.0 as usize + 1), ContextId::NONE);
         self.firsts[id.0 as usize] = first;
         if first == *id {
-            self.note_stack(*flags);
+            self.note_stack(*flags, frames);
         }
     }
 
@@ -55,10 +57,12 @@ impl Contexts {
         self.stacks
     }
 
-    fn note_stack(&mut self, flags: ContextFlags) {
+    fn note_stack(&mut self, flags: ContextFlags, frames: &[Frame]) {
         self.stacks.distinct += 1;
         self.stacks.truncated += u64::from(flags.has(ContextFlags::TRUNCATED));
         self.stacks.guessed += u64::from(flags.has(ContextFlags::GUESSED));
         self.stacks.cut += u64::from(flags.has(ContextFlags::CUT));
+        let module_unknown = frames.iter().any(|frame| frame.is_of_unknown_module());
+        self.stacks.module_unknown += u64::from(module_unknown);
     }
 }

@@ -27,7 +27,7 @@ pub enum FrameKind {
     Native {
         /// The address to look up, inside the calling instruction.
         address: u64,
-        /// The state of the module map it belongs to.
+        /// Which of the modules that ever lay there it belongs to.
         epoch: ModuleEpoch,
     },
     /// Text from the label table.
@@ -51,7 +51,7 @@ impl Frame {
     }
 
     /// A frame of native code interrupted at `address` (below a signal), which is looked up as it is.
-    pub fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
+    pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS))
     }
 
@@ -63,6 +63,11 @@ impl Frame {
     /// A frame that is a range.
     pub fn range(range: RangeId) -> Self {
         Self((TAG_RANGE << 60) | u64::from(range.0))
+    }
+
+    /// Whether it is code of which nobody knows what module lay there.
+    pub fn is_of_unknown_module(self) -> bool {
+        matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
     }
 
     /// What the word says.
@@ -78,8 +83,10 @@ impl Frame {
     }
 }
 
-fn tag(tag: u64, epoch: ModuleEpoch) -> u64 {
-    (tag << 60) | (u64::from(epoch.0.min(ModuleEpoch::MAX.0)) << 48)
+const fn tag(tag: u64, epoch: ModuleEpoch) -> u64 {
+    let most = ModuleEpoch::UNKNOWN.0;
+    let epoch = if epoch.0 > most { most } else { epoch.0 };
+    (tag << 60) | ((epoch as u64) << 48)
 }
 
 #[cfg(test)]
@@ -95,7 +102,10 @@ mod tests {
     #[test]
     fn an_interrupted_address_is_looked_up_as_it_is() {
         let frame = Frame::native_exact(0x40_1000, ModuleEpoch(9000));
-        assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::MAX });
+        assert_eq!(frame.kind(), FrameKind::Native { address: 0x40_1000, epoch: ModuleEpoch::UNKNOWN });
+        assert!(frame.is_of_unknown_module());
+        assert!(!Frame::native_exact(0x40_1000, ModuleEpoch::OUTSIDE).is_of_unknown_module());
+        assert!(!Frame(0xfff << 48 | 3 << 60).is_of_unknown_module(), "no code");
     }
 
     #[test]

@@ -51,14 +51,18 @@ impl RangeId {
     pub const OTHER: Self = Self(0);
 }
 
-/// Counts how often modules were unloaded before an address was taken, so that an address that two
-/// modules had in turn still names the right one. Saturates at [`ModuleEpoch::MAX`].
+/// Sets the modules apart that lay across each other one after the other: of two that cover an address, however long
+/// ago, no two have the same. So a frame with an address and an epoch belongs to one module for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ModuleEpoch(pub u16);
 
 impl ModuleEpoch {
-    /// The last epoch that a frame can hold (12 bits).
-    pub const MAX: Self = Self(0xfff);
+    /// The last epoch of a module: frames have 12 bits for it.
+    pub const LAST: Self = Self(0xffd);
+    /// Of code outside all that the loader knew: generated, or mapped by hand.
+    pub const OUTSIDE: Self = Self(0xffe);
+    /// Of a frame whose module is not known: there were too many.
+    pub const UNKNOWN: Self = Self(0xfff);
 }
 
 /// A kernel thread id (`gettid`), not a pthread handle.

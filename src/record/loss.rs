@@ -33,11 +33,13 @@ pub enum Loss {
     RangesDropped = 12,
     /// Calls that waited, were about events, allocated or freed, which there was no room to keep.
     HostCallsDropped = 13,
+    /// Stacks with a frame of code of which nobody knows what module it was in: too many modules lay there.
+    StacksModuleUnknown = 14,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -51,6 +53,7 @@ impl Loss {
         Self::GraphNodesDropped,
         Self::RangesDropped,
         Self::HostCallsDropped,
+        Self::StacksModuleUnknown,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -69,6 +72,7 @@ impl Loss {
             Self::GraphNodesDropped => "graph_nodes_dropped",
             Self::RangesDropped => "ranges_dropped",
             Self::HostCallsDropped => "host_calls_dropped",
+            Self::StacksModuleUnknown => "stacks_module_unknown",
         }
     }
 }

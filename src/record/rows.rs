@@ -220,10 +220,10 @@ impl ContextFlags {
     }
 }
 
-/// A mapped file with code in it, over a stretch of epochs.
+/// A mapped file with code in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// The first epoch in which it was seen; it holds until a later module covers its addresses.
+    /// What sets it apart from others that lay there; of [`ModuleEpoch::OUTSIDE`] there may be several.
     pub epoch: ModuleEpoch,
     /// First address.
     pub start: u64,

@@ -158,6 +158,8 @@ impl Pipeline {
 
     /// Gives up on what has no partner yet, and puts everything into the profile.
     pub(super) fn finish(&mut self) {
+        // Stacks that were read last may lie in modules that were met last.
+        self.refresh_modules();
         let Rows { explain, streams, .. } = &mut self.rows;
         explain.finish(streams);
         let stacks = explain.stacks();
@@ -168,6 +170,7 @@ impl Pipeline {
                 Loss::StacksTruncated => stacks.truncated,
                 Loss::StacksGuessed => stacks.guessed,
                 Loss::StacksCut => stacks.cut,
+                Loss::StacksModuleUnknown => stacks.module_unknown,
                 _ => 0,
             };
             if count + more > 0 {

@@ -171,6 +171,8 @@ enum Found {
         /// The position of the module and the address in its file.
         module: Option<(usize, u64)>,
         address: u64,
+        /// There were too many modules there to know which.
+        is_of_unknown_module: bool,
     },
     Unknown(u8),
 }
@@ -198,7 +200,8 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                Found::Code { symbols: is_asked.then(Symbols::new), module, address }
+                let is_of_unknown_module = frame.is_of_unknown_module();
+                Found::Code { symbols: is_asked.then(Symbols::new), module, address, is_of_unknown_module }
             }
         });
     }
@@ -228,8 +231,9 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
             let text = format!("[frame of unknown kind: {tag}]");
             Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
         }
-        Found::Code { module: None, address, .. } => {
-            one_name(profile, &format!("[unknown]+0x{address:x}"), Origin::Code)
+        Found::Code { module: None, address, is_of_unknown_module, .. } => {
+            let word = if is_of_unknown_module { "[unknown module]" } else { "[unknown]" };
+            one_name(profile, &format!("{word}+0x{address:x}"), Origin::Code)
         }
         Found::Code { module: Some((at, in_file)), symbols, .. } => {
             let path = &profile.modules()[at].path;

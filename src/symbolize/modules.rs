@@ -1,8 +1,8 @@
 //! Which module an address was in when it was taken.
 //!
-//! An address may have had several modules in turn. A frame knows its epoch (how often modules had been
-//! unloaded before), a module the first epoch in which it was seen; it holds until a later one covers the
-//! address. So the right one is the latest that covers the address and is not younger than the frame.
+//! An address may have had several modules in turn. Each of them has an epoch that sets it apart from the others, and a
+//! frame knows the epoch of its own: so that is the one that covers the address and has that epoch. Of code outside all
+//! that the loader knew, all of one epoch, more than one file may have lain there: then nobody knows.
 
 use crate::record::{Module, ModuleEpoch};
 
@@ -27,12 +27,18 @@ impl<'a> ModuleMap<'a> {
         Self { modules, by_start, reach }
     }
 
-    /// The position of the module that `address` was in at `epoch`.
+    /// The position of the module that covers `address` in `epoch`.
     pub(super) fn find(&self, address: u64, epoch: ModuleEpoch) -> Option<usize> {
         let begin_before = self.by_start.partition_point(|&at| self.modules[at].start <= address);
         let candidates = (0..begin_before).rev().take_while(|&i| self.reach[i] > address);
-        let covers = |&at: &usize| self.modules[at].end > address && self.modules[at].epoch <= epoch;
-        candidates.map(|i| self.by_start[i]).filter(covers).max_by_key(|&at| (self.modules[at].epoch, at))
+        let covers = |&at: &usize| self.modules[at].end > address && self.modules[at].epoch == epoch;
+        let mut found = candidates.map(|i| self.by_start[i]).filter(covers);
+        let first = found.next()?;
+        let is_same = |at: usize| {
+            let [one, other] = [first, at].map(|at| &self.modules[at]);
+            one.path == other.path && (one.path.is_empty() || one.bias == other.bias)
+        };
+        (epoch != ModuleEpoch::UNKNOWN && found.all(is_same)).then_some(first)
     }
 }
 
@@ -53,7 +59,7 @@ mod tests {
     fn an_address_belongs_to_the_module_around_it() {
         let modules = [module(0, 0x2000, 0x3000), module(0, 0x1000, 0x2000)];
         assert_eq!(ask(&modules, 0x1000, 0), Some(1));
-        assert_eq!(ask(&modules, 0x1fff, 7), Some(1));
+        assert_eq!(ask(&modules, 0x1fff, 0), Some(1));
         assert_eq!(ask(&modules, 0x2000, 0), Some(0));
         assert_eq!(ask(&modules, 0x3000, 0), None);
         assert_eq!(ask(&modules, 0xfff, 0), None);
@@ -61,12 +67,18 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_two_modules_had_in_turn_goes_by_epoch() {
-        // Loaded, unloaded (epoch 1), another in its place, unloaded (epoch 3), a third, larger one.
-        let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(3, 0x1000, 0x4000)];
-        assert_eq!([0, 1, 2, 3, 9].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 1, 2, 2].map(Some));
-        assert_eq!(ask(&modules, 0x1100, 2), Some(0), "it holds until a later one covers the address");
-        assert_eq!(ask(&modules, 0x3000, 2), None, "it was not there yet");
+    fn an_address_that_several_modules_had_goes_by_epoch() {
+        // Loaded, unloaded, another in its place, unloaded, a third, larger one.
+        let modules = [module(0, 0x1000, 0x2000), module(1, 0x1800, 0x2800), module(2, 0x1000, 0x4000)];
+        assert_eq!([0, 1, 2].map(|epoch| ask(&modules, 0x1900, epoch)), [0, 1, 2].map(Some));
+        assert_eq!(ask(&modules, 0x1100, 1), None, "it did not reach there");
+        assert_eq!(ask(&modules, 0x1900, 3), None, "the module of this epoch is not in the recording");
+    }
+
+    #[test]
+    fn a_frame_of_an_unknown_module_gets_none() {
+        let unknown = ModuleEpoch::UNKNOWN.0;
+        assert_eq!(ask(&[module(0, 0x1000, 0x2000), module(unknown, 0x1000, 0x2000)], 0x1500, unknown), None);
     }
 
     #[test]
@@ -79,5 +91,14 @@ mod tests {
     fn of_two_rows_alike_the_later_one_counts() {
         let modules = [module(0, 0x1000, 0x2000), module(0, 0x1000, 0x2000)];
         assert_eq!(ask(&modules, 0x1500, 0), Some(1));
+    }
+
+    #[test]
+    fn where_two_files_were_mapped_by_hand_nobody_knows() {
+        let outside = ModuleEpoch::OUTSIDE.0;
+        let modules = [module(outside, 0x1000, 0x2000), module(outside, 0x1000, 0x3000)];
+        assert_eq!(ask(&modules, 0x2800, outside), Some(1));
+        let other = Module { path: "/lib/other.so".to_owned(), ..module(outside, 0x1000, 0x2000) };
+        assert_eq!(ask(&[modules[0].clone(), other], 0x1800, outside), None);
     }
 }

@@ -1,25 +1,50 @@
-//! How many objects came and went, as far as anybody knows: one word to load in every capture.
+//! How often objects came and went, as far as anybody knows: one word to load in every capture.
 //!
-//! Whoever hears a later state from the loader (see `loader`) publishes it here. Rules, notes and copies of the
-//! loader's list are of one state; frames are of an epoch, which ends when an object is unloaded.
+//! Whoever hears of another state from the loader (see `loader`) publishes it here. Rules, notes and copies of the
+//! loader's list are of one state.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::record::ModuleEpoch;
-
-/// How many objects were ever loaded and unloaded, as `dl_iterate_phdr` reports.
+/// What `dl_iterate_phdr` tells: two numbers that are both the same only if nothing was loaded or unloaded between.
 ///
-/// Both only grow, so a later state is larger as a number, and two states are equal only if nothing
-/// was loaded or unloaded between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+/// More they do not say. The first counts loads. The second is to count unloads, but glibc works it out as the first
+/// less what is loaded, and of a namespace other than the program's (`dlmopen`) it takes as many times what is there
+/// as there are objects in it: so it jumps back and forth. Each unload makes it larger all the same, and loads are
+/// counted by the other, so no change leaves both as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Told {
+    loads: u32,
+    unloads: u32,
+}
+
+impl Told {
+    pub(super) fn new(loads: u64, unloads: u64) -> Self {
+        Self { loads: loads as u32, unloads: unloads as u32 }
+    }
+
+    /// Objects loaded so far, modulo 2^32.
+    pub(super) fn loads(self) -> u32 {
+        self.loads
+    }
+
+    /// Objects that are loaded now, if all are in the program's namespace.
+    pub(super) fn loaded(self) -> u32 {
+        self.loads.wrapping_sub(self.unloads)
+    }
+
+    fn as_word(self) -> u64 {
+        u64::from(self.loads) << 32 | u64::from(self.unloads)
+    }
+}
+
+/// A state of the loader: how many objects were ever loaded, and how often some may have been unloaded, by our own
+/// count, which only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Counts(u64);
 
 impl Counts {
-    /// Before anything was loaded.
-    pub(super) const NONE: Self = Self(0);
-
-    pub(crate) fn new(loads: u64, unloads: u64) -> Self {
-        Self((loads << 32) | (unloads & 0xffff_ffff))
+    pub(crate) const fn new(loads: u32, unloads: u32) -> Self {
+        Self((loads as u64) << 32 | unloads as u64)
     }
 
     /// Objects loaded so far, modulo 2^32.
@@ -27,7 +52,7 @@ impl Counts {
         (self.0 >> 32) as u32
     }
 
-    /// Objects unloaded so far, modulo 2^32.
+    /// How often objects may have been unloaded, modulo 2^32.
     pub(crate) fn unloads(self) -> u32 {
         self.0 as u32
     }
@@ -38,59 +63,32 @@ impl Counts {
     }
 }
 
-/// The newest state that anybody has seen; 0 until somebody asked the loader.
+/// The latest state that anybody has seen; 0 until somebody asked the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The unloads at which the epoch began, its number above them, and on top whether a rule was compiled, and
-/// so perhaps a frame taken, in it.
-static EPOCH: AtomicU64 = AtomicU64::new(0);
-const IS_USED: u64 = 1 << 63;
+/// What the loader told of it, and whether all objects were in the program's namespace, as far as is known.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+static WAS_ALONE: AtomicBool = AtomicBool::new(false);
 
-/// The newest state that anybody has seen: one load.
+/// The latest state that anybody has seen: one load.
 #[inline(always)]
 pub(crate) fn latest() -> Counts {
     Counts(LATEST.load(Ordering::Acquire))
 }
 
-/// The epoch that frames belong to. It may be one ahead of the latest state for a moment, which does no
-/// harm: what is on a stack was loaded before and stays loaded.
-pub(crate) fn epoch() -> ModuleEpoch {
-    let epoch = (EPOCH.load(Ordering::Acquire) & !IS_USED) >> 32;
-    ModuleEpoch(epoch.min(u64::from(ModuleEpoch::MAX.0)) as u16)
-}
-
-/// Says that frames are taken in this epoch: the next unload begins another. (Epochs are few, so unloads
-/// that no stack lies between count as one.)
-pub(crate) fn use_epoch() {
-    if EPOCH.load(Ordering::Relaxed) & IS_USED == 0 {
-        EPOCH.fetch_or(IS_USED, Ordering::AcqRel);
+/// Takes in what the loader told, and gives the state that this is. Called while the loader is held, which says what
+/// came later; `is_alone` says that all objects are in the program's namespace.
+///
+/// A signal handler that asks in the midst of this counts one unload more, which does no harm.
+pub(super) fn publish(told: Told, is_alone: bool) -> Counts {
+    let last = TOLD.load(Ordering::Relaxed);
+    if told.as_word() == last {
+        return latest();
     }
-}
-
-/// Makes `seen` the latest state, unless a newer one is known.
-pub(crate) fn publish(seen: Counts) {
-    if seen <= latest() {
-        return;
-    }
-    let mut epoch = EPOCH.load(Ordering::Relaxed);
-    while seen.unloads().wrapping_sub(epoch as u32) as i32 > 0 {
-        let number = ((epoch & !IS_USED) >> 32) + (epoch >> 63);
-        let next = (number << 32) | u64::from(seen.unloads());
-        match EPOCH.compare_exchange_weak(epoch, next, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(now) => epoch = now,
-        }
-    }
-    LATEST.fetch_max(seen.0, Ordering::AcqRel);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn states_compare_by_time() {
-        let (earlier, later) = (Counts::new(7, 2), Counts::new(7, 3));
-        assert!(earlier < later && later < Counts::new(8, 3));
-        assert_eq!((later.loads(), later.unloads()), (7, 3));
-    }
+    // Only of one namespace can be said that nothing was unloaded.
+    let none_went = is_alone && WAS_ALONE.load(Ordering::Relaxed) && last as u32 == told.unloads;
+    let later = |latest: u64| Counts::new(told.loads, (latest as u32).wrapping_add(u32::from(!none_went)));
+    let before = LATEST.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |latest| Some(later(latest).0));
+    WAS_ALONE.store(is_alone, Ordering::Relaxed);
+    TOLD.store(told.as_word(), Ordering::Relaxed);
+    later(before.unwrap_or_default())
 }

@@ -3,12 +3,14 @@
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called there; `dladdr`, `dlsym` and `dlopen` may not: they
 //! wait for the loader's big lock. So it is looked up by [`prepare`], at load time, and where it is missing a
-//! copy of the loader's list does its work (see `objects`).
+//! copy of the loader's list does its work (see `objects`). It takes no lock, and would give an object away that is
+//! being unmapped: so it is asked, and what it gives is looked at, only while the loader is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::loader::Object;
+use super::counts::Counts;
+use super::loader::{self, Object};
 use super::objects::{self, Unsure};
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
@@ -51,34 +53,38 @@ pub(crate) fn prepare() {
     }
 }
 
-/// The object that holds `address`, if any. Safe inside a callback.
-pub(crate) fn object_at(address: u64) -> Option<Object> {
-    let find = FIND_OBJECT.load(Ordering::Relaxed);
-    if !find.is_null() {
-        return by_call(find, address);
-    }
-    objects::holding(address).unwrap_or_else(|Unsure| by_visit(address))
+/// The loader's state, and what `look` says of the object that holds `address` in it, if one does. The object cannot be
+/// unloaded meanwhile. `None` if the loader could not be held. Safe inside a callback.
+pub(crate) fn look_at<T>(
+    address: u64,
+    look: impl FnOnce(&Object, Counts) -> T,
+) -> Option<(Counts, Option<T>)> {
+    loader::hold(|counts| (counts, object_at(address, counts).map(|object| look(&object, counts))))
 }
 
-fn by_call(find: *mut c_void, address: u64) -> Option<Object> {
+/// The object that holds `address`, if any, in the present state. While the loader is held.
+fn object_at(address: u64, counts: Counts) -> Option<Object> {
+    let find = FIND_OBJECT.load(Ordering::Relaxed);
+    let found = if find.is_null() { objects::holding(address, counts) } else { by_call(find, address) };
+    found.unwrap_or_else(|Unsure| Object::listed(address))
+}
+
+/// What it does not know, the loader's list may: while an object is being loaded, its resolvers run before.
+fn by_call(find: *mut c_void, address: u64) -> Result<Option<Object>, Unsure> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };
     let mut found = std::mem::MaybeUninit::<FoundObject>::uninit();
     // SAFETY: `found` has the size and alignment of glibc's struct; any address may be asked for.
     if unsafe { find(address as *mut c_void, found.as_mut_ptr()) } != 0 {
-        return None;
+        return Err(Unsure);
     }
     // SAFETY: on success the whole struct is written.
     let found = unsafe { found.assume_init() };
-    // SAFETY: the link map of a loaded object stays valid until it is unloaded.
+    // SAFETY: the link map of a loaded object stays valid until it is unloaded, and the loader is held.
     let link_map = unsafe { &*found.link_map };
-    let mapped = found.map_start as u64..found.map_end as u64;
     // SAFETY: the loader just told all of this of one object.
-    unsafe { Object::mapped(mapped, link_map.bias, link_map.name) }.or_else(|| by_visit(address))
-}
-
-fn by_visit(address: u64) -> Option<Object> {
-    Object::visiting(address, |object| *object)
+    let object = unsafe { Object::mapped(found.map_start as u64, link_map.bias, link_map.name) };
+    object.filter(|object| object.contains(address)).map(Some).ok_or(Unsure)
 }
 
 #[cfg(test)]
@@ -92,10 +98,14 @@ mod tests {
     #[test]
     fn both_ways_to_find_an_object_agree() {
         prepare();
-        let visited = by_visit(here()).expect("the test is loaded");
-        let found = object_at(here()).expect("the test is loaded");
-        assert_eq!((visited.start, visited.bias), (found.start, found.bias));
-        assert!(found.contains(here()) && !found.contains(found.end));
-        assert_eq!(visited.eh_frame_hdr().map(<[u8]>::as_ptr), found.eh_frame_hdr().map(<[u8]>::as_ptr));
+        let place = |object: &Object| {
+            (object.start, object.end, object.bias, object.eh_frame_hdr().map(<[u8]>::as_ptr))
+        };
+        let found = look_at(here(), |object, _| place(object)).expect("there is a loader").1;
+        let found = found.expect("the test is loaded");
+        let listed = loader::hold(|_| Object::listed(here()).map(|object| place(&object))).flatten();
+        assert_eq!(Some(found), listed);
+        assert!((found.0..found.1).contains(&here()));
+        assert_eq!(look_at(4096, |_, _| ()).expect("there is a loader").1, None);
     }
 }

@@ -1,14 +1,22 @@
 //! What the dynamic loader tells: which objects are loaded, and whether any came or went.
 //!
 //! It is asked by `dl_iterate_phdr`, which is safe inside a callback, even while another thread sits in a
-//! `dlopen`, but takes a short lock. Where glibc's own count of objects was found (see `watch`), [`current`]
-//! asks only when that changed. What was heard last stands in `counts`; which object an address belongs to is
-//! the business of `find`.
+//! `dlopen`. Where glibc's own count of objects was found (see `watch`), [`current`] asks only when that changed.
+//! What was heard last stands in `counts`; which object an address belongs to is the business of `find`.
+//!
+//! While a visitor of `dl_iterate_phdr` runs, nothing can be loaded or unloaded, in any namespace: glibc maps, lists,
+//! unlists and unmaps objects, and frees their names, under the one lock that it holds meanwhile. So what an object
+//! consists of is read inside [`hold`] and [`visit`] and nowhere else: an address on a stack may be garbage, and
+//! then the object around it goes whenever another thread likes.
+//!
+//! Nobody waits for ever for that lock. The loader runs no code of the program under it (constructors, destructors and
+//! resolvers run before or after); it is recursive, so that a signal handler may come in where its thread has it; and
+//! a visitor of ours takes no other lock and allocates nothing. That leaves a visitor of the program's own that waits
+//! for a thread which launches, and an allocator that launches while it holds a lock which the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ops::Range;
 
-use super::counts::{self, Counts};
+use super::counts::{self, Counts, Told};
 use super::watch;
 
 /// The state now: two loads and, if something came or went, a question to the loader.
@@ -20,24 +28,35 @@ pub(crate) fn current() -> Counts {
 /// Asks the loader for the state now, and makes it the latest. About 12 ns; takes a short loader lock.
 #[cold]
 pub(crate) fn poll() -> Counts {
-    let (mut seen, mut numbers) = (Counts::default(), None);
-    visit(|object| {
-        seen = object.counts;
-        numbers = watch::read_locked(seen);
+    hold(|counts| counts).unwrap_or_else(counts::latest)
+}
+
+/// What `inside` says of the loader's state, which is the latest, and cannot change until it returns.
+pub(crate) fn hold<T>(inside: impl FnOnce(Counts) -> T) -> Option<T> {
+    let mut inside = Some(inside);
+    let mut result = None;
+    iterate(|info| {
+        let told = told(info);
+        let numbers = watch::read_locked(told);
+        let counts = counts::publish(told, numbers.is_some());
+        watch::note(numbers);
+        result = inside.take().map(|inside| inside(counts));
         Visit::Stop
     });
-    counts::publish(seen);
-    watch::note(numbers);
-    seen
+    result
+}
+
+fn told(info: &libc::dl_phdr_info) -> Told {
+    Told::new(info.dlpi_adds, info.dlpi_subs)
 }
 
 /// Looks for what tells changes without asking, and asks for the first time. Call it when the library is loaded,
 /// not inside a callback.
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
-        visit(|object| {
+        iterate(|info| {
             // SAFETY: the loader says that its variable is so long; it is aligned for the pointers in it.
-            unsafe { watch::find(global, bytes, object.counts) };
+            unsafe { watch::find(global, bytes, told(info)) };
             Visit::Stop
         });
     }
@@ -70,7 +89,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A loaded object. Its pointers hold as long as it is not unloaded.
+/// A loaded object. It is looked at while the loader is held, and no longer: its pointers hold until it is unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     /// First mapped address.
@@ -83,8 +102,6 @@ pub(crate) struct Object {
     name: *const c_char,
     headers: *const libc::Elf64_Phdr,
     header_count: usize,
-    /// What the loader had loaded and unloaded, where the caller of [`visit`] was told.
-    pub(crate) counts: Counts,
 }
 
 impl Object {
@@ -96,10 +113,9 @@ impl Object {
         name: std::ptr::null(),
         headers: std::ptr::null(),
         header_count: 0,
-        counts: Counts::NONE,
     };
 
-    /// All but the loader's counts, as words that threads can hand each other.
+    /// As words that threads can hand each other.
     pub(super) fn to_words(self) -> [u64; 6] {
         let (name, headers) = (self.name.expose_provenance(), self.headers.expose_provenance());
         [self.start, self.end, self.bias, name as u64, headers as u64, self.header_count as u64]
@@ -114,33 +130,46 @@ impl Object {
             name: std::ptr::with_exposed_provenance(name as usize),
             headers: std::ptr::with_exposed_provenance(headers as usize),
             header_count: header_count as usize,
-            counts: Counts::default(),
         }
     }
 
-    /// The object that is mapped at `range`, if its first page shows its program headers.
+    /// The object with these program headers.
     ///
     /// # Safety
-    /// So the loader says, of one object that is loaded, and it tells `bias` and `name` as well.
-    pub(super) unsafe fn mapped(range: Range<u64>, bias: u64, name: *const c_char) -> Option<Self> {
-        let (headers, header_count) = program_headers(range.start)?;
-        let (start, end) = (range.start, range.end);
-        Some(Self { start, end, bias, name, headers, header_count, counts: Counts::default() })
+    /// The loader says so of one object that is loaded, and is held.
+    unsafe fn new(bias: u64, name: *const c_char, headers: (*const libc::Elf64_Phdr, usize)) -> Self {
+        let (headers, header_count) = headers;
+        let mut object = Self { start: 0, end: 0, bias, name, headers, header_count };
+        let (mut start, mut end) = (u64::MAX, 0);
+        for header in object.headers().iter().filter(|header| header.p_type == libc::PT_LOAD) {
+            let first = bias.wrapping_add(header.p_vaddr);
+            start = start.min(first & !0xfff);
+            end = end.max(first.wrapping_add(header.p_memsz));
+        }
+        (object.start, object.end) = (start.min(end), end);
+        object
     }
 
-    /// What `look` says about the object that holds `address`. It cannot be unloaded meanwhile, which
-    /// matters where the address may be no return address at all.
-    pub(crate) fn visiting<T>(address: u64, look: impl FnOnce(&Self) -> T) -> Option<T> {
-        let mut look = Some(look);
-        let mut result = None;
+    /// The object that is mapped from `start` on, if its first page shows its program headers.
+    ///
+    /// # Safety
+    /// The loader says so of one object that is loaded, and is held; it tells `bias` and `name` as well.
+    pub(super) unsafe fn mapped(start: u64, bias: u64, name: *const c_char) -> Option<Self> {
+        // SAFETY: the caller vouches for all of it.
+        program_headers(start).map(|headers| unsafe { Self::new(bias, name, headers) })
+    }
+
+    /// The object that holds `address`, as the loader's list has it. While the loader is held.
+    pub(super) fn listed(address: u64) -> Option<Self> {
+        let mut found = None;
         visit(|object| {
             if !object.contains(address) {
                 return Visit::Next;
             }
-            result = look.take().map(|look| look(object));
+            found = Some(*object);
             Visit::Stop
         });
-        result
+        found
     }
 
     pub(crate) fn contains(&self, address: u64) -> bool {
@@ -169,8 +198,7 @@ impl Object {
                 let into = address.wrapping_sub(self.bias.wrapping_add(header.p_vaddr));
                 (header.p_flags & libc::PF_R != 0 && into < header.p_memsz).then(|| header.p_memsz - into)
             })?;
-        // SAFETY: a loaded, readable segment; callers use it while code of this object is on their stack
-        // or under the loader's lock, either of which keeps it loaded.
+        // SAFETY: a loaded, readable segment of an object; it is looked at only while the loader is held.
         Some(unsafe { std::slice::from_raw_parts(address as *const u8, left as usize) })
     }
 
@@ -234,45 +262,30 @@ pub(crate) enum Visit {
 
 /// Shows every loaded object to `visitor`, the program first. Nothing can be loaded or unloaded until
 /// it returns, so what it is shown is one consistent state.
-pub(crate) fn visit<F: FnMut(&Object) -> Visit>(mut visitor: F) {
-    unsafe extern "C" fn step<F: FnMut(&Object) -> Visit>(
+pub(crate) fn visit(mut visitor: impl FnMut(&Object) -> Visit) {
+    iterate(|info| {
+        let headers = (info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        // SAFETY: the loader is showing this object right now.
+        visitor(&unsafe { Object::new(info.dlpi_addr, info.dlpi_name, headers) })
+    });
+}
+
+fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
+    unsafe extern "C" fn step<F: FnMut(&libc::dl_phdr_info) -> Visit>(
         info: *mut libc::dl_phdr_info,
         _size: usize,
         visitor: *mut c_void,
     ) -> c_int {
-        // SAFETY: `visit` passed its closure, which nothing else uses meanwhile.
+        // SAFETY: `iterate` passed its closure, which nothing else uses meanwhile.
         let visitor = unsafe { &mut *visitor.cast::<F>() };
         // SAFETY: the loader passes a valid description; glibc fills all its fields.
-        let object = unsafe { describe(&*info) };
+        let info = unsafe { &*info };
         // A panic must not cross the loader's frames: it would abort the process, with its lock held.
-        let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(&object)));
+        let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }
     // SAFETY: `step` is instantiated for the type behind the pointer that it is given.
     unsafe { libc::dl_iterate_phdr(Some(step::<F>), (&raw mut visitor).cast()) };
-}
-
-/// # Safety
-/// `info` is a description that `dl_iterate_phdr` is showing right now.
-unsafe fn describe(info: &libc::dl_phdr_info) -> Object {
-    let mut object = Object {
-        start: u64::MAX,
-        end: 0,
-        bias: info.dlpi_addr,
-        name: info.dlpi_name,
-        headers: info.dlpi_phdr,
-        header_count: usize::from(info.dlpi_phnum),
-        counts: Counts::new(info.dlpi_adds, info.dlpi_subs),
-    };
-    let (mut start, mut end) = (u64::MAX, 0);
-    for header in object.headers().iter().filter(|header| header.p_type == libc::PT_LOAD) {
-        let first = object.bias.wrapping_add(header.p_vaddr);
-        start = start.min(first & !0xfff);
-        end = end.max(first.wrapping_add(header.p_memsz));
-    }
-    object.start = start.min(end);
-    object.end = end;
-    object
 }
 
 #[cfg(test)]

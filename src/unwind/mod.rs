@@ -7,7 +7,7 @@
 //! On x86-64 the frames equal those of libgcc's unwinder; where there is no unwind information it follows frame
 //! pointers and says so.
 //!
-//! [`ModuleMap`] remembers which file lay where, and when, so that the addresses can be named later.
+//! [`ModuleMap`] remembers which file lay where, so that the addresses can be named later.
 //!
 //! What it does not do: names, other threads' stacks, or exceptions.
 //!
@@ -54,6 +54,33 @@
 //! 10. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
 //!     there, is asked (`return_to_nearly_an_address`, as 2).
 //!
+//! **An object is looked at only while the loader is held**, so that no other thread unloads it, whatever address led
+//! there.
+//!
+//! 11. That is so for its headers, its unwind information, its build id and its name
+//!     (`an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm` of `unwind_unloaded.rs`).
+//! 12. Nobody waits for ever for the loader: `loader` says why. While nothing changes, known code does not ask it
+//!     (`a_capture_that_checks_by_itself_does_not_wait_for_the_loader` of `unwind_unload.rs`).
+//!
+//! # Why no frame has a wrong name
+//!
+//! 13. Nothing is loaded or unloaded, in any namespace, without what the loader tells being another afterwards, and each
+//!     capture looks if it is; so no rule is used for code that lies where other code was
+//!     (`a_capture_that_checks_by_itself_needs_no_poll`, `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
+//!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind_unload.rs`). What changes in the midst
+//!     of a capture shows at its end (`threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc`).
+//! 14. An epoch belongs to one file at one place for good, and frames carry it: so a name does not depend on who looked
+//!     when (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and those after it in
+//!     `modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a stack
+//!     (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind_modules.rs`).
+//! 15. What cannot be told is said to be unknown, and counted
+//!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `modules.rs`,
+//!     `where_two_files_were_mapped_by_hand_nobody_knows` of `symbolize`).
+//!
+//! Not covered: a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;
+//! files that are mapped by hand, one where another was, with no object loaded or unloaded in between; and `portable`,
+//! which reads unwind information of objects that may be gone.
+//!
 //! ```
 //! use gpuflame::unwind::{self, Skip, Unwinder};
 //!
@@ -75,6 +102,7 @@ mod copy;
 mod counts;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod find;
+mod known;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod loader;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

@@ -1,24 +1,30 @@
-//! Which file lay where, and when: taken while the modules were loaded.
+//! Which file lay where: taken while the modules were loaded.
 //!
-//! The map belongs to a housekeeping thread, which asks it now and then what is new. It compares the
-//! loader's list with what it knows, and reads the notes that captures left about objects that came and
-//! went in between (see `notes`). Names of functions are somebody else's work.
+//! The map belongs to a housekeeping thread, which asks it now and then what is new: objects that were entered in the
+//! list of all that are known (see `known`), by a capture or by the map itself when it goes through the loader's list;
+//! and pages of code outside all objects, of which captures left notes (see `notes`). Names of functions are somebody
+//! else's work.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
-use super::counts::{self, Counts};
-use super::loader::{self, Object, Visit};
-use super::notes::{self, Note};
+use super::counts::Counts;
+use super::known::{self, Known};
+use super::loader::{self, Visit};
+use super::notes::{self, PAGE};
 use crate::record::{Module, ModuleEpoch};
 
-/// Every module that was seen, and when it was seen first.
+/// Every module that was seen.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// Those that are loaded as far as we know, in no order.
-    loaded: Vec<Module>,
-    /// The loader's state when they were last listed.
+    /// The last object that was told of.
+    told: Option<&'static Known>,
+    /// The loader's state when its objects were last listed.
     listed: Option<Counts>,
+    /// What was told of code outside all objects, and how many notes of it had been lost by then.
+    outside: Vec<Module>,
+    notes_lost: u64,
 }
 
 impl ModuleMap {
@@ -30,109 +36,81 @@ impl ModuleMap {
     /// Appends to `new` every module that was not known before, in the order in which they were there.
     /// Cheap (about 12 ns) when nothing changed: call it every few milliseconds.
     ///
-    /// A module's epoch is the first in which it was seen, and it holds until a later module covers its
-    /// addresses. Generated code that was met on a stack gets a module with an empty path. Not for use
-    /// inside a callback.
+    /// A module that covers an address and has the epoch of a frame is the frame's. Only of those of
+    /// [`ModuleEpoch::OUTSIDE`] there may be several, and then nobody knows which; generated code has an empty path.
+    /// Not for use inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let counts = loader::poll();
-        if notes::are_waiting() {
-            self.read_notes(new);
-        }
         if self.listed != Some(counts) {
-            self.list(new);
+            self.list();
+        }
+        for known in known::after(self.told) {
+            new.push(with_full_path(module_of_object(known)));
+            self.told = Some(known);
+        }
+        if notes::are_waiting() || self.notes_lost != notes::lost() {
+            self.read_notes(counts, new);
         }
     }
 
-    /// How many notes about modules were lost, because the map was not refreshed often enough.
-    pub fn notes_lost(&self) -> u64 {
-        notes::lost()
+    /// Enters what is loaded among all that is known.
+    fn list(&mut self) {
+        self.listed = loader::hold(|counts| {
+            loader::visit(|object| {
+                known::epoch_of(object, counts);
+                Visit::Next
+            });
+            counts
+        });
     }
 
-    /// Takes in what captures noted: only what came and went since the last look is news.
-    fn read_notes(&mut self, new: &mut Vec<Module>) {
-        let mut addresses = Vec::new();
-        notes::drain(|note| match note.end {
-            0 => addresses.push((note.start, note.epoch)),
-            _ => self.learn(module_of_note(note), new),
-        });
-        if !addresses.is_empty() {
-            self.explain(&addresses, new);
+    /// Takes in what captures noted outside all objects. What can lie there now may be another file than it was at that
+    /// time, if objects came or went since: then a module without a path says that nobody knows.
+    fn read_notes(&mut self, counts: Counts, new: &mut Vec<Module>) {
+        let mut notes = Vec::new();
+        notes::drain(|note| notes.push(note));
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mappings: Vec<_> = maps.lines().filter_map(Mapping::parse).collect();
+        let is_current = loader::poll() == counts;
+        for note in notes {
+            let mapping = mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&note.page));
+            let mapping = mapping.filter(|_| is_current && note.counts == counts);
+            self.learn(
+                mapping.map_or_else(|| nobody_knows(note.page..note.page + PAGE), Mapping::module),
+                new,
+            );
         }
-    }
-
-    /// Takes in the loader's list.
-    fn list(&mut self, new: &mut Vec<Module>) {
-        let mut found = Vec::with_capacity(self.loaded.len() + 32);
-        let mut counts = Counts::default();
-        loader::visit(|object| {
-            counts = object.counts;
-            found.push(module_of_object(object));
-            Visit::Next
-        });
-        counts::publish(counts);
-        self.listed = Some(counts);
-        let found: Vec<_> = found.into_iter().map(with_full_path).collect();
-        self.loaded.retain(|known| is_generated(known) || found.iter().any(|module| is_same(known, module)));
-        for module in found {
-            self.learn(module, new);
+        let lost = notes::lost();
+        if lost != self.notes_lost {
+            self.notes_lost = lost;
+            self.learn(nobody_knows(0..u64::MAX), new);
         }
     }
 
     fn learn(&mut self, module: Module, new: &mut Vec<Module>) {
-        if self.loaded.iter().any(|known| is_same(known, &module)) {
-            return;
-        }
-        self.loaded.retain(|known| known.end <= module.start || module.end <= known.start);
-        new.push(module.clone());
-        self.loaded.push(module);
-    }
-
-    /// Finds the mappings of addresses that no object holds.
-    fn explain(&mut self, addresses: &[(u64, ModuleEpoch)], new: &mut Vec<Module>) {
-        let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return };
-        for mapping in maps.lines().filter_map(Mapping::parse) {
-            let inside = |(address, _): &&(u64, ModuleEpoch)| (mapping.start..mapping.end).contains(address);
-            let Some((_, epoch)) = addresses.iter().find(inside) else { continue };
-            let known = |known: &Module| known.start <= mapping.start && mapping.end <= known.end;
-            if !self.loaded.iter().any(known) {
-                self.learn(mapping.module(*epoch), new);
-            }
+        let covers = |known: &&Module| known.start <= module.start && module.end <= known.end;
+        if !self.outside.iter().filter(covers).any(|known| known.path == module.path) {
+            new.push(module.clone());
+            self.outside.push(module);
         }
     }
 }
 
-/// Whether two descriptions are of one file at one place.
-fn is_same(one: &Module, other: &Module) -> bool {
-    one.start == other.start
-        && one.bias == other.bias
-        && one.build_id == other.build_id
-        && (!one.build_id.is_empty() || one.path == other.path)
-}
-
-fn is_generated(module: &Module) -> bool {
-    module.path.is_empty()
-}
-
-fn module_of_object(object: &Object) -> Module {
+fn module_of_object(known: &Known) -> Module {
     Module {
-        epoch: counts::epoch(),
-        start: object.start,
-        end: object.end,
-        bias: object.bias,
-        path: String::from_utf8_lossy(object.name().to_bytes()).into_owned(),
-        build_id: object.build_id().to_vec(),
+        epoch: known.epoch,
+        start: known.start,
+        end: known.end,
+        bias: known.bias,
+        path: String::from_utf8_lossy(known.path()).into_owned(),
+        build_id: known.build_id().to_vec(),
     }
 }
 
-fn module_of_note(note: &Note) -> Module {
-    with_full_path(Module {
-        epoch: note.epoch,
-        start: note.start,
-        end: note.end,
-        bias: note.bias,
-        path: String::from_utf8_lossy(note.path()).into_owned(),
-        build_id: note.build_id().to_vec(),
-    })
+/// Code outside all objects that may have been anything.
+fn nobody_knows(place: Range<u64>) -> Module {
+    let Range { start, end } = place;
+    Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: String::new(), build_id: Vec::new() }
 }
 
 /// The loader names the program "", the vdso by a file that is not there, and others as they were
@@ -170,10 +148,10 @@ impl<'a> Mapping<'a> {
         Some(Self { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, name })
     }
 
-    fn module(&self, epoch: ModuleEpoch) -> Module {
+    fn module(&self) -> Module {
         let path = if self.name.starts_with('/') { self.name } else { "" };
         Module {
-            epoch,
+            epoch: ModuleEpoch::OUTSIDE,
             start: self.start,
             end: self.end,
             bias: self.start.wrapping_sub(self.offset),

@@ -39,12 +39,11 @@ unsafe impl Sync for Room {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsure;
 
-/// The object that holds `address` in the present state of the loader. Safe inside a callback.
-pub(super) fn holding(address: u64) -> Result<Option<Object>, Unsure> {
-    let counts = loader::current();
+/// The object that holds `address` in the loader's present state, while the loader is held. Safe inside a callback.
+pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
     match look_up(address, counts) {
         Err(Unsure) => {
-            refresh();
+            refresh(counts);
             look_up(address, counts)
         }
         found => found,
@@ -69,17 +68,16 @@ fn look_up(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
     Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
 }
 
-/// Copies the loader's list, unless another thread is at it.
+/// Copies the loader's list in its present state, unless somebody is at it.
 #[cold]
-fn refresh() {
+fn refresh(counts: Counts) {
     if WRITING.swap(true, Ordering::Acquire) {
         return;
     }
     // SAFETY: the flag was ours to take, so no other reference to the room is alive.
     let room = unsafe { &mut *ROOM.0.get() };
-    let (mut count, mut counts) = (0, Counts::default());
+    let mut count = 0;
     loader::visit(|object| {
-        counts = object.counts;
         if let Some(place) = room.get_mut(count) {
             *place = *object;
         }
@@ -122,16 +120,17 @@ mod tests {
         });
         assert!(inside.len() > 4);
         for address in inside.into_iter().chain([0, 4096, u64::MAX]) {
-            let visited = Object::visiting(address, |object| (object.start, object.end, object.bias));
-            // Another test may load something at this moment, but not every time.
-            let found = (0..100).find_map(|_| holding(address).ok()).expect("the copy is current at last");
-            assert_eq!(found.map(|object| (object.start, object.end, object.bias)), visited, "{address:x}");
+            let place = |object: Object| (object.start, object.end, object.bias);
+            let both = loader::hold(|counts| (holding(address, counts), Object::listed(address)));
+            let (found, listed) = both.expect("the loader lists the program");
+            let found = found.expect("nobody else copies while the loader is held");
+            assert_eq!(found.map(place), listed.map(place), "{address:x}");
         }
     }
 
     #[test]
     fn a_copy_of_another_loader_state_is_not_believed() {
-        refresh();
-        assert_eq!(look_up(4096, Counts::new(u64::from(u32::MAX), 1)).err(), Some(Unsure));
+        loader::hold(refresh);
+        assert_eq!(look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
     }
 }

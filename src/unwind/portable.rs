@@ -5,6 +5,7 @@
 //! unwinder in framehop; elsewhere a capture is empty and marked as cut.
 
 use std::fmt;
+use std::ops::Range;
 
 use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
@@ -13,8 +14,8 @@ use super::bounds::Stack;
 use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
-use super::{Captured, MAX_FRAMES, Skip, memory, notes};
-use crate::record::{ContextFlags, Frame};
+use super::{Captured, MAX_FRAMES, Skip, known, memory, notes};
+use crate::record::{ContextFlags, Frame, ModuleEpoch};
 
 /// Return addresses may carry a signature above the 48 bits of an address.
 const ADDRESS: u64 = (1 << 48) - 1;
@@ -28,6 +29,8 @@ pub(super) struct Owned {
     cache: CacheAarch64<MustNotAllocateDuringUnwind>,
     own: Stack,
     copy: StackCopy,
+    /// Where the objects lie that `unwinder` knows, and their epochs.
+    epochs: Vec<(Range<u64>, ModuleEpoch)>,
     frames: Vec<Frame>,
     is_busy: bool,
 }
@@ -87,10 +90,11 @@ impl Owned {
             cache: CacheAarch64::new_in(),
             own: Stack::of_this_thread(),
             copy: StackCopy::default(),
+            epochs: Vec::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
             is_busy: false,
         };
-        engine.learn(loader::poll());
+        engine.learn();
         Some(engine)
     }
 
@@ -113,7 +117,7 @@ impl Owned {
         self.is_busy = true;
         let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         if self.known != Some(counts) {
-            self.learn(counts);
+            self.learn();
         }
         self.frames.clear();
         let flags = self.walk(registers, skip, counts);
@@ -122,18 +126,26 @@ impl Owned {
     }
 
     /// Tells framehop about every object that is loaded.
-    fn learn(&mut self, counts: Counts) {
+    fn learn(&mut self) {
         let mut unwinder = UnwinderAarch64::new();
-        loader::visit(|object| {
-            counts::use_epoch();
-            notes::object(object, counts);
-            if let Some(module) = module(object) {
-                unwinder.add_module(module);
-            }
-            Visit::Next
+        let mut epochs = Vec::new();
+        self.known = loader::hold(|counts| {
+            loader::visit(|object| {
+                let epoch = known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN);
+                epochs.push((object.start..object.end, epoch));
+                if let Some(module) = module(object) {
+                    unwinder.add_module(module);
+                }
+                Visit::Next
+            });
+            counts
         });
-        self.unwinder = unwinder;
-        self.known = Some(counts);
+        (self.unwinder, self.epochs) = (unwinder, epochs);
+    }
+
+    fn epoch(&self, address: u64) -> ModuleEpoch {
+        let holder = self.epochs.iter().find(|(place, _)| place.contains(&address));
+        holder.map_or(ModuleEpoch::OUTSIDE, |(_, epoch)| *epoch)
     }
 
     fn walk(&mut self, registers: &Registers, skip: &Skip, counts: Counts) -> u32 {
@@ -162,16 +174,16 @@ impl Owned {
             if skipping {
                 skipped += 1;
             } else if address.is_return_address() {
-                self.frames.push(Frame::native(pc, counts::epoch()));
+                self.frames.push(Frame::native(pc, self.epoch(pc - 1)));
             } else {
-                self.frames.push(Frame::native_exact(pc, counts::epoch()));
+                self.frames.push(Frame::native_exact(pc, self.epoch(pc)));
             }
             let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
                 Ok(Some(caller)) => address = caller,
                 Ok(None) => return 0,
                 Err(_) => {
-                    notes::unknown(address.address_for_lookup(), counts);
+                    notes::outside(address.address_for_lookup(), counts);
                     return ContextFlags::CUT;
                 }
             }

@@ -12,14 +12,14 @@
 //! ```
 //!
 //! Whoever runs code of a new object has learnt of it from the thread that loaded it, and so sees the new
-//! numbers. Objects in other namespaces (`dlmopen`) count when they are loaded, not when they are unloaded:
-//! the next regular question to the loader sees that.
+//! numbers. Objects in other namespaces (`dlmopen`) count when they are loaded, not when they are unloaded: as long as
+//! there are any, the loader is asked every time.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::counts::Counts;
+use super::counts::Told;
 
 /// The number of objects ever loaded; null where it was not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
@@ -50,14 +50,15 @@ fn numbers() -> Option<u64> {
     Some(ever << 32 | u64::from(now))
 }
 
-/// The numbers as the loader's lock holds them still, if they are what it told with it.
-pub(super) fn read_locked(told: Counts) -> Option<u64> {
+/// The numbers as the loader's lock holds them still, if they are what it told with it, and all that there is: then
+/// no other namespace holds an object.
+pub(super) fn read_locked(told: Told) -> Option<u64> {
     let numbers = numbers()?;
-    if (numbers >> 32) as u32 == told.loads() {
-        return Some(numbers);
+    if (numbers >> 32) as u32 != told.loads() {
+        EVER_LOADED.store(null_mut(), Ordering::Release);
+        return None;
     }
-    EVER_LOADED.store(null_mut(), Ordering::Release);
-    None
+    (numbers as u32 == told.loaded()).then_some(numbers)
 }
 
 /// Notes numbers that [`read_locked`] gave, once what the loader told with them is published.
@@ -75,7 +76,7 @@ pub(super) fn note(numbers: Option<u64>) {
 ///
 /// # Safety
 /// The `bytes` from `global` on are readable, and `global` is aligned to 8 bytes.
-pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Counts) {
+pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
     // SAFETY: the caller vouches for these words. The loader's lock is held, so none that matters changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
     // But other threads may come and wait for it: so a copy, each word of which is read at once.
@@ -87,7 +88,7 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Counts) {
     let mut found = (0..words.len()).filter(|&at| is_count_of_loads(words, at, told, thread));
     let (Some(at), None) = (found.next(), found.next()) else { return };
     let loaded = words[1] as u32;
-    if loaded != told.loads().wrapping_sub(told.unloads()) {
+    if loaded != told.loaded() {
         return;
     }
     LOADED_NOW.store(global.cast::<u32>().wrapping_add(2), Ordering::Relaxed);
@@ -100,7 +101,7 @@ const MOST_WORDS: usize = 1024;
 /// Words of a `pthread_mutex_t`.
 const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
 
-fn is_count_of_loads(words: &[u64], at: usize, told: Counts, thread: u32) -> bool {
+fn is_count_of_loads(words: &[u64], at: usize, told: Told, thread: u32) -> bool {
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_count_is_known_by_the_locks_before_it() {
-        let told = Counts::new(57, 4);
+        let told = Told::new(57, 4);
         let layout = |locks: &[u32]| {
             let locks = locks.iter().flat_map(|owner| mutex(*owner));
             [57, 0, 1].into_iter().chain(locks).chain([57, 57]).collect::<Vec<_>>()

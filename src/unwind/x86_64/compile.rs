@@ -127,7 +127,7 @@ impl Row<'_> {
         let saved = match self.row.register(X86_64::RBP) {
             None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 1,
             Some(RegisterRule::Offset(below)) if below < -8 && below % 8 == 0 => {
-                u16::try_from(-below / 8).ok()?
+                u16::try_from(-below / 8).ok().filter(|saved| *saved <= Rule::MOST_SAVED)?
             }
             Some(_) => return None,
         };

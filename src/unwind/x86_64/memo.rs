@@ -20,12 +20,13 @@
 //!   reason than rbp, or that is too deep.
 //! * When objects were loaded or unloaded, everything is dropped.
 
+use super::ADDRESS;
 use super::rule::Kind;
 use super::walk::{Cursor, End, Join, Step};
-use crate::record::{Frame, ModuleEpoch};
+use crate::record::Frame;
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::bounds::Stack;
-use crate::unwind::counts::{self, Counts};
+use crate::unwind::counts::Counts;
 use crate::unwind::memory::word;
 
 /// A step reads at most two words beside the return address: rbp, and the CFA of a realigned frame. And one
@@ -41,9 +42,8 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 pub(super) struct Memo {
     /// The loader state that the rules belong to.
     counts: Counts,
-    /// The epoch of frames taken in that state, and what it makes of the frame of a return address.
-    epoch: ModuleEpoch,
-    tag: u64,
+    /// The bits of a frame that are its address. A compiler would make the constant anew for every four frames.
+    mask: u64,
     /// The thread's own stack.
     stack: Stack,
     /// Index of the leafmost frame that may be joined; `MAX_FRAMES` = none.
@@ -104,8 +104,7 @@ impl Memo {
     /// Forgets the last stack, and starts over in the loader state `counts`.
     pub(super) fn clear(&mut self, counts: Counts) {
         self.counts = counts;
-        self.epoch = counts::epoch();
-        self.tag = Frame::native(0, self.epoch).0;
+        self.mask = ADDRESS;
         self.first = MAX_FRAMES;
         self.word_count = 0;
         self.pending = 0;
@@ -166,7 +165,7 @@ impl Memo {
         let (some_places, places) = self.places[callers.clone()].as_rchunks::<4>();
         let (some_frames, frames) = self.frames[callers].as_rchunks::<4>();
         let change = |(place, frame): (&u32, &Frame)| {
-            (self.word(self.address(*place).wrapping_sub(8)) ^ self.tag) ^ frame.0
+            self.word(self.address(*place).wrapping_sub(8)) ^ (frame.0 & self.mask)
         };
         let mut at = MAX_FRAMES;
         let mut last = (some_places, some_frames);
@@ -331,12 +330,7 @@ impl Memo {
 
     #[inline(always)]
     fn outer(&self, frame: usize) -> Outer {
-        Outer { pc: self.frames[frame].0 ^ self.tag, sp: self.sp(frame), state: self.states[frame] }
-    }
-
-    /// The epoch that frames are to carry.
-    pub(super) fn epoch(&self) -> ModuleEpoch {
-        self.epoch
+        Outer { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
     }
 
     /// Whether the stack whose frames these are ended for want of information.
@@ -399,7 +393,7 @@ impl Standing<'_> {
         }
         let state = self.memo.states.get(self.next)?;
         let is_same = self.limit == cursor.sp
-            && self.memo.frames[self.next].0 == cursor.pc() ^ self.memo.tag
+            && self.memo.frames[self.next].0 & self.memo.mask == cursor.pc()
             && !cursor.is_exact
             && (state.bp == cursor.bp || !state.bp_is_live());
         is_same.then_some(self.next)

@@ -129,8 +129,11 @@ impl Engine {
             }
             counts = now;
         }
-        self.memo.clear(counts);
-        self.flags.0 |= ContextFlags::GUESSED;
+        // Objects come and go all the time. This once they wait.
+        if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
+            self.memo.clear(counts);
+            self.flags.0 |= ContextFlags::GUESSED;
+        }
     }
 
     #[inline(always)]
@@ -170,7 +173,7 @@ impl Engine {
         self.keep(&walked, MAX_FRAMES, counts);
     }
 
-    /// Captures with a memo that was cleared.
+    /// Captures where that is rare.
     #[cold]
     #[inline(never)]
     fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
@@ -182,13 +185,8 @@ impl Engine {
     fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
         self.joined = joined;
         self.leaf = joined - walked.count;
-        let epoch = self.memo.epoch();
         for (frame, step) in self.memo.frames[self.leaf..joined].iter_mut().zip(&self.steps[..walked.count]) {
-            *frame = if step.rule.is_exact() {
-                Frame::native_exact(step.pc, epoch)
-            } else {
-                Frame::native(step.pc, epoch)
-            };
+            *frame = step.rule.frame(step.pc);
         }
         self.flags = self.judge(walked);
         if walked.is_plain && !self.forgets {
@@ -267,6 +265,10 @@ impl Busy {
 }
 
 /// The code address in a native frame.
+#[inline(always)]
 fn address(frame: Frame) -> u64 {
-    frame.0 & ((1 << 48) - 1)
+    frame.0 & ADDRESS
 }
+
+/// The bits of a native frame that are its address.
+const ADDRESS: u64 = (1 << 48) - 1;

@@ -1,17 +1,20 @@
 //! One word that says how to leave a frame.
 //!
 //! ```text
-//!  63    56 55     50 49   48   47              32 31                              0
-//! +--------+---------+----+----+------------------+---------------------------------+
-//! | kind   | 0       | EX | BP | k                | offset (signed)                 |
-//! +--------+---------+----+----+------------------+---------------------------------+
+//!  63  60 59          48 47   46   45           32 31                              0
+//! +------+--------------+----+----+---------------+---------------------------------+
+//! | kind | module epoch | EX | BP | k             | offset (signed)                 |
+//! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
 //! A *step* rule (kind 0) covers nearly all code: the canonical frame address (CFA, the caller's stack
 //! pointer) is `rsp + offset`, or `rbp + offset` with BP set; the return address lies at `CFA - 8`; and
 //! rbp was saved at `CFA - 8k`, or not at all where k is 1: so the word at `CFA - 8k` can be read in any
 //! case, and the walk needs no branch. The other kinds say what else there is.
+//! The module epoch is that of the object which holds the code: it stands where a frame has it.
 //! EX is set only in the copy that a walk keeps of a rule: the frame was interrupted, and did not call.
+
+use crate::record::{Frame, ModuleEpoch};
 
 /// How to leave a frame. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,22 +23,22 @@ pub(super) struct Rule(pub(super) u64);
 
 const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one instruction");
 
-/// The kinds of rules beside the plain step.
+/// The kinds of rules. All but the plain step have the highest bit: there is one branch on that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
     /// A plain step.
     Step = 0,
     /// The outermost frame: its return address is undefined.
-    End = 1,
+    End = 8,
     /// A frame that realigned its stack: CFA = `*(rbp + offset)`, rbp was saved at `*rbp`.
-    Realigned = 2,
+    Realigned = 9,
     /// A signal trampoline: the kernel left a `ucontext_t` at rsp, with the registers at the offsets below.
-    Signal = 3,
+    Signal = 10,
     /// No unwind information. The offset field holds the number of loads at which that was found out.
-    Unknown = 4,
+    Unknown = 11,
     /// Anything else: the walk starts over with all registers.
-    Slow = 5,
+    Slow = 12,
 }
 
 /// Offsets into the `ucontext_t` that the kernel leaves at the stack pointer of a signal trampoline:
@@ -44,16 +47,37 @@ pub(super) const UCONTEXT_RBP: u64 = 120;
 pub(super) const UCONTEXT_RSP: u64 = 160;
 pub(super) const UCONTEXT_RIP: u64 = 168;
 
-const BP: u64 = 1 << 48;
-const EXACT: u64 = 1 << 49;
-const KIND_SHIFT: u32 = 56;
+const BP: u64 = 1 << 46;
+const EXACT: u64 = 1 << 47;
+const KIND_SHIFT: u32 = 60;
+const EPOCH_SHIFT: u32 = 48;
+const EPOCH: u64 = 0xfff;
 const SAVED_SHIFT: u32 = 32;
+const SAVED: u64 = 0x3fff;
 
 impl Rule {
+    /// The most that `saved` of a step can be: 128 KiB below the CFA.
+    pub(super) const MOST_SAVED: u16 = SAVED as u16;
+
     /// CFA = rsp + `offset` or, where `from_bp`, rbp + `offset`; rbp saved at CFA - 8 `saved`, 1 = not at all.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
+        debug_assert!(saved <= Self::MOST_SAVED);
         let base = if from_bp { BP } else { 0 };
         Self(base | u64::from(saved.max(1)) << SAVED_SHIFT | u64::from(offset as u32))
+    }
+
+    /// The same rule, for code of an object of this epoch.
+    pub(super) fn in_epoch(self, epoch: ModuleEpoch) -> Self {
+        Self(self.0 & !(EPOCH << EPOCH_SHIFT) | (u64::from(epoch.0) & EPOCH) << EPOCH_SHIFT)
+    }
+
+    /// The frame of an address that is left by this rule. Like a step without a branch: a rule has the epoch where a
+    /// frame has it, and its mark of an exact address, moved, is a frame's.
+    #[inline(always)]
+    pub(super) fn frame(self, pc: u64) -> Frame {
+        const EXACT_FRAME: u64 = Frame::native_exact(0, ModuleEpoch(0)).0;
+        let exact = (self.0 & EXACT) << (EXACT_FRAME.trailing_zeros() - EXACT.trailing_zeros());
+        Frame(pc & ((1 << EPOCH_SHIFT) - 1) | self.0 & (EPOCH << EPOCH_SHIFT) | exact)
     }
 
     /// CFA = `*(rbp + offset)`.
@@ -72,22 +96,22 @@ impl Rule {
 
     #[inline(always)]
     pub(super) fn is_step(self) -> bool {
-        self.0 >> KIND_SHIFT == 0
+        self.0 as i64 >= 0
     }
 
     /// Whether this is a step out of a frame that called.
     #[inline(always)]
     pub(super) fn is_plain(self) -> bool {
-        self.0 >> EXACT.trailing_zeros() == 0
+        self.0 & (1 << 63 | EXACT) == 0
     }
 
     pub(super) fn kind(self) -> Kind {
         match self.0 >> KIND_SHIFT {
             0 => Kind::Step,
-            1 => Kind::End,
-            2 => Kind::Realigned,
-            3 => Kind::Signal,
-            4 => Kind::Unknown,
+            8 => Kind::End,
+            9 => Kind::Realigned,
+            10 => Kind::Signal,
+            11 => Kind::Unknown,
             _ => Kind::Slow,
         }
     }
@@ -105,7 +129,7 @@ impl Rule {
     /// How far below the CFA rbp was saved, in bytes; if it was not, the return address lies there.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
-        (self.0 >> SAVED_SHIFT & 0xffff) * 8
+        (self.0 >> SAVED_SHIFT & SAVED) * 8
     }
 
     /// Whether the caller's rbp was saved, and is not the frame's own.
@@ -125,7 +149,6 @@ impl Rule {
     }
 
     /// Whether the frame's address is not a return address.
-    #[inline(always)]
     pub(super) fn is_exact(self) -> bool {
         self.0 & EXACT != 0
     }
@@ -142,9 +165,15 @@ mod tests {
 
     #[test]
     fn a_step_keeps_its_parts() {
-        let rule = Rule::step(true, -24, 65535);
-        assert!(rule.is_step() && rule.is_bp_based());
-        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 65535 * 8, Kind::Step));
+        let rule = Rule::step(true, -24, Rule::MOST_SAVED)
+            .in_epoch(ModuleEpoch(0x123))
+            .in_epoch(ModuleEpoch::UNKNOWN);
+        assert!(rule.is_step() && rule.is_plain() && rule.is_bp_based());
+        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 16383 * 8, Kind::Step));
+        let epoch = ModuleEpoch::UNKNOWN;
+        assert_eq!(rule.frame(u64::MAX), Frame::native((1 << 48) - 1, epoch));
+        assert_eq!(rule.at_exact(true).frame(0x4000), Frame::native_exact(0x4000, epoch));
+        assert!(rule.at_exact(true).is_step() && !rule.at_exact(true).is_plain());
         assert_eq!(Rule::step(false, i32::MAX, 1).offset(), i64::from(i32::MAX));
         assert!(rule.restores_bp() && !Rule::step(false, 8, 1).restores_bp());
     }
@@ -152,7 +181,9 @@ mod tests {
     #[test]
     fn special_rules_are_no_steps() {
         let special = [Rule::END, Rule::SIGNAL, Rule::SLOW, Rule::unknown(u32::MAX), Rule::realigned(-8)];
-        assert!(special.iter().all(|rule| !rule.is_step()));
+        assert!(
+            special.iter().all(|rule| !rule.is_step() && rule.in_epoch(ModuleEpoch(7)).kind() == rule.kind())
+        );
         assert_eq!(Rule::realigned(-8).offset(), -8);
         assert_eq!(Rule::unknown(77).loads(), 77);
     }

@@ -13,8 +13,10 @@ use super::rule::Rule;
 use super::stub::Entry;
 use super::walk::{End, Step, Walk, Walked, by_frame_pointer, check};
 use super::words::Words;
+use crate::record::ModuleEpoch;
+use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
-use crate::unwind::{MAX_FRAMES, counts, find, notes};
+use crate::unwind::{MAX_FRAMES, find, known, notes};
 
 /// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +94,9 @@ impl Walk<'_> {
         }
         for count in 0..MAX_FRAMES {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
-            self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact) };
-            let left = match self.leave(&registers, is_exact, words) {
+            let (left, epoch) = self.leave(&registers, is_exact, words);
+            self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
+            let left = match left {
                 Left::Unknown => self.trust_frame_pointer(&registers, words),
                 left => left,
             };
@@ -112,22 +115,31 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, End::TooDeep, false)
     }
 
-    fn leave<W: Words>(&mut self, registers: &Registers, is_exact: bool, words: &mut W) -> Left {
+    /// Where leaving the frame leads, and the epoch of the object that holds its code.
+    fn leave(
+        &mut self,
+        registers: &Registers,
+        is_exact: bool,
+        words: &mut impl Words,
+    ) -> (Left, ModuleEpoch) {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
-        let mut look = |object: &Object| {
-            notes::object(object, counts::latest());
-            match compiler.row(object, address) {
-                Some(row) => Some(leave_by(&row, registers, words)),
-                None => is_made_by_hand(object, registers.pc()).then_some(Left::End(End::Bottom)),
+        let look = |object: &Object, counts: Counts| {
+            let left = match compiler.row(object, address) {
+                Some(row) => leave_by(&row, registers, words),
+                None if is_made_by_hand(object, registers.pc()) => Left::End(End::Bottom),
+                None => Left::Unknown,
+            };
+            (left, known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN))
+        };
+        match find::look_at(address, look) {
+            Some((_, Some(found))) => found,
+            Some((counts, None)) => {
+                notes::outside(address, counts);
+                (Left::Unknown, ModuleEpoch::OUTSIDE)
             }
-        };
-        let left = if self.is_guessed || !W::ARE_OWN {
-            Object::visiting(address, look).flatten()
-        } else {
-            find::object_at(address).and_then(|object| look(&object))
-        };
-        left.unwrap_or(Left::Unknown)
+            None => (Left::Unknown, ModuleEpoch::UNKNOWN),
+        }
     }
 
     fn trust_frame_pointer(&mut self, registers: &Registers, words: &mut impl Words) -> Left {

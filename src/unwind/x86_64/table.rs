@@ -272,10 +272,10 @@ mod tests {
         for unloads in 0..1000 {
             let now = Counts::new(1, unloads);
             for n in 1..=20 {
-                assert_eq!(table.put(key(n * 0x1000, now), rule(n + unloads), now), Stored::Yes);
+                assert_eq!(table.put(key(n * 0x1000, now), rule(n + u64::from(unloads)), now), Stored::Yes);
             }
             for n in 1..=20 {
-                assert_eq!(table.get(n * 0x1000, now), Some(rule(n + unloads)));
+                assert_eq!(table.get(n * 0x1000, now), Some(rule(n + u64::from(unloads))));
             }
         }
         let (old, now) = (Counts::new(1, 3), Counts::new(1, 999));

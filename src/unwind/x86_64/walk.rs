@@ -10,9 +10,10 @@ use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
 use super::words::Words;
-use crate::unwind::counts::{self, Counts};
-use crate::unwind::loader::{self, Object};
-use crate::unwind::{MAX_FRAMES, find, notes};
+use crate::record::ModuleEpoch;
+use crate::unwind::counts::Counts;
+use crate::unwind::loader::Object;
+use crate::unwind::{MAX_FRAMES, find, known, notes};
 
 /// A frame as the walk meets it: all that decides what comes after it.
 #[derive(Clone, Copy, Debug)]
@@ -127,9 +128,9 @@ impl Walk<'_> {
             }
             let rule = match table.and_then(|table| table.get(cursor.place, self.counts)) {
                 Some(rule) => rule,
-                None => self.compile::<W>(cursor),
+                None => self.compile(cursor),
             };
-            let rule = if rule.is_step() { rule } else { self.up_to_date::<W>(rule, cursor) };
+            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor) };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, words)
@@ -158,35 +159,32 @@ impl Walk<'_> {
     /// Finds out the rule for where `cursor` is, and stores it for all threads.
     #[cold]
     #[inline(never)]
-    fn compile<W: Words>(&mut self, cursor: Cursor) -> Rule {
+    fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
-        let counts = loader::current();
-        counts::use_epoch();
         let compiler = &mut *self.compiler;
-        let mut look = |object: &Object| {
-            notes::object(object, counts);
-            compiler.rule(object, address, cursor.pc())
+        let look = |object: &Object, counts| {
+            (compiler.rule(object, address, cursor.pc()), known::epoch_of(object, counts))
         };
-        // Code on the stack cannot be unloaded; but this may be no code on the stack after a guess, and where the
-        // host made the stack.
-        let found = if self.is_guessed || !W::ARE_OWN {
-            Object::visiting(address, look).flatten()
-        } else {
-            find::object_at(address).and_then(|object| look(&object))
+        let Some((counts, found)) = find::look_at(address, look) else {
+            return Rule::unknown(self.counts.loads()).in_epoch(ModuleEpoch::UNKNOWN);
         };
-        let rule = found.unwrap_or_else(|| {
-            notes::unknown(address, counts);
-            Rule::unknown(counts.loads())
+        let (rule, epoch) = found.unwrap_or_else(|| {
+            notes::outside(address, counts);
+            (None, Some(ModuleEpoch::OUTSIDE))
         });
+        let rule = rule.unwrap_or(Rule::unknown(counts.loads()));
+        // Where a signal handler could not be told the epoch, the next capture asks again.
+        let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
+        let rule = rule.in_epoch(epoch);
         table::remember(cursor.place, rule, counts);
         rule
     }
 
     /// The rule, unless it says that nothing is known here and an object was loaded since: it may have been here.
     #[inline]
-    fn up_to_date<W: Words>(&mut self, rule: Rule, cursor: Cursor) -> Rule {
+    fn up_to_date(&mut self, rule: Rule, cursor: Cursor) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
-        if is_old { self.compile::<W>(cursor) } else { rule }
+        if is_old { self.compile(cursor) } else { rule }
     }
 
     /// Trusts rbp where there is no unwind information, if it can be a frame pointer at all.

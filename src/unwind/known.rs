@@ -1,0 +1,245 @@
+//! Which object lay where: every object that a stack was seen in, or that was listed, once and for good.
+//!
+//! An address may have had many objects in turn, and often the same few again and again. Each file at each place has a
+//! number, its *epoch*, that no other has which ever lay across it, and frames carry that. So a frame says by itself
+//! what it belongs to, however late and seldom somebody looks; a stack outside what comes and goes is the same stack
+//! before and after; and an object that comes back is the one that it was. (It is known by its place, its path and its
+//! build id. That is all that names are made from: where these are equal, so are the names.)
+//!
+//! Objects are entered from inside callbacks, while the loader is held: so one at a time, but for a signal handler in
+//! the midst of it, which is turned away. Nothing that was entered changes or goes, so readers need no lock. What does
+//! not fit gets the epoch that says that the module is not known: a wrong name is never an answer.
+
+use std::cell::UnsafeCell;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use super::counts::Counts;
+use super::loader::Object;
+use super::memory;
+use crate::record::ModuleEpoch;
+
+/// Memory is mapped by so much, and in all no more than so often: 4 MiB, which hold some 20,000 objects.
+const CHUNK: usize = 64 << 10;
+const MOST_CHUNKS: usize = 64;
+/// The longest path that is kept: the longest that Linux opens.
+const LONGEST_PATH: usize = 4096;
+/// The longest build id that is kept. GNU's are 20 bytes.
+const LONGEST_BUILD_ID: usize = 64;
+
+/// An object at a place. Behind it in memory stand its path and its build id.
+#[repr(C)]
+pub(super) struct Known {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) bias: u64,
+    pub(super) epoch: ModuleEpoch,
+    path_length: u16,
+    build_id_length: u16,
+    /// The latest state of the loader in which it was found to lie there.
+    state: AtomicU64,
+    /// The one that was entered next.
+    next: AtomicPtr<Known>,
+    /// The one that was entered before, of those in the same bucket.
+    before: *const Known,
+}
+
+// SAFETY: what is not atomic was written before anybody could find it, and never changes.
+unsafe impl Sync for Known {}
+
+static FIRST: AtomicPtr<Known> = AtomicPtr::new(null_mut());
+/// The last one entered of those whose place falls into each bucket.
+static BUCKETS: [AtomicPtr<Known>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
+
+/// Where the next one goes; for whoever holds `ENTERING`.
+static ROOM: Room = Room(UnsafeCell::new(Free { at: null_mut(), left: 0, chunks: 0, last: null() }));
+static ENTERING: AtomicBool = AtomicBool::new(false);
+
+struct Room(UnsafeCell<Free>);
+
+// SAFETY: only `epoch_of` reaches into it, while it holds `ENTERING`.
+unsafe impl Sync for Room {}
+
+struct Free {
+    at: *mut u8,
+    left: usize,
+    chunks: usize,
+    last: *const Known,
+}
+
+/// The epoch of `object` in the loader's present state, while the loader is held. `None` for a signal handler that came
+/// while its thread was entering another.
+pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
+    let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
+    let found_before = |known: &&Known| {
+        known.start == object.start && known.state.load(Ordering::Relaxed) == counts.as_word()
+    };
+    if let Some(known) = in_bucket(bucket).find(found_before) {
+        return Some(known.epoch);
+    }
+    let (path, build_id) = (object.name().to_bytes(), object.build_id());
+    if let Some(known) = in_bucket(bucket).find(|known| known.is(object, path, build_id)) {
+        known.state.store(counts.as_word(), Ordering::Relaxed);
+        return Some(known.epoch);
+    }
+    if ENTERING.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: the flag was ours to take, so no other reference to the room is alive.
+    let free = unsafe { &mut *ROOM.0.get() };
+    let entered = free.enter(object, path, build_id, counts, bucket);
+    ENTERING.store(false, Ordering::Release);
+    Some(entered.map_or(ModuleEpoch::UNKNOWN, |known| known.epoch))
+}
+
+fn in_bucket(bucket: &AtomicPtr<Known>) -> impl Iterator<Item = &'static Known> {
+    // SAFETY: what is linked was written before, and is never unmapped.
+    let follow = |known: *const Known| unsafe { known.as_ref() };
+    std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |known| follow(known.before))
+}
+
+/// All that were entered after `last` (from the first on, where it is `None`), in the order of time.
+pub(super) fn after(last: Option<&'static Known>) -> impl Iterator<Item = &'static Known> {
+    let next = last.map_or(&FIRST, |last| &last.next);
+    // SAFETY: as above.
+    let follow = |next: &AtomicPtr<Known>| unsafe { next.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(follow(next), move |known: &&'static Known| follow(&known.next))
+}
+
+impl Free {
+    /// Enters an object; `None` where there is no room, in memory or among the epochs.
+    fn enter(
+        &mut self,
+        object: &Object,
+        path: &[u8],
+        build_id: &[u8],
+        counts: Counts,
+        bucket: &AtomicPtr<Known>,
+    ) -> Option<&'static Known> {
+        if path.len() > LONGEST_PATH || build_id.len() > LONGEST_BUILD_ID {
+            return None;
+        }
+        let across = after(None).filter(|known| known.start < object.end && object.start < known.end);
+        let epoch = across.map(|known| known.epoch.0 + 1).max().unwrap_or_default();
+        if epoch > ModuleEpoch::LAST.0 {
+            return None;
+        }
+        let place = self.take(size_of::<Known>() + path.len() + build_id.len())?.cast::<Known>();
+        let known = Known {
+            start: object.start,
+            end: object.end,
+            bias: object.bias,
+            epoch: ModuleEpoch(epoch),
+            path_length: path.len() as u16,
+            build_id_length: build_id.len() as u16,
+            state: AtomicU64::new(counts.as_word()),
+            next: AtomicPtr::new(null_mut()),
+            before: bucket.load(Ordering::Relaxed),
+        };
+        // SAFETY: `take` gave so many bytes, aligned for this, which nobody else knows.
+        unsafe {
+            place.write(known);
+            let text = place.add(1).cast::<u8>();
+            text.copy_from_nonoverlapping(path.as_ptr(), path.len());
+            text.add(path.len()).copy_from_nonoverlapping(build_id.as_ptr(), build_id.len());
+        }
+        // SAFETY: the last one entered is never unmapped.
+        let last = unsafe { self.last.as_ref() }.map_or(&FIRST, |last| &last.next);
+        last.store(place, Ordering::Release);
+        bucket.store(place, Ordering::Release);
+        self.last = place;
+        // SAFETY: it was just written, and is never unmapped.
+        Some(unsafe { &*place })
+    }
+
+    /// So many bytes, aligned to 8.
+    fn take(&mut self, bytes: usize) -> Option<*mut u8> {
+        let bytes = bytes.next_multiple_of(8);
+        if bytes > self.left {
+            if self.chunks == MOST_CHUNKS {
+                return None;
+            }
+            (self.at, self.left) = (memory::map(CHUNK)?.as_ptr(), CHUNK);
+            self.chunks += 1;
+        }
+        let place = self.at;
+        self.at = place.wrapping_add(bytes);
+        self.left -= bytes;
+        Some(place)
+    }
+}
+
+impl Known {
+    fn is(&self, object: &Object, path: &[u8], build_id: &[u8]) -> bool {
+        (self.start, self.end, self.bias) == (object.start, object.end, object.bias)
+            && self.path() == path
+            && self.build_id() == build_id
+    }
+
+    pub(super) fn path(&self) -> &[u8] {
+        self.text(0, self.path_length)
+    }
+
+    pub(super) fn build_id(&self) -> &[u8] {
+        self.text(usize::from(self.path_length), self.build_id_length)
+    }
+
+    fn text(&self, from: usize, length: u16) -> &[u8] {
+        let text = std::ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_add(from);
+        // SAFETY: `enter` wrote the path and the build id behind this, and nothing there changes.
+        unsafe { std::slice::from_raw_parts(text, usize::from(length)) }
+    }
+}
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}..{:x} in epoch {}", self.start, self.end, self.epoch.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::loader::Visit;
+    use super::super::{find, loader};
+    use super::*;
+
+    #[test]
+    fn an_object_has_one_epoch_in_every_state_of_the_loader() {
+        find::prepare();
+        let here = an_object_has_one_epoch_in_every_state_of_the_loader as fn() as usize as u64;
+        let epoch =
+            |counts| find::look_at(here, |object, _| epoch_of(object, counts)).and_then(|seen| seen.1);
+        let first = epoch(Counts::new(1, 1)).expect("nobody else enters");
+        assert!(first.is_some_and(|epoch| epoch <= ModuleEpoch::LAST));
+        assert_eq!(epoch(Counts::new(1, 1)), Some(first));
+        assert_eq!(epoch(Counts::new(7, 5)), Some(first));
+    }
+
+    #[test]
+    fn what_lay_across_each_other_has_different_epochs() {
+        loader::hold(|counts| {
+            loader::visit(|object| {
+                epoch_of(object, counts);
+                Visit::Next
+            });
+        });
+        let all: Vec<_> = after(None).collect();
+        assert!(all.len() > 3, "{all:?}");
+        for (at, one) in all.iter().enumerate() {
+            let is_across = |other: &&&Known| one.start < other.end && other.start < one.end;
+            assert!(all[..at].iter().filter(is_across).all(|other| other.epoch != one.epoch), "{all:?}");
+        }
+        let last = after(None).last();
+        assert_eq!(after(last).count(), 0);
+    }
+
+    #[test]
+    fn where_there_is_no_room_nothing_is_entered() {
+        let mut free = Free { at: null_mut(), left: 0, chunks: MOST_CHUNKS, last: null() };
+        assert!(free.enter(&Object::NONE, b"/lib/a.so", b"", Counts::default(), &BUCKETS[0]).is_none());
+        free.chunks = 0;
+        let longest = [b'a'; LONGEST_PATH + 1];
+        assert!(free.enter(&Object::NONE, &longest, b"", Counts::default(), &BUCKETS[0]).is_none());
+        assert_eq!(free.chunks, 0);
+    }
+}

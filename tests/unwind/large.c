@@ -1,0 +1,11 @@
+/* A library that takes long to unmap: the kernel gives back its pages one by one. */
+volatile char room[32 << 20];
+
+__attribute__((constructor)) static void fill(void)
+{
+    unsigned long at;
+    for (at = 0; at < sizeof room; at += 4096)
+        room[at] = 1;
+}
+
+
