@@ -150,7 +150,7 @@ pub fn as_on_older_glibc() {
 ///
 /// Rules for code that was unloaded are forgotten when somebody notices: a poll, or any capture that
 /// meets an address it has no rule for. Between an unload and that moment, code that was loaded to the
-/// very same address may be unwound by the rules of what was there before. Call this after a `dlclose`
+/// very same address may be unwound by the rules of what was there before, and named by it. Call this after a `dlclose`
 /// that you know of, poll it from a housekeeping thread every few milliseconds, or set
 /// [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {

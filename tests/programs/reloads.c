@@ -1,5 +1,5 @@
 /* Loads one plugin after the other, has it launch, and unloads it, without a pause: in every other cycle once, else
- * twice. Before each, its own code launches from so many stacks.
+ * twice. Before each, its own code launches from so many stacks. Prints where each plugin lay.
  *
  *     reloads CYCLES STACKS NAMESPACE A.so B.so ...      NAMESPACE: a library for a namespace of its own, or - */
 #define _GNU_SOURCE
@@ -25,12 +25,14 @@ static int failed(const char *what)
 OWN_FRAME static int run(const char *path, int launches)
 {
     void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    volatile int left;
     void (*plugin_run)(const void *) = plugin ? (void (*)(const void *))dlsym(plugin, "plugin_run") : NULL;
     if (!plugin_run)
         return failed(path);
-    for (; launches > 0; launches--)
+    /* Volatile, lest the compiler makes two calls of it, and two stacks. */
+    for (left = launches; left > 0; left--)
         plugin_run((const void *)step_d1000);
-    printf("%p\n", (void *)plugin_run);
+    printf("%p %s\n", (void *)plugin_run, path);
     return dlclose(plugin);
 }
 
