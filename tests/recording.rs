@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
 
-use gpuflame::aggregate::Aggregate;
+use gpuflame::explain::{self, Explain, Ledger, Snapshot};
 use gpuflame::export::{self, FOLDED, Options, SVG};
-use gpuflame::graphs::Graphs;
-use gpuflame::join::Join;
 use gpuflame::profile::Profile;
 use gpuflame::profile::views::GPU;
-use gpuflame::record::{Reader, Row};
+use gpuflame::record::Reader;
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 use support::{Done, Run, Way, compile};
 
@@ -25,27 +23,20 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
 }
 
 /// Explains the recording as a process of its own would: from the file, and the files it names.
-fn explain(done: &Done) -> (Profile, Join) {
+fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
-    let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    let mut graphs = Graphs::default();
-    while let Some(mut row) = reader.next_row().unwrap() {
-        graphs.push(&row);
-        if let Row::Activity(activity) = &mut row {
-            graphs.resolve(activity);
-        }
-        join.push(&row, &mut aggregate);
-        profile.push(&row);
+    let mut explain = Explain::new(explain::Options::default());
+    while let Some(row) = reader.next_row().unwrap() {
+        explain.push(&row, &mut ());
     }
     assert_eq!(reader.skipped(), 0);
-    join.finish(&mut aggregate);
-    aggregate.fill(&mut profile);
-    Symbolizer::new(SymbolizeOptions::default()).name(&mut profile);
-    (profile, join)
+    let Snapshot { profile, ledger } = explain.snapshot(&[], &mut ());
+    Symbolizer::new(SymbolizeOptions::default()).name(profile);
+    (profile.clone(), ledger)
 }
 
 fn assert_explained_alike(done: &Done) {
-    let (profile, join) = explain(done);
+    let (profile, ledger) = explain(done);
     let (mut folded, mut svg, mut csv) = (Vec::new(), Vec::new(), Vec::new());
     FOLDED.draw(&profile, &GPU, &Options::default(), &mut folded).unwrap();
     SVG.draw(&profile, &GPU, &Options::default(), &mut svg).unwrap();
@@ -53,12 +44,17 @@ fn assert_explained_alike(done: &Done) {
     assert_eq!(String::from_utf8(folded).unwrap(), done.file("out.folded"));
     assert_eq!(String::from_utf8(csv).unwrap(), done.file("out.csv"));
     assert_eq!(String::from_utf8(svg).unwrap(), done.file("out.svg"));
-    let (launches, parts) = done.sum("launches");
-    assert_eq!(join.tally().launches.seen, launches);
-    assert_eq!(join.tally().launches.matched, parts["matched"]);
-    let (activities, parts) = done.sum("activities");
-    assert_eq!(join.tally().activities.seen, activities);
-    assert_eq!(join.tally().activities.matched, parts["matched"]);
+    for sum in ledger.sums() {
+        assert!(sum.holds(), "{sum}");
+    }
+    for sum in [ledger.launches(), ledger.activities(), ledger.graph_activities()] {
+        let (total, parts) = done.sum(&sum.what);
+        assert_eq!(sum.total, total);
+        assert_eq!(
+            sum.parts.iter().map(|(word, part)| ((*word).to_owned(), *part)).collect::<BTreeMap<_, _>>(),
+            parts
+        );
+    }
 }
 
 /// Rows of the table of activities by header.

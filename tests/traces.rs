@@ -77,7 +77,7 @@ fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
         profile.push(row);
     })
     .unwrap();
-    join.finish(&mut aggregate);
+    join.as_if_over(&mut aggregate);
     aggregate.fill(&mut profile);
     let activities = join.tally().activities;
     assert_eq!(activities.matched, linked.linked, "{}: the join finds what was linked", path.display());
@@ -287,7 +287,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
         profile.push(row);
     })
     .unwrap();
-    join.finish(&mut looked_at);
+    join.as_if_over(&mut looked_at);
     looked_at.timeline.fill(&mut profile);
     looked_at.aggregate.fill(&mut profile);
     (looked_at, profile)

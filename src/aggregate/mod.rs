@@ -22,7 +22,7 @@ use crate::stats::Histogram;
 use recent::{Key, Recent, Sums};
 
 /// The sums so far. See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Aggregate {
     /// Whether cells are kept apart by stream.
     by_stream: bool,
@@ -71,7 +71,7 @@ struct Lane {
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
 
 /// What a cell says beside its place.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Series {
     fate: Fate,
     device: Option<DeviceId>,

@@ -37,7 +37,7 @@ pub(super) struct Sums {
 }
 
 /// See the module's documentation. What was put last into a slot is what it remembers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Recent(Box<[Option<(Key, Sums)>; SLOTS]>);
 
 impl Default for Recent {

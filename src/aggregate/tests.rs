@@ -16,7 +16,7 @@ fn on(device: u32, activity: Activity) -> Activity {
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));
-    join.finish(&mut sums);
+    join.as_if_over(&mut sums);
     let mut profile = Profile::default();
     sums.fill(&mut profile);
     profile
@@ -237,7 +237,7 @@ fn rows_a_second_through_join_and_aggregate() {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());
         let began = std::time::Instant::now();
         rows.iter().for_each(|row| join.push(row, &mut sums));
-        join.finish(&mut sums);
+        join.as_if_over(&mut sums);
         let rate = rows.len() as f64 / began.elapsed().as_secs_f64() / 1e6;
         let held = (join.heap_bytes() + sums.heap_bytes()) as f64 / f64::from(1 << 20);
         eprintln!("{rate:.1} M rows/s, {held:.1} MiB held, {} bytes an activity", size_of::<Activity>());

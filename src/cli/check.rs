@@ -39,7 +39,7 @@ impl Check {
         events.sort();
         let findings = findings(&Evidence {
             profile: &explained.profile,
-            tally: &explained.tally,
+            tally: &explained.ledger.tally,
             events: &events,
             linked: explained.facts.linked.as_ref(),
             damaged: explained.facts.damaged,

@@ -3,16 +3,16 @@
 use super::Console;
 use super::input::{Facts, Source};
 use crate::error::Result;
-use crate::explain::{Explain, Options};
+use crate::explain::{Explain, Ledger, Options};
 use crate::import::Opened;
-use crate::join::{Sink, Tally};
+use crate::join::Sink;
 use crate::profile::Profile;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
 /// What a source holds, explained.
 pub(super) struct Explained {
     pub(super) profile: Profile,
-    pub(super) tally: Tally,
+    pub(super) ledger: Ledger,
     /// What was found while reading.
     pub(super) facts: Facts,
     /// Frames of code that have no symbol.
@@ -40,10 +40,9 @@ pub(super) fn explain_opened(
 ) -> Result<Explained> {
     let mut explain = Explain::new(options);
     let facts = source.rows(opened, console, &mut |row| explain.push(row, &mut sink))?;
-    explain.finish(&mut sink);
-    explain.fill();
+    let ledger = explain.snapshot(&[], &mut sink).ledger;
+    let mut profile = explain.into_profile();
     let mut symbolizer = Symbolizer::new(names);
-    symbolizer.name(explain.profile_mut());
-    let tally = *explain.tally();
-    Ok(Explained { profile: explain.into_profile(), tally, facts, unnamed: symbolizer.misses() })
+    symbolizer.name(&mut profile);
+    Ok(Explained { profile, ledger, facts, unnamed: symbolizer.misses() })
 }

@@ -7,7 +7,6 @@ use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
-use crate::profile::views;
 use crate::record::{Loss, Missing, WindowEdge};
 use crate::symbolize::SymbolizeOptions;
 
@@ -35,7 +34,8 @@ impl Info {
 }
 
 fn facts(explained: &Explained) -> Table {
-    let Explained { profile, tally, .. } = explained;
+    let Explained { profile, ledger, .. } = explained;
+    let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.words()));
@@ -43,8 +43,7 @@ fn facts(explained: &Explained) -> Table {
     for (word, count) in tally.launches.parts() {
         fact(&format!("launches {}", word.replace('_', " ")), Cell::Count(count));
     }
-    let captured = profile.losses().find(|(loss, _)| *loss == Loss::LaunchesCaptured);
-    fact("launches captured into graphs", Cell::Count(captured.map_or(0, |(_, count)| count)));
+    fact("launches captured into graphs", Cell::Count(ledger.lost(Loss::LaunchesCaptured)));
     fact("activities", Cell::Count(tally.activities.seen));
     for (word, count) in tally.activities.parts() {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
@@ -60,7 +59,7 @@ fn facts(explained: &Explained) -> Table {
             fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
         }
     }
-    let known = profile.dependencies();
+    let known = &ledger.dependencies;
     if !known.is_empty() {
         fact("calls that record an event", Cell::Count(known.record_calls));
         fact("calls that have a stream wait", Cell::Count(known.wait_calls));
@@ -69,7 +68,7 @@ fn facts(explained: &Explained) -> Table {
             fact(&format!("wait records {}", word.replace('_', " ")), Cell::Count(count));
         }
     }
-    for sample in views::unified(profile) {
+    for sample in &ledger.unified {
         let gpu = sample.device.map(|device| format!(" GPU {}", device.0)).unwrap_or_default();
         let what = if sample.kind.is_move() { " bytes" } else { "" };
         fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
@@ -92,15 +91,13 @@ fn devices(explained: &Explained) -> Table {
     const COLUMNS: [&str; 7] =
         ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
-    let profile = &explained.profile;
-    for device in profile.devices() {
+    for device in &explained.ledger.devices {
         // A device whose activities have no times was neither busy nor idle.
-        let time = profile.times().iter().find(|time| time.device == device.device);
-        let [busy, idle, window] = time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
+        let [busy, idle, window] = device.time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
         table.row([
-            Cell::Text(format!("GPU {}", device.device.0)),
-            Cell::Count(device.count),
-            Cell::Nanos(device.nanos),
+            Cell::Text(format!("GPU {}", device.id().0)),
+            Cell::Count(device.work.count),
+            Cell::Nanos(device.work.nanos),
             Cell::Nanos(busy),
             Cell::Nanos(idle),
             Cell::Nanos(window),
@@ -113,7 +110,7 @@ fn devices(explained: &Explained) -> Table {
 /// What is in no total.
 fn losses(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
-    let untimed = explained.tally.activities.untimed;
+    let untimed = explained.ledger.tally.activities.untimed;
     let mut loss = |what: &str, count| {
         if count > 0 {
             table.row([what.into(), Cell::Count(count)]);
@@ -122,8 +119,9 @@ fn losses(explained: &Explained) -> Table {
     loss(Missing::Untimed.word(), untimed);
     loss("records_damaged", explained.facts.damaged);
     // Launches that were captured into a graph are no loss: see the facts.
-    for (kind, count) in explained.profile.lost() {
-        loss(kind.label(), count);
+    let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
+    for (kind, count) in losses {
+        loss(kind.label(), *count);
     }
     table
 }

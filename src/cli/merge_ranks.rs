@@ -218,7 +218,7 @@ fn watched(files: usize, console: Console) -> ProgressBar {
 
 impl Rank {
     fn of(rank: u32, source: &Source, explained: &Explained) -> Self {
-        let (profile, tally) = (&explained.profile, explained.tally.activities);
+        let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let mut time = Time::default();
         for one in profile.works() {

@@ -5,18 +5,25 @@
 //!                                                   others -> host sums, profile
 //! ```
 //!
+//! What they come to so far is a [`Snapshot`], which may be taken at any time and changes nothing of what comes
+//! later: at exit, when a window closes, in mid-run, or at the end of a file.
+//!
 //! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
 
 mod contexts;
+mod ledger;
+
+use std::collections::BTreeMap;
 
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
-use crate::record::{Activity, Launch, MemoryCall, Row, Wait};
+use crate::record::{Activity, Launch, Loss, MemoryCall, Row, Wait};
 use crate::timeline::Timeline;
 use contexts::Contexts;
 pub use contexts::Stacks;
+pub use ledger::{Device, Host, Ledger, Sum};
 
 /// What is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -38,6 +45,17 @@ pub struct Explain {
     host: HostSums,
     profile: Profile,
     contexts: Contexts,
+    /// Those that rows told of.
+    losses: BTreeMap<Loss, u64>,
+}
+
+/// What the rows so far come to.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    /// The profile, to put names in: it keeps them.
+    pub profile: &'a mut Profile,
+    /// What was seen, and what became of it.
+    pub ledger: Ledger,
 }
 
 impl Explain {
@@ -90,6 +108,7 @@ impl Explain {
                 self.timeline.row(row);
                 self.profile.push(row);
             }
+            Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
             _ => self.profile.push(row),
         }
     }
@@ -110,16 +129,24 @@ impl Explain {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Gives up on what has no partner yet; `sink` is shown it.
-    pub fn finish(&mut self, sink: &mut impl Sink) {
-        self.join.finish(&mut (&mut self.aggregate, (&mut self.timeline, sink)));
-    }
-
-    /// Puts all sums into the profile.
-    pub fn fill(&mut self) {
-        self.aggregate.fill(&mut self.profile);
-        self.timeline.fill(&mut self.profile);
-        self.host.fill(&mut self.profile);
+    /// What the rows so far come to if what has no partner yet never finds one; `sink` is shown those. What
+    /// comes later is explained as if nobody had asked.
+    ///
+    /// `counted` is what was lost so far by counts that are in no row, each kind as a total.
+    pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
+        let (mut aggregate, mut timeline) = (self.aggregate.clone(), self.timeline.clone());
+        let tally = self.join.as_if_over(&mut (&mut aggregate, (&mut timeline, sink)));
+        let mut losses = self.losses.clone();
+        for (loss, count) in counted {
+            *losses.entry(*loss).or_default() += count;
+        }
+        let profile = &mut self.profile;
+        profile.set_losses(losses);
+        aggregate.fill(profile);
+        timeline.end(profile);
+        self.host.fill(profile);
+        let ledger = Ledger::of(profile, tally, self.graphs.tally(), self.contexts.stacks(), &self.host);
+        Snapshot { profile, ledger }
     }
 
     /// What became of launches and activities so far.
@@ -127,22 +154,12 @@ impl Explain {
         self.join.tally()
     }
 
-    /// What became of the nodes of graphs so far.
-    pub fn nodes(&self) -> graphs::Tally {
-        self.graphs.tally()
-    }
-
     /// How many stacks there are so far, and how good they are.
     pub fn stacks(&self) -> Stacks {
         self.contexts.stacks()
     }
 
-    /// Bytes that were allocated and not freed, and the most there were at once.
-    pub fn memory(&self) -> (u64, u64) {
-        self.host.held()
-    }
-
-    /// What the rows said, and the sums as of the last [`Explain::fill`].
+    /// What the rows said, and the sums as of the last [`Explain::snapshot`].
     pub fn profile(&self) -> &Profile {
         &self.profile
     }

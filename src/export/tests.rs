@@ -416,7 +416,7 @@ fn activity_table(rows: &[Row<'_>]) -> Vec<String> {
         table.row(row);
         join.push(row, &mut table);
     }
-    join.finish(&mut table);
+    join.as_if_over(&mut table);
     let text = String::from_utf8(table.finish().unwrap()).unwrap();
     text.lines().map(str::to_owned).collect()
 }
@@ -473,7 +473,7 @@ fn a_full_disk_is_an_error_and_nothing_worse() {
         let mut table = ActivityTable::new(Disk(room), str::to_owned).unwrap();
         let mut join = Join::default();
         (0..10_000).for_each(|id| join.push_activity(&kernel(id, 1, 2), &mut table));
-        join.finish(&mut table);
+        join.as_if_over(&mut table);
         assert_eq!(table.finish().err().map(|error| error.kind()), Some(ErrorKind::Io));
     }
 }

@@ -130,16 +130,18 @@ impl Join {
         }
     }
 
-    /// Gives up on everything that still lacks a partner. What comes later finds none of the launches
-    /// that were pushed before; the counts go on adding up.
-    pub fn finish(&mut self, sink: &mut impl Sink) {
-        while self.give_up_oldest(sink) {}
-        let tally = &mut self.tally;
-        self.window.clear(&mut |id, entry| {
-            if let Entry::Launch(launched, progress) = entry {
-                retire(tally, id, launched, progress, sink);
+    /// What would become of everything if no more rows came: `sink` is shown what would be given up, and the
+    /// counts are as they would be then, with nothing open. Nothing is given up by it, so that it can be asked
+    /// at any time.
+    pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
+        let mut tally = self.tally;
+        self.orphans.each(|activity| give_up(&mut tally, &self.order, activity, sink));
+        self.window.each(|id, entry| {
+            if let Entry::Launch(launched, progress) = *entry {
+                retire(&mut tally, id, launched, progress, sink);
             }
         });
+        tally
     }
 
     /// The tracer was flushed, and what it handed over was pushed.

@@ -97,6 +97,15 @@ impl Orphans {
         }
     }
 
+    /// Shows all of them, the one that has waited longest first.
+    pub(super) fn each(&self, mut each: impl FnMut(&Activity)) {
+        let mut at = self.oldest;
+        while let Some(slot) = self.slots.get(at as usize) {
+            each(&slot.activity);
+            at = slot.newer;
+        }
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }

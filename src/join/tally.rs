@@ -51,8 +51,8 @@ pub struct Activities {
 }
 
 impl Launches {
-    /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
-    /// finished.
+    /// What the ledger shows, in its order and words: the parts and what is open add up to
+    /// `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("matched", self.matched),
@@ -61,15 +61,15 @@ impl Launches {
         ]
     }
 
-    /// Those that may still get an activity; 0 once the join is finished.
+    /// Those that may still get an activity; 0 where no more rows come.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
     }
 }
 
 impl Activities {
-    /// What the ledger shows, in its order and words: the parts add up to `seen` once the join is
-    /// finished.
+    /// What the ledger shows, in its order and words: the parts and what is open add up to
+    /// `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("matched", self.matched),
@@ -80,7 +80,7 @@ impl Activities {
         ]
     }
 
-    /// Those that may still get a launch; 0 once the join is finished.
+    /// Those that may still get a launch; 0 where no more rows come.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }

@@ -159,11 +159,11 @@ impl Window {
         }
     }
 
-    /// Forgets everything, oldest first as far as that is known.
-    pub(super) fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        self.waiting.clear(forget);
-        self.running.clear(forget);
-        self.recent.clear(forget);
+    /// Shows everything, oldest first as far as that is known.
+    pub(super) fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
+        let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
+        older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
+        self.recent.each(each);
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -311,14 +311,14 @@ impl Recent {
         }
     }
 
-    /// Forgets everything, in the order of the ids as far as they did not wrap.
-    fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        let mut pages: Vec<&mut Page> = self.pages.iter_mut().flatten().map(|page| &mut **page).collect();
+    /// Shows everything, in the order of the ids as far as they did not wrap.
+    fn each(&self, mut each: impl FnMut(CorrelationId, &Entry)) {
+        let mut pages: Vec<&Page> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
         for page in pages {
-            for (at, entry) in page.entries.iter_mut().enumerate() {
-                if let Some(entry) = entry.take() {
-                    forget(CorrelationId(page.first.0 + at as u32), entry);
+            for (at, entry) in (0..).zip(&page.entries) {
+                if let Some(entry) = entry {
+                    each(CorrelationId(page.first.0 + at), entry);
                 }
             }
         }
@@ -393,12 +393,6 @@ impl Older {
     fn grow_old(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
         std::mem::swap(&mut self.young, &mut self.old);
         self.young.drain().for_each(|(id, entry)| forget(id, entry));
-    }
-
-    fn clear(&mut self, forget: &mut impl FnMut(CorrelationId, Entry)) {
-        for map in [&mut self.old, &mut self.young] {
-            map.drain().for_each(|(id, entry)| forget(id, entry));
-        }
     }
 
     fn heap_bytes(&self) -> usize {

@@ -156,6 +156,11 @@ impl Profile {
         first
     }
 
+    /// Replaces what was lost.
+    pub fn set_losses(&mut self, losses: BTreeMap<Loss, u64>) {
+        self.losses = losses;
+    }
+
     fn add_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
         if self.contexts.contains_key(&id) {
             return;

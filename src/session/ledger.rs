@@ -1,45 +1,37 @@
-//! The ledger: what was seen, what became of it, what was lost, and what it cost. Printed to stderr at
-//! exit, in lines that keep their words and their order, so that scripts can read them.
+//! The ledger in words, printed to stderr at exit: what was seen, what became of it, what was lost, and what
+//! it cost, in lines that keep their words and their order, so that scripts can read them.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use crate::profile::views::{self, IDLE, MEMORY, UnifiedSums, WAITS, idle_word};
-use crate::profile::{Cause, DeviceTime, Profile, Sample, StreamUse, Tip, View, WorkStats};
+use crate::explain::{Device, Host, Ledger};
+use crate::profile::views::UnifiedSums;
+use crate::profile::{DeviceTime, Profile, StreamUse, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
-use super::pipeline::Pipeline;
 use super::write::Report;
 
 /// How many kernels are named, and how many streams of a device.
 const TOP: usize = 5;
 
 /// The ledger's text, every line with the prefix.
-pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String {
-    let explain = pipeline.explain();
-    let (profile, tally, nodes) = (explain.profile(), explain.tally(), explain.nodes());
-    let lost = |loss| profile.losses().find(|(kind, _)| *kind == loss).map_or(0, |(_, count)| count);
+pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: usize) -> String {
     let mut lines = vec![
-        sum(
-            "launches",
-            tally.launches.seen,
-            &tally.launches.parts(),
-            lost(Loss::LaunchesDropped) + lost(Loss::StacksNested),
-        ),
-        sum("activities", tally.activities.seen, &tally.activities.parts(), lost(Loss::ActivitiesDropped)),
-        format!("graph activities {} = {}", nodes.seen(), parts(&nodes.parts())),
-        losses(&lost, tally.activities.untimed),
-        format!("stacks {} distinct", explain.stacks().distinct),
+        ledger.launches().to_string(),
+        ledger.activities().to_string(),
+        ledger.graph_activities().to_string(),
+        losses(ledger),
+        format!("stacks {} distinct", ledger.stacks.distinct),
     ];
-    lines.extend(profile.times().iter().flat_map(|time| device_lines(profile, time)));
+    lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
     lines.extend(top(profile));
-    lines.extend(host(profile, explain.memory()));
-    lines.extend(dependencies(profile));
-    lines.extend(unified(profile));
+    lines.extend(host(&ledger.host));
+    lines.extend(dependencies(ledger));
+    lines.extend(ledger.unified.iter().map(unified));
     lines.push(cost(capture::cost(), held));
-    lines.extend(graph_cost(tally.launches.graphs));
+    lines.extend(graph_cost(ledger.tally.launches.graphs));
     lines.extend(verified(capture::verified()));
     lines.extend(
         report.renamed.iter().map(|rename| {
@@ -53,94 +45,65 @@ pub(super) fn text(pipeline: &Pipeline, report: &Report, held: usize) -> String 
     })
 }
 
-/// `launches N = matched M + …`: all that were seen, and what became of them.
-fn sum(what: &str, seen: u64, parts: &[(&str, u64)], dropped: u64) -> String {
-    format!("{what} {} = {} + dropped {dropped}", seen + dropped, self::parts(parts))
-}
-
-fn parts(parts: &[(&str, u64)]) -> String {
-    parts.iter().map(|(word, n)| format!("{word} {n}")).collect::<Vec<_>>().join(" + ")
-}
-
 /// Everything that can be lost, also what was not: a line that scripts can rely on.
-fn losses(lost: &impl Fn(Loss) -> u64, untimed: u64) -> String {
-    let mut line = format!("lost: {} {untimed}", Missing::Untimed.word());
+fn losses(ledger: &Ledger) -> String {
+    let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
     for loss in Loss::ALL {
-        let _ = write!(line, ", {} {}", loss.label(), lost(loss));
+        let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
     }
     line
 }
 
 /// How long the host waited, and what it allocated, where that was asked for.
-fn host(profile: &Profile, (held, most): (u64, u64)) -> Vec<String> {
-    let of = |view: &View, wanted: fn(&Sample) -> bool| {
-        let samples = profile.samples(view).iter().filter(|sample| wanted(sample));
-        samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum + sample.amount()))
-    };
+fn host(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
-    let (waits, nanos) = of(&WAITS, |_| true);
-    if waits > 0 {
-        lines.push(format!("host waited {nanos} ns in {waits} calls"));
+    if host.waits > 0 {
+        lines.push(format!("host waited {} ns in {} calls", host.waited, host.waits));
     }
-    let (allocations, allocated) =
-        of(&MEMORY, |sample| sample.leaf.tips().any(|tip| matches!(tip, Tip::Allocate(_))));
-    let (frees, freed) = of(&MEMORY, |sample| sample.leaf.tips().any(|tip| matches!(tip, Tip::Free(_))));
-    if allocations + frees > 0 {
-        let lost = allocated - freed - held;
+    if host.allocations + host.frees > 0 {
+        let Host { allocations, frees, held_max, .. } = host;
+        lines.push(host.bytes().to_string());
         lines.push(format!(
-            "allocated_bytes {allocated} = freed {freed} + held {held} + free_not_seen {lost}"
-        ));
-        lines.push(format!(
-            "allocated in {allocations} calls, freed in {frees}, at most {most} bytes at once"
+            "allocated in {allocations} calls, freed in {frees}, at most {held_max} bytes at once"
         ));
     }
     lines
 }
 
 /// What was recorded of what waited for what, where that was asked for.
-fn dependencies(profile: &Profile) -> Vec<String> {
-    let known = profile.dependencies();
-    if known.is_empty() {
+fn dependencies(ledger: &Ledger) -> Vec<String> {
+    if ledger.dependencies.is_empty() {
         return Vec::new();
     }
-    let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
-    let (waits, by_kind) = known.waits();
-    vec![
-        format!("event calls {} = {}", known.record_calls + known.wait_calls, parts(&calls)),
-        format!("event records {}", known.event_records),
-        format!("wait records {waits} = {}", parts(&by_kind)),
-    ]
+    let [calls, waits] = ledger.dependency_sums();
+    let records = format!("event records {}", ledger.dependencies.event_records);
+    vec![calls.to_string(), records, waits.to_string()]
 }
 
 /// What happened to unified memory, where that was asked for.
-fn unified(profile: &Profile) -> impl Iterator<Item = String> {
-    views::unified(profile).map(|UnifiedSums { kind, device, count, value, nanos }| {
-        let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
-        match kind.is_move() {
-            true => {
-                format!("{gpu}unified memory {}: {value} bytes in {count} moves, {nanos} ns", kind.label())
-            }
-            false => format!("{gpu}unified memory {}: {value}, in {count} records", kind.label()),
-        }
-    })
+fn unified(sample: &UnifiedSums) -> String {
+    let UnifiedSums { kind, device, count, value, nanos } = sample;
+    let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
+    match kind.is_move() {
+        true => format!("{gpu}unified memory {}: {value} bytes in {count} moves, {nanos} ns", kind.label()),
+        false => format!("{gpu}unified memory {}: {value}, in {count} records", kind.label()),
+    }
 }
 
-/// What a device did, how it spent its time, and on which streams.
-fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
-    let gpu = format!("GPU {}", time.device.0);
-    let (count, nanos) = profile
-        .devices()
-        .iter()
-        .find(|device| device.device == time.device)
-        .map_or((0, 0), |device| (device.count, device.nanos));
+/// What a device did, how it spent its time, and on which streams; `None` where it has no times.
+fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
+    let gpu = format!("GPU {}", device.id().0);
+    let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
     let mut lines = vec![
         format!(
-            "{gpu}: {count} activities, {nanos} ns in all, busy {:.1} % of {:.3} s",
+            "{gpu}: {} activities, {} ns in all, busy {:.1} % of {:.3} s",
+            device.work.count,
+            device.work.nanos,
             percent(time.busy, time.window),
             time.window as f64 / 1e9
         ),
-        format!("{gpu} window_ns {} = busy {} + idle {}", time.window, time.busy, time.idle),
-        idle(profile, time, &gpu),
+        window.to_string(),
+        idle.to_string(),
         streams(profile, time, &gpu),
     ];
     if time.late_count > 0 {
@@ -155,22 +118,7 @@ fn device_lines(profile: &Profile, time: &DeviceTime) -> Vec<String> {
             time.early_count, time.early
         ));
     }
-    lines
-}
-
-/// `GPU 0 idle_ns N = host_late A + …`: by cause where work ended a gap, and what lay before and after.
-fn idle(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
-    let of = |word: &str| -> u64 {
-        let samples = profile.samples(&IDLE).iter();
-        let samples = samples.filter(|s| s.device == Some(time.device) && idle_word(s) == word);
-        samples.map(Sample::amount).sum()
-    };
-    let mut line = format!("{gpu} idle_ns {} =", time.idle);
-    for cause in Cause::ALL {
-        let _ = write!(line, " {} {} +", cause.word(), of(cause.word()));
-    }
-    let _ = write!(line, " opening {} + closing {}", of("before_the_first"), of("after_the_last"));
-    line
+    Some(lines)
 }
 
 /// The busiest streams of a device, with their share of its window.

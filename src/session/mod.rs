@@ -413,11 +413,11 @@ impl Session {
         };
         self.collect(&mut pipeline, false);
         let held = collector::bytes_held();
-        pipeline.finish();
+        let ledger = pipeline.finish();
         let report = self.write_files(&mut pipeline);
         report.failures.iter().for_each(|failure| tell(failure));
         if !self.settings.quiet {
-            print(&ledger::text(&pipeline, &report, held));
+            print(&ledger::text(&ledger, pipeline.outputs().0, &report, held));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use crate::capture;
 use crate::control::Outputs;
 use crate::cupti::{Api, Names};
-use crate::explain::{self, Explain};
+use crate::explain::{self, Explain, Ledger};
 use crate::profile::Profile;
 use crate::record::{LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
 use crate::settings::{Root, Settings};
@@ -156,14 +156,21 @@ impl Pipeline {
         }
     }
 
-    /// Gives up on what has no partner yet, and puts everything into the profile.
-    pub(super) fn finish(&mut self) {
+    /// What all rows come to. The outputs that were begun during the run are told what is told last: what has
+    /// no partner, and what was lost.
+    pub(super) fn finish(&mut self) -> Ledger {
         // Stacks that were read last may lie in modules that were met last.
         self.refresh_modules();
+        let lost = self.lost();
         let Rows { explain, streams, .. } = &mut self.rows;
-        explain.finish(streams);
-        let stacks = explain.stacks();
-        for (loss, count) in capture::losses() {
+        lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
+        explain.snapshot(&lost, streams).ledger
+    }
+
+    /// What was lost so far, of each kind that there was any of.
+    fn lost(&self) -> Vec<(Loss, u64)> {
+        let stacks = self.rows.explain.stacks();
+        let all = capture::losses().map(|(loss, count)| {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
@@ -173,15 +180,9 @@ impl Pipeline {
                 Loss::StacksModuleUnknown => stacks.module_unknown,
                 _ => 0,
             };
-            if count + more > 0 {
-                self.rows.push(&Row::Loss { loss, count: count + more });
-            }
-        }
-        self.rows.explain.fill();
-    }
-
-    pub(super) fn explain(&self) -> &Explain {
-        &self.rows.explain
+            (loss, count + more)
+        });
+        all.filter(|(_, count)| *count > 0).collect()
     }
 
     /// The profile, to fill names in, and the outputs that were begun during the run.

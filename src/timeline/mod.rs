@@ -108,7 +108,12 @@ impl Timeline {
 
     /// Puts the account so far into `profile`, in the place of what was there.
     pub fn fill(&self, profile: &mut Profile) {
-        let mut all = self.clone();
+        self.clone().end(profile);
+    }
+
+    /// The same for an account that nobody goes on with.
+    pub fn end(mut self, profile: &mut Profile) {
+        let all = &mut self;
         for device in &mut all.devices {
             device.account_all(&all.windows, &mut all.charges.of(device.id));
         }

@@ -161,7 +161,7 @@ fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
         join.push(row, &mut timeline);
         timeline.row(row);
     }
-    join.finish(&mut timeline);
+    join.as_if_over(&mut timeline);
     let mut profile = Profile::default();
     timeline.fill(&mut profile);
     profile
@@ -457,7 +457,7 @@ fn a_window_for_every_step_costs_no_memory_and_stays_exact() {
         join.push(row, &mut timeline);
         timeline.row(row);
     }
-    join.finish(&mut timeline);
+    join.as_if_over(&mut timeline);
     let mut profile = Profile::default();
     timeline.fill(&mut profile);
     let times: Vec<_> = profile.times().iter().map(|t| (t.window, t.busy, t.idle)).collect();

@@ -1,0 +1,266 @@
+//! A snapshot of what is explained may be taken at any time: everything in it adds up, and whoever comes later
+//! does not notice that it was taken.
+
+use gpuflame::explain::{Explain, Ledger, Options};
+use gpuflame::export::{self, ActivityTable, FoldedOptions, GraphStacks, Root, SvgOptions};
+use gpuflame::profile::Profile;
+use gpuflame::record::{
+    Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
+    Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
+    NameId, Nanos, Row, StreamId, ThreadId, Wait, WindowEdge,
+};
+use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
+
+const SNAPSHOTS: usize = 1_000;
+const LAUNCHES: u32 = 20_000;
+/// The first id of a launch.
+const FIRST: u32 = 1_000;
+
+/// Repeatable chance (xorshift64*).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % limit
+    }
+}
+
+/// Frames that live as long as the rows.
+const STACKS: [[u32; 3]; 5] = [[3, 1, 0], [3, 2, 0], [4, 1, 0], [4, 2, 0], [3, 2, 1]];
+
+fn frames() -> Vec<[Frame; 3]> {
+    STACKS.iter().map(|stack| stack.map(|label| Frame::label(LabelId(label)))).collect()
+}
+
+/// A run of 4 threads on 2 devices, in which everything comes that a row can say: activities before their
+/// launch, long after it, and never; launches without one, under two ids, and outside of windows; nodes of
+/// graphs that were made, copied, destroyed, or that nobody has heard of.
+fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
+    let chance = &mut Chance(0x9e37_79b9_7f4a_7c15);
+    let mut rows = vec![Row::Process { id: 7, name: "program" }];
+    for (id, text) in (0..).zip(["main", "step", "load", "cudaLaunchKernel", "cudaGraphLaunch"]) {
+        rows.push(Row::Label { id: LabelId(id), text });
+    }
+    for (id, text) in (1..).zip(["_Z4gemmIfEvPT_", "add", "norm"]) {
+        rows.push(Row::Name { id: NameId(id), text });
+    }
+    for thread in 0..4 {
+        rows.push(Row::Thread { id: ThreadId(thread), name: "worker" });
+        for (at, frames) in (0..).zip(frames) {
+            let id = ContextId(ContextId::FIRST.0 + thread * STACKS.len() as u32 + at);
+            let flags = ContextFlags(if at == 4 { ContextFlags::CUT } else { 0 });
+            rows.push(Row::Context { id, thread: ThreadId(thread), flags, frames });
+        }
+    }
+    let mut is_open = true;
+    rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
+    // What is still to come, with the launch after which it does.
+    let mut later: Vec<(u32, Row<'_>)> = Vec::new();
+    for number in 0..LAUNCHES {
+        let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
+        later = rest;
+        rows.extend(Vec::from_iter::<Vec<_>>(ready).into_iter().map(|(_, row)| row));
+        let time = Nanos(1_000 + u64::from(number) * 100);
+        let (id, within) = (CorrelationId(FIRST + 2 * number + 1), CorrelationId(FIRST + 2 * number));
+        let context = ContextId(ContextId::FIRST.0 + chance.below(20) as u32);
+        let context = match chance.below(50) {
+            0 => ContextId::NONE,
+            1 => ContextId::OUTSIDE,
+            _ => context,
+        };
+        let graph = GraphId(number / 100 + 1);
+        if number % 100 == 0 {
+            made(&mut rows, graph, context);
+        }
+        rows.push(Row::Launch(Launch { time, duration: 40, correlation: within, within, context }));
+        if chance.below(3) == 0 {
+            rows.push(Row::Launch(Launch { time, duration: 40, correlation: id, within, context }));
+        }
+        for _ in 0..chance.below(3) {
+            let strange =
+                CorrelationId(if chance.below(9) == 0 { number % FIRST } else { 2 * LAUNCHES + number });
+            let on = [id, within, strange][chance.below(3) as usize];
+            let activity = Row::Activity(activity(chance, on, time, graph));
+            let late = [0, 1, 5, 400, 15_000][chance.below(5) as usize];
+            later.push((number + late, activity));
+        }
+        match chance.below(40) {
+            0 => rows.push(Row::Wait(Wait { time, duration: 9, correlation: id, context })),
+            1 => rows.push(Row::Loss { loss: Loss::RangesDropped, count: 2 }),
+            2 => {
+                is_open = !is_open;
+                let edge = if is_open { WindowEdge::Open } else { WindowEdge::Close };
+                rows.push(Row::Window { edge, time });
+            }
+            3..8 => {
+                let allocated = Some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 + chance.below(999) });
+                let allocated = allocated.filter(|_| chance.below(2) == 0);
+                let address = chance.below(30);
+                rows.push(Row::Memory(MemoryCall { time, correlation: id, context, address, allocated }));
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// A graph of 8 nodes, an instantiation of it, and the end of the one before.
+fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
+    let first = u64::from(graph.0) * 16;
+    for node in first..first + 8 {
+        rows.push(Row::GraphNode { graph, node: GraphNodeId(node), context });
+    }
+    let copy = GraphId(graph.0 + (1 << 20));
+    for node in first..first + 8 {
+        rows.push(Row::GraphClone { graph: copy, node: GraphNodeId(node + 8), original: GraphNodeId(node) });
+    }
+    rows.push(Row::GraphEnd { graph: GraphId(graph.0 - 1) });
+}
+
+fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph: GraphId) -> Activity {
+    let start = time.0 + chance.below(3_000);
+    let end = if chance.below(30) == 0 { 0 } else { start + 1 + chance.below(200) };
+    let kernel = KernelDetail {
+        name: NameId(1 + chance.below(3) as u32),
+        grid: [1; 3],
+        block: [32, 1, 1],
+        registers: 8,
+        static_shared: 0,
+        dynamic_shared: 0,
+    };
+    let copy = CopyDetail {
+        kind: CopyKind::HTOD,
+        from: MemoryKind(1),
+        to: MemoryKind(3),
+        peers: None,
+        bytes: 64,
+        is_async: true,
+        copies: 1,
+    };
+    let is_node = chance.below(4) == 0;
+    Activity {
+        correlation,
+        device: DeviceId(chance.below(2) as u32),
+        context: GpuContextId(1),
+        stream: StreamId(chance.below(3) as u32),
+        channel: None,
+        start: Nanos(start),
+        end: Nanos(end),
+        graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
+        graph_node: GraphNodeId(if is_node { u64::from(graph.0) * 16 + chance.below(20) } else { 0 }),
+        source_node: GraphNodeId(0),
+        device_launched: is_node && chance.below(9) == 0,
+        created: None,
+        detail: if chance.below(5) == 0 { Detail::Copy(copy) } else { Detail::Kernel(kernel) },
+    }
+}
+
+/// Every file that a profile makes.
+fn files(profile: &Profile) -> Vec<Vec<u8>> {
+    let root = vec![Root::Thread, Root::Device, Root::Stream];
+    let folded = FoldedOptions { graph: GraphStacks::Both, root, ..FoldedOptions::default() };
+    let mut files = vec![Vec::new(); 6];
+    export::write_folded(profile, &folded, &mut files[0]).unwrap();
+    export::write_svg(profile, &SvgOptions::default(), &mut files[1]).unwrap();
+    export::write_csv(profile, &mut files[2]).unwrap();
+    export::write_idle_folded(profile, &folded, &mut files[3]).unwrap();
+    export::write_wait_folded(profile, &folded, &mut files[4]).unwrap();
+    export::write_memory_folded(profile, &folded, &mut files[5]).unwrap();
+    assert!(
+        files.iter().all(|file| file.len() > 100),
+        "{:?}",
+        files.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    files
+}
+
+/// What was pushed so far, counted by hand.
+#[derive(Default)]
+struct Pushed {
+    launches: u64,
+    activities: u64,
+    ranges_dropped: u64,
+    /// Told as a total each time.
+    dropped: u64,
+}
+
+impl Pushed {
+    fn add(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Launch(launch) => self.launches += u64::from(launch.correlation == launch.within),
+            Row::Activity(_) => self.activities += 1,
+            Row::Loss { count, .. } => self.ranges_dropped += count,
+            _ => {}
+        }
+    }
+
+    fn counted(&self) -> [(Loss, u64); 2] {
+        [(Loss::LaunchesDropped, self.dropped), (Loss::ActivitiesDropped, 2 * self.dropped)]
+    }
+
+    fn check(&self, ledger: &Ledger, profile: &Profile) {
+        for sum in ledger.sums() {
+            assert!(sum.holds(), "{sum}");
+        }
+        let (launches, activities) = (ledger.tally.launches, ledger.tally.activities);
+        assert_eq!(ledger.launches().total, self.launches + self.dropped);
+        assert_eq!(ledger.activities().total, self.activities + 2 * self.dropped);
+        assert_eq!(launches.seen, launches.matched + launches.pending + launches.outside);
+        assert_eq!(ledger.lost(Loss::RangesDropped), self.ranges_dropped);
+        let shown: u64 = profile.samples().iter().map(|sample| sample.weight.count).sum();
+        assert_eq!(shown, activities.seen - activities.outside + launches.pending);
+        let worked: u64 = ledger.devices.iter().map(|device| device.work.count).sum();
+        assert_eq!(worked, activities.seen - activities.outside - activities.untimed);
+    }
+}
+
+/// All rows, with so many snapshots on the way; what it all comes to, and the table of all activities.
+fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec<Vec<u8>>) {
+    let mut explain = Explain::new(options);
+    let mut symbolizer = Symbolizer::new(SymbolizeOptions::default());
+    let mut table = ActivityTable::new(Vec::new(), str::to_owned).unwrap();
+    let (mut pushed, mut taken) = (Pushed::default(), 0);
+    for (at, row) in rows.iter().enumerate() {
+        table.row(row);
+        explain.push(row, &mut table);
+        pushed.add(row);
+        if at % 500 == 0 {
+            explain.flushed();
+            pushed.dropped += 1;
+        }
+        if at * snapshots / rows.len() < (at + 1) * snapshots / rows.len() {
+            let snapshot = explain.snapshot(&pushed.counted(), &mut ());
+            symbolizer.name(snapshot.profile);
+            pushed.check(&snapshot.ledger, snapshot.profile);
+            taken += 1;
+        }
+    }
+    assert_eq!(taken, snapshots);
+    let snapshot = explain.snapshot(&pushed.counted(), &mut table);
+    symbolizer.name(snapshot.profile);
+    pushed.check(&snapshot.ledger, snapshot.profile);
+    let mut files = files(snapshot.profile);
+    files.push(table.finish().unwrap());
+    (snapshot.ledger, files)
+}
+
+#[test]
+fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
+    let frames = frames();
+    let rows = rows(&frames);
+    for options in [Options::default(), Options { by_stream: true, merge_threads: true }] {
+        let (ledger, files) = explain(&rows, options, 0);
+        let tally = ledger.tally;
+        let parts = [&tally.launches.parts()[..], &tally.activities.parts(), &ledger.nodes.parts()].concat();
+        let absent: Vec<_> = parts.iter().filter(|(_, count)| *count == 0).collect();
+        assert!(absent.is_empty(), "the rows have none of {absent:?}");
+        let (with, files_with) = explain(&rows, options, SNAPSHOTS);
+        assert_eq!(with, ledger);
+        for (file, without) in files_with.iter().zip(&files) {
+            assert!(file == without, "{}", String::from_utf8_lossy(file));
+        }
+    }
+}
