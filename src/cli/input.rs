@@ -1,6 +1,6 @@
 //! Opens what a verb is to read, says what is wrong with it in words that help, and shows how far it is.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Console;
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, Kind, Linked, Opened, Options};
-use crate::record::{Reader, Row};
+use crate::import::{self, Kind, Linked, Opened, Options, Recorded};
+use crate::record::Row;
 
 /// Files smaller than this are read before anybody could look at a bar.
 const LONG: u64 = 32 << 20;
@@ -58,8 +58,7 @@ pub(super) struct Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of it, `opened`. A damaged row of a recording is remarked upon and passed over; what
-    /// follows one that is cut short is lost, what came before it is not.
+    /// Calls `each` with every row of it, `opened`. What is damaged in a recording is remarked upon.
     ///
     /// # Errors
     /// `Io` or `Format`, with what, where and what next, if there is nothing to be had.
@@ -69,8 +68,8 @@ impl Source {
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
-        let (kind, options) = (opened.kind(), Options::default());
-        let (options, _bar) = watched(options, &opened, console);
+        let kind = opened.kind();
+        let (options, _bar) = watched(Options::default(), &opened, console);
         if kind == Kind::Recording {
             let damaged = self.recording(opened, &options, console, each)?;
             return Ok(Facts { kind, damaged, linked: None });
@@ -96,7 +95,8 @@ impl Source {
         }
     }
 
-    /// Calls `each` with every row of a recording that was opened; gives how many were damaged.
+    /// Calls `each` with every row of a recording that was opened; gives how many were damaged, the first few of
+    /// which are remarked upon.
     pub(super) fn recording(
         &self,
         opened: Opened,
@@ -104,18 +104,15 @@ impl Source {
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<u64> {
-        // The reading may be on another thread, the rows stay on this one.
-        let mut damaged = 0;
-        let skipped = opened
-            .bytes(options, |input| {
-                recording_rows(input, each, &mut |error| {
-                    damaged += 1;
-                    if damaged <= REMARKS {
-                        console.remark(error.within(self));
-                    }
-                })
-            })
-            .map_err(|error| error.within(self))?;
+        let mut remarks = 0;
+        let mut remark = |error: Error| {
+            remarks += 1;
+            if remarks <= REMARKS {
+                console.remark(error.within(self));
+            }
+        };
+        let recorded = import::recording(opened, options, &mut remark, each);
+        let Recorded { damaged, skipped } = recorded.map_err(|error| error.within(self))?;
         if damaged > REMARKS {
             console.remark(format!("{self}: {} more records are damaged", damaged - REMARKS));
         }
@@ -125,23 +122,6 @@ impl Source {
             ));
         }
         Ok(damaged)
-    }
-}
-
-/// Gives how many rows are of a later version.
-fn recording_rows(
-    input: &mut dyn BufRead,
-    each: &mut dyn FnMut(&Row<'_>),
-    damaged: &mut dyn FnMut(Error),
-) -> Result<u64> {
-    let mut reader = Reader::new(input)?;
-    loop {
-        match reader.next_row() {
-            Ok(Some(row)) => each(&row),
-            Ok(None) => return Ok(reader.skipped()),
-            Err(error) if error.kind() == ErrorKind::Format => damaged(error),
-            Err(error) => return Err(error),
-        }
     }
 }
 

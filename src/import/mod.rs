@@ -3,7 +3,8 @@
 //!
 //! [`open`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]; nothing is
 //! kept, files may be larger than memory. [`rows`] finds out what belongs together (a GPU operation, the
-//! call that launched it, what that thread was in) and makes of it the rows that our own capture makes.
+//! call that launched it, what that thread was in) and makes of it the rows that our own capture makes, and
+//! [`recording`] reads those.
 
 pub mod json;
 
@@ -18,6 +19,7 @@ mod names;
 mod nsys;
 mod open;
 mod options;
+mod recording;
 mod rocprof;
 mod rows;
 mod sbt;
@@ -34,6 +36,7 @@ pub use model::{
 pub use names::Names;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
+pub use recording::{Recorded, recording};
 pub use rows::{Collect, rows};
 pub use text::Text;
 

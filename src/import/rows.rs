@@ -11,44 +11,29 @@ use super::link::{self, Linked};
 use super::model::*;
 use super::stack::{Interval, Stacks};
 use super::work::{CallRecord, OpRecord};
-use super::{Kind, Names, Opened, Options, Seen, Text};
+use super::{Kind, Names, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
-    GpuContextId, GraphId, GraphNodeId, IdMap, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos,
-    Reader, Row, SetDetail, StreamId, ThreadId,
+    GpuContextId, GraphId, GraphNodeId, IdMap, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos, Row,
+    SetDetail, StreamId, ThreadId,
 };
 
-/// Reads any trace that has GPU operations, or one of our recordings, and calls `each` with its rows.
+/// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings have rows
+/// already: see [`recording`](super::recording).
 ///
 /// # Errors
 /// As [`Opened::read`]; `Format` for folded stacks, which have no operations.
 pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
-    let path = opened.path().display().to_string();
-    match opened.kind() {
-        Kind::Recording => recording(opened, options, each).map_err(|error| error.within(path)),
-        kind @ (Kind::Folded | Kind::ExtendedFolded) => {
-            let what = format!(
-                "{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are"
-            );
-            Err(Error::new(ErrorKind::Format, what))
-        }
-        _ => {
-            let mut collect = Collect::default();
-            let seen = opened.read(options, &mut collect)?;
-            Ok(Linked { seen, ..collect.finish(each) })
-        }
+    let path = opened.path().display();
+    if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
+        let what =
+            format!("{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are");
+        return Err(Error::new(ErrorKind::Format, what));
     }
-}
-
-fn recording(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
-    opened.bytes(options, |input| {
-        let mut reader = Reader::new(input)?;
-        while let Some(row) = reader.next_row()? {
-            each(&row);
-        }
-        Ok(Linked { seen: Seen { bytes: reader.position(), ..Seen::default() }, ..Linked::default() })
-    })
+    let mut collect = Collect::default();
+    let seen = opened.read(options, &mut collect)?;
+    Ok(Linked { seen, ..collect.finish(each) })
 }
 
 /// A [`Sink`] that keeps what rows are made of.
