@@ -2,8 +2,9 @@
 //! does not notice that it was taken.
 
 use gpuflame::explain::{Explain, Ledger, Options};
-use gpuflame::export::{self, ActivityTable, FoldedOptions, GraphStacks, Root, SvgOptions};
+use gpuflame::export::{self, ActivityTable, FOLDED, Root, SVG};
 use gpuflame::profile::Profile;
+use gpuflame::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame::record::{
     Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
@@ -158,17 +159,19 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
     }
 }
 
-/// Every file that a profile makes.
+/// Every file that is made at exit, and the table.
 fn files(profile: &Profile) -> Vec<Vec<u8>> {
     let root = vec![Root::Thread, Root::Device, Root::Stream];
-    let folded = FoldedOptions { graph: GraphStacks::Both, root, ..FoldedOptions::default() };
-    let mut files = vec![Vec::new(); 6];
-    export::write_folded(profile, &folded, &mut files[0]).unwrap();
-    export::write_svg(profile, &SvgOptions::default(), &mut files[1]).unwrap();
-    export::write_csv(profile, &mut files[2]).unwrap();
-    export::write_idle_folded(profile, &folded, &mut files[3]).unwrap();
-    export::write_wait_folded(profile, &folded, &mut files[4]).unwrap();
-    export::write_memory_folded(profile, &folded, &mut files[5]).unwrap();
+    let options = export::Options { root, ..export::Options::default() };
+    let mut files = vec![Vec::new()];
+    export::write_csv(profile, &mut files[0]).unwrap();
+    for view in [&GPU, &IDLE, &WAITS, &MEMORY] {
+        for format in [&FOLDED, &SVG] {
+            let mut file = Vec::new();
+            format.draw(profile, view, &options, &mut file).unwrap();
+            files.push(file);
+        }
+    }
     assert!(
         files.iter().all(|file| file.len() > 100),
         "{:?}",
@@ -210,7 +213,7 @@ impl Pushed {
         assert_eq!(ledger.activities().total, self.activities + 2 * self.dropped);
         assert_eq!(launches.seen, launches.matched + launches.pending + launches.outside);
         assert_eq!(ledger.lost(Loss::RangesDropped), self.ranges_dropped);
-        let shown: u64 = profile.samples().iter().map(|sample| sample.weight.count).sum();
+        let shown: u64 = profile.samples(&GPU).iter().map(|sample| sample.count()).sum();
         assert_eq!(shown, activities.seen - activities.outside + launches.pending);
         let worked: u64 = ledger.devices.iter().map(|device| device.work.count).sum();
         assert_eq!(worked, activities.seen - activities.outside - activities.untimed);

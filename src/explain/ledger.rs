@@ -8,7 +8,8 @@ use super::Stacks;
 use crate::aggregate::HostSums;
 use crate::graphs;
 use crate::join::Tally;
-use crate::profile::{Cause, Dependencies, DeviceTime, DeviceUse, HostCall, Idle, Profile, UnifiedSums};
+use crate::profile::views::{self, IDLE, MEMORY, UnifiedSums, WAITS};
+use crate::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
 use crate::record::{DeviceId, Loss};
 
 /// See the module's documentation.
@@ -232,7 +233,5 @@ impl Host {
 
 /// How often, and how much in all.
 fn sums<'a>(samples: impl Iterator<Item = &'a Sample>) -> (u64, u64) {
-    samples.fold((0, 0), |(count, sum), sample| {
-        (count + sample.count(), sum.saturating_add(sample.amount()))
-    })
+    samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum.saturating_add(sample.amount())))
 }

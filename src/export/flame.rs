@@ -33,7 +33,7 @@ struct Node {
 }
 
 /// The name of what is too narrow to be drawn by itself.
-const SMALL: &str = "[too small to show]";
+pub(super) const SMALL: &str = "[too small to show]";
 const ROOT: u32 = 0;
 
 impl Flame {

@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
 use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
-use super::flame::Flame;
+use super::flame::{Flame, SMALL};
 use super::format::{Format, Writes};
 use super::frame::Label;
 use super::options::{Options, Unit};
@@ -82,7 +82,9 @@ pub(super) fn palette<'a>(labels: impl IntoIterator<Item = &'a Label>) -> Palett
     for label in labels {
         colors.insert(label.name_first(), color(&label.text, label.kind));
     }
+    // A frame that has no colour here gets one by chance.
     colors.insert(WHOLE, WHOLE_COLOR);
+    colors.insert(SMALL, WHOLE_COLOR);
     colors
 }
 
