@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::window::{self, State};
+use crate::control::{life, window};
 use crate::cupti::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 use crate::record::{
     Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
@@ -45,19 +45,18 @@ pub fn note_waits() {
 /// Notes such a call.
 #[cold]
 pub(super) fn note(event: &BesideEvent<'_>) {
-    let state = window::state();
-    if state == State::Dead {
+    if life::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new() else { return };
     let (own, thread) = entered.parts();
     // The call lies in the frame of the function that the tracer called, as in a launch.
     match *event {
-        BesideEvent::Begins { call, address } => begin(own, thread, call, address, state),
+        BesideEvent::Begins { call, address } => begin(own, thread, call, address),
         BesideEvent::Ends { call, done } => {
             if call.slot.get() == BESIDE
                 && let Some(begun) = own.beside.take()
-                && state == State::Open
+                && window::state().is_open()
             {
                 end(own, thread, call, &begun, done);
             }
@@ -65,7 +64,7 @@ pub(super) fn note(event: &BesideEvent<'_>) {
     }
 }
 
-fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: State) {
+fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     let depth = stack_depth();
     let outer = own.beside.as_mut().filter(|outer| depth < outer.depth);
     let is_nested = outer.is_some();
@@ -79,7 +78,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64, state: S
     let time = now();
     own.beside = Some(BesideCall { time, correlation: call.correlation, depth });
     // Freeing nothing is allowed, and nothing.
-    if call.kind == CallKind::Free && state == State::Open && address != 0 {
+    if call.kind == CallKind::Free && window::state().is_open() && address != 0 {
         let context = capture_call(own, thread, call);
         push(thread, kind::FREE, call.correlation, context, [time.0, 0, address]);
     }

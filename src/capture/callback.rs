@@ -12,7 +12,7 @@
 //! behind the GPU's work. Synchronous ones are recorded when they begin, as their work is over by the
 //! time they return, and its record may be too.
 
-use crate::control::window::{self, State};
+use crate::control::{life, window};
 use crate::cupti::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
@@ -38,8 +38,7 @@ impl Tracer for Capture {
 
     #[inline]
     fn enter(call: &Call<'_>) {
-        let state = window::state();
-        if state == State::Dead {
+        if life::is_over() {
             return;
         }
         if call.kind.ends_context() {
@@ -54,13 +53,13 @@ impl Tracer for Capture {
         } else {
             // A pending call that this one is not nested in never returned: its thread jumped out of it.
             call.slot.set(OUTERMOST);
-            begin(own, thread, call, state, depth);
+            begin(own, thread, call, depth);
         }
     }
 
     #[inline]
     fn exit(call: &Call<'_>) {
-        if call.slot.get() != OUTERMOST || window::state() == State::Dead {
+        if call.slot.get() != OUTERMOST || life::is_over() {
             return;
         }
         let Some(mut entered) = Entered::new() else { return };
@@ -72,12 +71,12 @@ impl Tracer for Capture {
     }
 
     fn request_buffer() -> Option<Buffer> {
-        if window::state() == State::Dead { None } else { buffers::request() }
+        if life::is_over() { None } else { buffers::request() }
     }
 
     fn buffer_completed(filled: Filled) {
         // Nobody reads any more: the buffer goes.
-        if window::state() == State::Dead {
+        if life::is_over() {
             return;
         }
         if buffers::completed(filled) {
@@ -106,13 +105,13 @@ impl Tracer for Capture {
     }
 
     fn panicked() {
-        window::kill();
+        life::end();
         events::announce(Event::Panicked);
     }
 }
 
 /// The launch begins: note when; if it is synchronous, record it now.
-fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: usize) {
+fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     own.calls += 1;
     let mut launch = Launch {
@@ -120,7 +119,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, state: State, depth: u
         duration: 0,
         correlation: call.correlation,
         within: call.correlation,
-        context: if state == State::Open { ContextId::NONE } else { ContextId::OUTSIDE },
+        context: if window::state().is_open() { ContextId::NONE } else { ContextId::OUTSIDE },
     };
     let recorded = is_synchronous(call.kind);
     if recorded {

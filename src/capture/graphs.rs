@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use crate::control::window::{self, State};
+use crate::control::life;
 use crate::cupti::{Call, CallKind, ClonedNode, GraphEvent};
 use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
@@ -42,7 +42,7 @@ static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
 /// Notes what happened to a graph.
 #[cold]
 pub(super) fn note(event: &GraphEvent<'_>) {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new() else { return };

@@ -167,7 +167,7 @@ unsafe fn wide<'a>(text: *const u32) -> RangeName<'a> {
 /// Runs what NVTX calls. A panic must not reach the application; it would be a bug of ours.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        crate::control::window::kill();
+        crate::control::life::end();
         otherwise
     })
 }

@@ -4,7 +4,7 @@
 //! A thread's open ranges are its own (`open_ranges`). Names are interned once for the process, under a lock
 //! (`range_names`); each thread remembers those that it used last.
 
-use crate::control::window::{self, State};
+use crate::control::life;
 use crate::record::{Loss, RangeId};
 
 use super::open_ranges::{SERIAL, SERIAL_BITS};
@@ -16,7 +16,7 @@ const PAGE_BITS: u32 = 12;
 /// Opens a range on this thread, to be closed by [`pop_range`]. Returns how many of its domain are open
 /// around it; `None` where it could not be kept.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
-    if domain == RangeDomain::IGNORED || window::state() == State::Dead {
+    if domain == RangeDomain::IGNORED || life::is_over() {
         return None;
     }
     let mut entered = Entered::new()?;
@@ -40,7 +40,7 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
 /// Closes the range of this domain that was pushed last on this thread. Returns how many of it remain; `None`
 /// where none is open.
 pub fn pop_range(domain: RangeDomain) -> Option<usize> {
-    if domain == RangeDomain::IGNORED || window::state() == State::Dead {
+    if domain == RangeDomain::IGNORED || life::is_over() {
         return None;
     }
     let mut entered = Entered::new()?;
@@ -58,7 +58,7 @@ pub fn pop_range(domain: RangeDomain) -> Option<usize> {
 /// Opens a range on this thread, to be closed by [`end_range`] on any. Returns its id; 0 = it could not be
 /// kept.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
-    if domain == RangeDomain::IGNORED || window::state() == State::Dead {
+    if domain == RangeDomain::IGNORED || life::is_over() {
         return 0;
     }
     let Some(mut entered) = Entered::new() else { return 0 };
@@ -75,7 +75,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
 
 /// Closes a range by its id, whichever thread opened it. What is no id is passed over.
 pub fn end_range(id: u64) {
-    if id == 0 || window::state() == State::Dead {
+    if id == 0 || life::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new() else { return };
@@ -93,7 +93,7 @@ pub fn end_range(id: u64) {
 
 /// The id of a name. `None` only in a domain that is left out.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
-    if domain == RangeDomain::IGNORED || window::state() == State::Dead {
+    if domain == RangeDomain::IGNORED || life::is_over() {
         return None;
     }
     // A name that is registered while this thread is inside gpuflame could wait for itself.

@@ -1,66 +1,63 @@
 //! Whether a window is open. One word, read once on every launch.
-//!
-//! The word is also the session's off switch: `Dead` is final and means that nothing of ours may run
-//! any more (the process is ending, forked, or met a bug of ours).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether launches are recorded.
+/// The lowest bit: a window is open. The others: how often one was opened.
+static WORD: AtomicU32 = AtomicU32::new(0);
+const OPEN: u32 = 1;
+const OPENING: u32 = 2;
+
+/// The word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Launches are counted as outside.
-    Closed,
-    /// Launches are recorded.
-    Open,
-    /// Nothing is done at all, for good.
-    Dead,
-}
+pub struct State(u32);
 
-static STATE: AtomicU32 = AtomicU32::new(State::Closed as u32);
+impl State {
+    /// Whether launches are recorded; if not, they are counted as outside.
+    #[inline]
+    pub fn is_open(self) -> bool {
+        self.0 & OPEN != 0
+    }
 
-/// The present state.
-pub fn state() -> State {
-    match STATE.load(Ordering::Acquire) {
-        0 => State::Closed,
-        1 => State::Open,
-        _ => State::Dead,
+    /// How often a window was opened: launches outside under the same number have no window between them.
+    pub fn openings(self) -> u32 {
+        self.0 / OPENING
     }
 }
 
-/// Opens the window. False: it was open already, or the session is dead.
+/// The present state.
+#[inline]
+pub fn state() -> State {
+    State(WORD.load(Ordering::Acquire))
+}
+
+/// Opens the window. False: it was open already.
 pub fn open() -> bool {
-    turn(State::Closed, State::Open)
+    let opened = |word: u32| (word & OPEN == 0).then(|| word.wrapping_add(OPENING) | OPEN);
+    WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
 }
 
 /// Closes the window. False: it was not open.
 pub fn close() -> bool {
-    turn(State::Open, State::Closed)
-}
-
-/// Ends it all; nothing opens the window again.
-pub fn kill() {
-    STATE.store(State::Dead as u32, Ordering::Release);
-}
-
-fn turn(from: State, to: State) -> bool {
-    STATE.compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// One test, since the state is the process's.
+    /// One test, since the word is the process's.
     #[test]
-    fn a_window_opens_and_closes_until_it_is_killed() {
-        assert_eq!(state(), State::Closed);
+    fn a_window_opens_and_closes_and_openings_count() {
+        assert!(!state().is_open());
         assert!(!close());
         assert!(open());
         assert!(!open());
-        assert_eq!(state(), State::Open);
+        assert!(state().is_open());
+        assert_eq!(state().openings(), 1);
         assert!(close());
-        kill();
-        assert!(!open());
-        assert_eq!(state(), State::Dead);
+        assert_eq!(state().openings(), 1);
+        assert!(open());
+        assert_eq!(state().openings(), 2);
+        assert!(close());
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::window::{self, State};
+use crate::control::life;
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{heap, signals};
@@ -100,7 +100,7 @@ impl Collector {
         let mut flushed = Instant::now();
         loop {
             let (wish, up_to) = self.wait(pause);
-            if window::state() == State::Dead {
+            if life::is_over() {
                 return;
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);

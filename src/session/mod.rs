@@ -30,8 +30,7 @@ use parking_lot::{Condvar, Mutex};
 pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
 use crate::capture::{self, Capture, RangeDomain, RangeName};
-use crate::control::window::{self, State};
-use crate::control::{Facts, Outputs};
+use crate::control::{Facts, Outputs, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export;
@@ -81,7 +80,7 @@ static STAGE_CHANGED: Condvar = Condvar::new();
 /// a window. Says in one line why it cannot.
 pub fn inject() {
     // In a forked child even our locks are not to be trusted.
-    if window::state() == State::Dead {
+    if life::is_over() {
         return;
     }
     // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
@@ -99,7 +98,7 @@ pub fn inject() {
 
 /// Sets up the session if there is none, and opens a window.
 pub fn start() -> Result<()> {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return Err(over());
     }
     loop {
@@ -146,7 +145,7 @@ pub fn flush() -> Result<()> {
 
 /// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return Err(over());
     }
     // What cannot be kept is counted.
@@ -156,7 +155,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
 
 /// Closes the range that [`range_push`] opened last on this thread.
 pub fn range_pop() -> Result<()> {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return Err(over());
     }
     match capture::pop_range(RangeDomain::USER) {
@@ -168,7 +167,7 @@ pub fn range_pop() -> Result<()> {
 /// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
 /// all CUDA calls, or where there are none, and sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return;
     }
     let Nvtx::Without(ignored) = settings::from_environment().0.nvtx else { return };
@@ -180,12 +179,12 @@ pub fn inject_nvtx(table: NvtxTable) {
 /// Switches everything off after a panic of ours: nothing more is recorded or written.
 pub fn disable_after_panic() {
     static SAID: Once = Once::new();
-    window::kill();
+    life::end();
     SAID.call_once(|| tell("met a bug of its own and switched itself off; the application is not affected"));
 }
 
 fn running() -> Result<&'static Session> {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return Err(over());
     }
     match &*STAGE.lock() {
@@ -291,7 +290,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
     session.pipeline.lock().begin(api);
     let _ = SESSION.set(session);
     if let Err(error) = session.collector.spawn(session) {
-        window::kill();
+        life::end();
         api.unsubscribe();
         return Err(error);
     }
@@ -301,14 +300,11 @@ fn set_up(way: Way) -> Result<&'static Session> {
 
 impl Session {
     fn open_window(&self) -> Result<()> {
-        match window::state() {
-            State::Open => Ok(()),
-            State::Dead => Err(over()),
-            State::Closed => {
-                self.edge(WindowEdge::Open, window::open);
-                Ok(())
-            }
+        if life::is_over() {
+            return Err(over());
         }
+        self.edge(WindowEdge::Open, window::open);
+        Ok(())
     }
 
     fn close_window(&self) {
@@ -333,7 +329,7 @@ impl Session {
 
 /// The driver's state is not a forked child's, and our collector did not follow: nothing is done there. One store.
 extern "C" fn in_forked_child() {
-    window::kill();
+    life::end();
 }
 
 /// Passed on by the tracer's callbacks, on the application's threads.
@@ -367,12 +363,12 @@ fn on_event(event: Event<'_>) {
 fn at_exit() {
     // The outputs are lost, the application's exit is not.
     if catch_unwind(gather_and_write).is_err() {
-        window::kill();
+        life::end();
     }
 }
 
 fn gather_and_write() {
-    if window::state() == State::Dead {
+    if life::is_over() {
         return;
     }
     let is_last = exit::calls_left() == 0;
@@ -384,7 +380,7 @@ fn gather_and_write() {
     if is_last {
         *STAGE.lock() = Stage::Over;
         session.close_window();
-        window::kill();
+        life::end();
         session.write_out();
     }
 }
