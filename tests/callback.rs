@@ -16,7 +16,7 @@ use api_call::made;
 use gpuflame::capture::{self, Capture};
 use gpuflame::control::window;
 use gpuflame::cupti::{CallKind, Tracer};
-use gpuflame::record::{ContextId, Frame, Launch, Row};
+use gpuflame::record::{ContextId, Frame, Launch, Outside, Row};
 
 struct Counting;
 
@@ -84,14 +84,23 @@ fn prefill(ids: std::ops::Range<u32>) {
 
 #[derive(Default)]
 struct Drained {
+    outside: Vec<Outside>,
     launches: Vec<Launch>,
     contexts: Vec<(ContextId, Vec<Frame>)>,
+}
+
+impl Drained {
+    /// First and last id, and count.
+    fn ranges(&self) -> Vec<(u32, u32, u32)> {
+        self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
+    }
 }
 
 fn drained() -> Drained {
     let mut all = Drained::default();
     while capture::drain(|row| match row {
         Row::Launch(launch) => all.launches.push(*launch),
+        Row::Outside(range) => all.outside.push(*range),
         Row::Context { id, frames, .. } => all.contexts.push((*id, frames.to_vec())),
         _ => {}
     }) {}
@@ -103,12 +112,15 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame::unwind::prepare();
     capture::refill();
 
-    // A closed window: recorded as outside, without a stack.
+    // A closed window: launches are counted, with the ids that they and the calls nested in them had.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
-    assert_eq!(outside.contexts, []);
-    assert_eq!(outside.launches.len(), 1);
-    assert_eq!(outside.launches[0].context, ContextId::OUTSIDE);
+    assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
+    assert_eq!(outside.ranges(), [(1, 1, 1)]);
+    call(CallKind::Launch, 2, Some(3), 0);
+    call(CallKind::Copy { sync: true }, 6, Some(7), 0);
+    assert_eq!(drained().ranges(), [(1, 7, 2)], "what the collector has not heard of, in a range that grows");
+    assert_eq!(drained().ranges(), []);
 
     assert!(window::open());
     decode(10..20);
@@ -142,6 +154,18 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     decode(51..53);
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
+
+    // What is outside before a window and what is after it are two ranges: ids between them are nobody's.
+    assert!(window::close());
+    call(CallKind::Launch, 60, None, 0);
+    assert!(window::open());
+    decode(61..63);
+    assert!(window::close());
+    call(CallKind::Launch, 63, None, 0);
+    assert!(window::open());
+    let mut around = drained().ranges();
+    around.sort_unstable();
+    assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
     // Steady state: nothing is allocated, and nothing lost. The time is read off a line, as after the second visit
     // of the collector.

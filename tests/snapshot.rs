@@ -8,7 +8,7 @@ use gpuflame::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame::record::{
     Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
-    NameId, Nanos, Row, StreamId, ThreadId, Wait, WindowEdge,
+    NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
@@ -69,15 +69,19 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
         let context = ContextId(ContextId::FIRST.0 + chance.below(20) as u32);
         let context = match chance.below(50) {
             0 => ContextId::NONE,
-            1 => ContextId::OUTSIDE,
             _ => context,
         };
+        let is_outside = chance.below(50) == 0;
         let graph = GraphId(number / 100 + 1);
         if number % 100 == 0 {
             made(&mut rows, graph, context);
         }
-        rows.push(Row::Launch(Launch { time, duration: 40, correlation: within, within, context }));
-        if chance.below(3) == 0 {
+        if is_outside {
+            rows.push(Row::Outside(Outside { first: within, last: id, count: 1, over: time }));
+        } else {
+            rows.push(Row::Launch(Launch { time, duration: 40, correlation: within, within, context }));
+        }
+        if chance.below(3) == 0 && !is_outside {
             rows.push(Row::Launch(Launch { time, duration: 40, correlation: id, within, context }));
         }
         for _ in 0..chance.below(3) {
@@ -151,7 +155,12 @@ fn activity(chance: &mut Chance, correlation: CorrelationId, time: Nanos, graph:
         start: Nanos(start),
         end: Nanos(end),
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
-        graph_node: GraphNodeId(if is_node { u64::from(graph.0) * 16 + chance.below(20) } else { 0 }),
+        graph_node: GraphNodeId(match chance.below(20) {
+            _ if !is_node => 0,
+            // Older than all that are announced.
+            0 => 5,
+            other => u64::from(graph.0) * 16 + other,
+        }),
         source_node: GraphNodeId(0),
         device_launched: is_node && chance.below(9) == 0,
         created: None,
@@ -194,6 +203,7 @@ impl Pushed {
     fn add(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(launch) => self.launches += u64::from(launch.correlation == launch.within),
+            Row::Outside(launches) => self.launches += u64::from(launches.count),
             Row::Activity(_) => self.activities += 1,
             Row::Loss { count, .. } => self.ranges_dropped += count,
             _ => {}

@@ -22,7 +22,8 @@ use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, stack_depth};
 use super::clock::now;
 use super::events::{self, Event};
 use super::graphs;
-use super::records::launch_words;
+use super::outside::Range;
+use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
 use super::thread::{Entered, Own, Thread};
 
@@ -113,17 +114,19 @@ impl Tracer for Capture {
 /// The launch begins: note when; if it is synchronous, record it now.
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
+    let window = window::state();
     own.calls += 1;
+    own.pending.openings = window.openings();
     let mut launch = Launch {
         time,
         duration: 0,
         correlation: call.correlation,
         within: call.correlation,
-        context: if window::state().is_open() { ContextId::NONE } else { ContextId::OUTSIDE },
+        context: if window.is_open() { ContextId::NONE } else { ContextId::OUTSIDE },
     };
     let recorded = is_synchronous(call.kind);
     if recorded {
-        record(own, thread, call, &mut launch);
+        record(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
     // The aliases are whatever they were: there are none of this call.
@@ -138,7 +141,9 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
     if outer.launch.correlation == correlation {
         return;
     }
-    if outer.recorded {
+    if outer.launch.context == ContextId::OUTSIDE && outer.recorded {
+        extend_outside(own, thread, correlation);
+    } else if outer.recorded {
         let alias = Launch { correlation, ..outer.launch };
         push(own, thread, &alias);
     } else if outer.alias_count < MOST_ALIASES {
@@ -161,10 +166,13 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     } else {
         let mut launch = own.pending.launch;
         launch.duration = u32::try_from(time.since(launch.time)).unwrap_or(u32::MAX).max(1);
-        record(own, thread, call, &mut launch);
-        for at in 0..own.pending.alias_count {
+        let aliases = own.pending.alias_count;
+        record(own, thread, call, &mut launch, aliases);
+        for at in 0..aliases {
             let alias = Launch { correlation: own.pending.aliases[at], ..launch };
-            push(own, thread, &alias);
+            if alias.context != ContextId::OUTSIDE {
+                push(own, thread, &alias);
+            }
         }
     }
     thread.tally.calls.add(1);
@@ -175,12 +183,42 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     }
 }
 
-/// Takes the stack, if a window is open, and writes the record.
-fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch) {
-    if launch.context != ContextId::OUTSIDE {
-        launch.context = capture_call(own, thread, call);
+/// Takes the stack, if a window is open, and writes the record; else counts the launch, in which so many calls
+/// were nested until now.
+fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch, nested: usize) {
+    if launch.context == ContextId::OUTSIDE {
+        return note_outside(own, thread, launch, nested);
     }
+    launch.context = capture_call(own, thread, call);
     push(own, thread, launch);
+}
+
+/// Counts a launch made outside.
+#[cold]
+fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) {
+    let pending = &own.pending;
+    let last = pending.aliases[..nested].last().copied().unwrap_or(launch.correlation);
+    let over = Nanos(launch.time.0.saturating_add(u64::from(launch.duration)));
+    let ended = Range::add(&mut own.outside, pending.openings, launch, last, over);
+    let untold = ended.map_or(0, |ended| thread.outside.untold(&ended));
+    if let Some(range) = &own.outside {
+        thread.outside.set(range.launches());
+    }
+    // The collector must not find the range where it grows after it has found that it ended.
+    if let Some(ended) = ended
+        && !own.launches.push(&thread.launches, [&outside_words(&ended)])
+    {
+        thread.tally.lose_many(Loss::LaunchesDropped, u64::from(untold));
+    }
+}
+
+/// A call nested in a launch that was counted when it began has an id of its own.
+#[cold]
+fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
+    if let Some(range) = &mut own.outside {
+        range.extend(last);
+        thread.outside.set(range.launches());
+    }
 }
 
 /// What a launch costs without the guards and clocks of a callback: takes the stack of the caller's caller,

@@ -30,6 +30,8 @@ pub(super) struct Pending {
     pub(super) depth: usize,
     pub(super) api: ApiCall,
     pub(super) recorded: bool,
+    /// How often a window had been opened when it began.
+    pub(super) openings: u32,
     pub(super) aliases: [CorrelationId; MOST_ALIASES],
     pub(super) alias_count: usize,
     /// Nanoseconds that its beginning took us; `None` = this call is not timed.
@@ -50,6 +52,7 @@ impl Pending {
         depth: 0,
         api: ApiCall(0),
         recorded: false,
+        openings: 0,
         aliases: [CorrelationId(0); MOST_ALIASES],
         alias_count: 0,
         spent: None,

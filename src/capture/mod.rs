@@ -21,6 +21,7 @@ mod intern;
 mod log;
 mod nvtx;
 mod open_ranges;
+mod outside;
 mod range_names;
 mod ranges;
 mod records;

@@ -1,6 +1,8 @@
 //! How launches and contexts lie in the words of a thread's logs.
 
-use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Row, ThreadId};
+use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Outside, Row, ThreadId};
+
+use super::outside::Told;
 
 /// A launch as the words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
@@ -12,9 +14,31 @@ pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Hands over the launches in the words of a log.
-pub(super) fn read_launches(words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+/// A range of launches outside of windows in the place of a launch: `over`, `count | last << 32`,
+/// `first | OUTSIDE << 32`.
+pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
+    [
+        range.over.0,
+        u64::from(range.count) | u64::from(range.last.0) << 32,
+        u64::from(range.first.0) | u64::from(ContextId::OUTSIDE.0) << 32,
+    ]
+}
+
+/// Hands over the launches in the words of a log, and what is new of the ranges that ended.
+pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
     for record in words.chunks_exact(3) {
+        if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
+            let range = Outside {
+                first: CorrelationId(record[2] as u32),
+                last: CorrelationId((record[1] >> 32) as u32),
+                count: record[1] as u32,
+                over: Nanos(record[0]),
+            };
+            if let Some(new) = told.ended(range) {
+                each(&Row::Outside(new));
+            }
+            continue;
+        }
         each(&Row::Launch(Launch {
             time: Nanos(record[0]),
             duration: record[1] as u32,

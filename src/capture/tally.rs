@@ -40,7 +40,11 @@ impl Tally {
     }
 
     pub(super) fn lose(&self, loss: Loss) {
-        self.losses[loss as usize - 1].add(1);
+        self.lose_many(loss, 1);
+    }
+
+    pub(super) fn lose_many(&self, loss: Loss, count: u64) {
+        self.losses[loss as usize - 1].add(count);
     }
 
     /// How often that was lost.

@@ -19,6 +19,7 @@ use super::cost::{self, Cost};
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::open_ranges::{Ended, Ranges};
+use super::outside::{Growing, Range, Told};
 use super::range_names;
 use super::records::{read_contexts, read_launches};
 use super::tally::{Tally, Verified};
@@ -32,6 +33,7 @@ pub(super) struct Thread {
     pub(super) contexts: Log,
     pub(super) tally: Tally,
     pub(super) ended: Ended,
+    pub(super) outside: Growing,
     /// The thread's number and its name when it came here, of which the collector has not heard yet.
     newcomer: Newcomer,
     busy: AtomicBool,
@@ -61,6 +63,7 @@ pub(super) struct Own {
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
+    pub(super) outside: Option<Range>,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
     pub(super) beside: Option<BesideCall>,
@@ -72,6 +75,7 @@ pub(super) struct Own {
 struct Readers {
     launches: Reader,
     contexts: Reader,
+    told: Told,
 }
 
 /// Who a state belongs to, for the collector: a thread may be gone when its rows are read.
@@ -223,10 +227,11 @@ impl Thread {
             contexts: Log::new(),
             tally: Tally::new(),
             ended: Ended::new(),
+            outside: Growing::new(),
             newcomer: Newcomer::new(),
             busy: AtomicBool::new(false),
             own: UnsafeCell::new(own),
-            readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new() }),
+            readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new(), told: Told::new() }),
         }
     }
 }
@@ -246,6 +251,7 @@ impl Own {
             launches: Writer::new(),
             contexts: Writer::new(),
             pending: Pending::NONE,
+            outside: None,
             verifying: Verifying::new(),
             graph_call: None,
             beside: None,
@@ -292,10 +298,16 @@ pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
         range_names::drain_names(&mut each);
-        let some =
-            readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
-                | readers.launches.drain(&thread.launches, launches, |words| read_launches(words, &mut each));
+        let Readers { launches: reader, told, .. } = readers;
+        let grown = told.grown(&thread.outside);
+        if let Some(new) = grown {
+            each(&Row::Outside(new));
+        }
+        let some = grown.is_some()
+            | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
+            | reader.drain(&thread.launches, launches, |words| read_launches(words, told, &mut each));
         if ended && !some {
+            told.clear();
             thread.stage.store(FREE, Ordering::Release);
         }
         any |= some;

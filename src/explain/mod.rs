@@ -103,6 +103,7 @@ impl Explain {
                 self.host.row(row);
             }
             Row::EventRecord(_) | Row::Sync(_) | Row::EventCall(_) => self.host.row(row),
+            Row::Outside(_) => self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink))),
             Row::Window { .. } => {
                 self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
                 self.timeline.row(row);

@@ -18,9 +18,13 @@
 //! ([`Join::flushed`]) and thousands of its kind came since. What is given up has a [`Missing`] reason and a
 //! count, and the counts of [`Tally`] always add up.
 //!
+//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`): an activity of one
+//! is told apart from one whose launch was lost, and waits for its range as for a launch.
+//!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 
 mod orphans;
+mod outside;
 mod sink;
 mod tally;
 mod window;
@@ -32,8 +36,11 @@ pub use crate::record::Missing;
 pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
-use crate::record::{Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge};
+use crate::record::{
+    self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge,
+};
 use orphans::{Chain, Orphans};
+use outside::Outside;
 use window::{Entry, Found, Progress, Window};
 
 /// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
@@ -65,6 +72,7 @@ impl Default for Limits {
 pub struct Join {
     window: Window,
     orphans: Orphans,
+    outside: Outside,
     order: Order,
     tally: Tally,
 }
@@ -81,6 +89,7 @@ impl Join {
         Self {
             window: Window::new(limits.recent, limits.waiting, limits.running),
             orphans: Orphans::new(limits.orphans),
+            outside: Outside::default(),
             order: Order::default(),
             tally: Tally::default(),
         }
@@ -91,6 +100,7 @@ impl Join {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
             Row::Activity(activity) => self.push_activity(activity, sink),
+            Row::Outside(launches) => self.push_outside(launches, sink),
             Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
             _ => {}
         }
@@ -126,7 +136,29 @@ impl Join {
                 deliver(&mut self.tally, activity, *launched, progress, sink);
             }
             Found::Nobody => self.give_up(activity, sink),
-            Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, activity, sink),
+            Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
+                Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
+                None => self.push_orphan(id, activity, sink),
+            },
+        }
+    }
+
+    /// Takes launches made outside of windows, as [`Join::push`] does.
+    pub fn push_outside(&mut self, launches: &record::Outside, sink: &mut impl Sink) {
+        self.order.see(launches.first);
+        self.order.see(launches.last);
+        self.tally.launches.seen += u64::from(launches.count);
+        self.tally.launches.outside += u64::from(launches.count);
+        let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
+        self.outside.add(first, last, launches.over);
+        let Self { window, orphans, outside, order, tally } = self;
+        let mut theirs = Vec::new();
+        orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
+        for (id, over) in theirs {
+            window.shorten(id, |chain| {
+                orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
+                None
+            });
         }
     }
 
@@ -161,7 +193,7 @@ impl Join {
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.window.heap_bytes() + self.orphans.heap_bytes()
+        self.window.heap_bytes() + self.orphans.heap_bytes() + self.outside.heap_bytes()
     }
 
     /// A second id for a launch, which may come before or after the launch itself.
@@ -259,6 +291,12 @@ fn deliver(
     tally.activities.untimed += u64::from(activity.duration().is_none());
     tally.activities.early += u64::from(activity.start.0 != 0 && activity.start < launched.time);
     sink.activity(activity, Origin::Launch(launched));
+}
+
+/// The same for one that was launched outside, by a launch that has no row of its own.
+fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &mut impl Sink) {
+    tally.activities.outside += 1;
+    sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
 }
 
 /// Counts and passes on an activity whose launch does not come any more.

@@ -106,6 +106,15 @@ impl Orphans {
         }
     }
 
+    /// Shows the ids of all of them, some more than once.
+    pub(super) fn each_id(&self, mut each: impl FnMut(CorrelationId)) {
+        let mut at = self.oldest;
+        while let Some(slot) = self.slots.get(at as usize) {
+            each(slot.id);
+            at = slot.newer;
+        }
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>()
     }

@@ -335,6 +335,32 @@ fn whoever_asks_what_would_be_given_up_changes_nothing() {
     assert_eq!((given_up.pending.len(), given_up.activities.len()), (0, 0));
 }
 
+#[test]
+fn what_has_an_id_among_launches_outside_is_outside_unless_it_has_a_launch_of_its_own() {
+    let range = |first, last, count| {
+        let (first, last) = (CorrelationId(first), CorrelationId(last));
+        Row::Outside(record::Outside { first, last, count, over: Nanos(95) })
+    };
+    let rows = [
+        Row::Launch(launch(3, 11)),
+        Row::Activity(kernel(5, 100, 110)),
+        Row::Activity(kernel(12, 120, 130)),
+        range(4, 8, 2),
+        Row::Activity(kernel(8, 140, 150)),
+        Row::Launch(launch(6, 12)),
+        Row::Activity(kernel(6, 160, 170)),
+        Row::Activity(kernel(3, 180, 190)),
+        Row::Activity(kernel(9, 200, 210)),
+        range(4, 9, 1),
+    ];
+    let (seen, tally) = run(Limits::default(), &rows);
+    let outside: Vec<_> = seen.outside.iter().map(|activity| activity.start.0).collect();
+    assert_eq!(outside, [100, 140, 200]);
+    assert_eq!(seen.summary(), [(160, Ok(12)), (180, Ok(11)), (120, Err(Missing::NoStack))]);
+    assert_eq!((tally.launches.seen, tally.launches.outside, tally.launches.matched), (5, 3, 2));
+    assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "12 was dropped");
+}
+
 /// What one launch and what belongs to it should come to.
 #[derive(Default)]
 struct Truth {

@@ -124,6 +124,7 @@ impl Profile {
             Row::Window { edge, time } => self.add_window(*edge, *time),
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
             Row::Launch(_)
+            | Row::Outside(_)
             | Row::Activity(_)
             | Row::Wait(_)
             | Row::Memory(_)

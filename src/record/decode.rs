@@ -144,7 +144,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::UNIFIED => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE => true,
         _ => false,
     }
 }
@@ -162,6 +162,7 @@ fn row<'a>(
     let mut fields = Fields(payload);
     let row = match tag {
         tag::LAUNCH => launch(&mut fields).map(Row::Launch),
+        tag::OUTSIDE => outside(&mut fields).map(Row::Outside),
         tag::ACTIVITY => activity(&mut fields)?.map(Row::Activity),
         tag::CONTEXT => context(&mut fields, frames),
         tag::NAME => text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
@@ -190,6 +191,15 @@ fn launch(fields: &mut Fields<'_>) -> Option<Launch> {
         correlation: CorrelationId(fields.u32()?),
         within: CorrelationId(fields.u32()?),
         context: ContextId(fields.u32()?),
+    })
+}
+
+fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
+    Some(Outside {
+        first: CorrelationId(fields.u32()?),
+        last: CorrelationId(fields.u32()?),
+        count: fields.u32()?,
+        over: Nanos(fields.u64()?),
     })
 }
 

@@ -29,6 +29,7 @@
 //!                 sync:long_option result:u32
 //!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
+//!  22   outside   first:u32 last:u32 count:u32 over:u64
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -72,6 +73,7 @@ pub(super) mod tag {
     pub(crate) const SYNC: u8 = 19;
     pub(crate) const EVENT_CALL: u8 = 20;
     pub(crate) const UNIFIED: u8 = 21;
+    pub(crate) const OUTSIDE: u8 = 22;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -124,6 +126,10 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Launch(launch) => {
             put_launch(out, launch);
             tag::LAUNCH
+        }
+        Row::Outside(outside) => {
+            out.u32(outside.first.0).u32(outside.last.0).u32(outside.count).u64(outside.over.0);
+            tag::OUTSIDE
         }
         Row::Activity(activity) => {
             put_activity(out, activity);

@@ -23,7 +23,8 @@ impl ContextId {
     /// In a launch: it was seen, but no stack could be kept (nested inside gpuflame, or no memory). Other reasons
     /// to have no context are [`Caller`](super::Caller)'s.
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open: it is counted and kept out of every output.
+    /// The launch was made while no window was open: it is counted and kept out of every output. Our capture makes
+    /// no row of such a launch (see [`Outside`](super::Outside)).
     pub const OUTSIDE: Self = Self(1);
     /// The first id that names a row of its own.
     pub const FIRST: Self = Self(2);

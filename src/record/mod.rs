@@ -35,5 +35,5 @@ pub use ids::{
 };
 pub use loss::Loss;
 pub use missing::Missing;
-pub use rows::{Allocated, ContextFlags, Launch, MemoryCall, Module, Row, Wait, WindowEdge};
+pub use rows::{Allocated, ContextFlags, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge};
 pub use unified::{Unified, UnifiedKind};

@@ -17,6 +17,8 @@ use super::unified::Unified;
 pub enum Row<'a> {
     /// A launch was made.
     Launch(Launch),
+    /// Launches were made while no window was open.
+    Outside(Outside),
     /// The GPU did something.
     Activity(Activity),
     /// The meaning of a [`ContextId`].
@@ -153,6 +155,20 @@ impl Launch {
     pub fn is_alias(&self) -> bool {
         self.within != self.correlation
     }
+}
+
+/// Launches made while no window was open: they are counted and in no output, and their ids tell their
+/// activities apart from those whose launch was lost. Rows of ranges that grow repeat what they said of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outside {
+    /// The first id of one.
+    pub first: CorrelationId,
+    /// The last: whatever has an id between the two and no launch of its own was launched outside.
+    pub last: CorrelationId,
+    /// How many launches, beyond those of earlier rows. Calls of other kinds have ids between theirs.
+    pub count: u32,
+    /// When the last of them was over.
+    pub over: Nanos,
 }
 
 /// A call that waited: for an event, a stream, a device, or a copy.

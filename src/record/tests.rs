@@ -9,6 +9,12 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
         Row::Launch(alias(8, 7)),
+        Row::Outside(Outside {
+            first: CorrelationId(u32::MAX),
+            last: CorrelationId(9),
+            count: 1 << 30,
+            over: Nanos(1 << 50),
+        }),
         Row::Activity(Activity {
             channel: Some(u32::MAX),
             graph: GraphId(3),
@@ -130,7 +136,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];
-    if let Row::Activity(Activity { detail: Detail::Copy(copy), .. }) = &mut rows[4] {
+    if let Row::Activity(Activity { detail: Detail::Copy(copy), .. }) = &mut rows[5] {
         copy.peers = Some((DeviceId(1), DeviceId(0)));
     }
     rows.extend(Loss::ALL.map(|loss| Row::Loss { loss, count: 10 + loss as u64 }));
