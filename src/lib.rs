@@ -36,6 +36,8 @@ pub mod stats;
 pub mod symbolize;
 pub mod timeline;
 #[allow(unsafe_code)]
+pub mod tracer;
+#[allow(unsafe_code)]
 pub mod unwind;
 
 pub use error::{Error, ErrorKind, Result};

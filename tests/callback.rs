@@ -15,8 +15,8 @@ use std::time::Duration;
 use api_call::made;
 use gpuflame::capture::{self, Capture};
 use gpuflame::control::window;
-use gpuflame::cupti::{CallKind, Tracer};
 use gpuflame::record::{ContextId, Frame, Launch, Outside, Row};
+use gpuflame::tracer::{CallKind, Tracer};
 
 struct Counting;
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use api_call::made;
 use gpuflame::capture::{self, Capture};
 use gpuflame::control::window;
-use gpuflame::cupti::{CallKind, Tracer as _};
+use gpuflame::tracer::{CallKind, Tracer as _};
 use support::is_ci;
 
 /// What the kernel looks at: system calls pass, or come back as signals.

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
-use crate::cupti::{AllocationKind, Beside, BesideEvent, Call, CallKind};
+use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 use crate::record::{
     Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
 };

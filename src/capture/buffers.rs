@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::cupti::{Buffer, Filled};
+use crate::tracer::{Buffer, Filled};
 
 /// NVIDIA recommends 1 to 10 MB. Since CUPTI 13 there is one for every thread that launches, and any of them may
 /// be nearly full; one that holds a kernel that still runs is not handed over at all, with 5,000 others.

@@ -13,7 +13,7 @@
 //! time they return, and its record may be too.
 
 use crate::control::{life, window};
-use crate::cupti::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
+use crate::tracer::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
 use super::beside;

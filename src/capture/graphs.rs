@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::control::life;
-use crate::cupti::{Call, CallKind, ClonedNode, GraphEvent};
+use crate::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
 use super::calls::{GRAPH_CALL, GraphCall, stack_depth};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::cupti::Call;
+use crate::tracer::Call;
 use crate::record::{ContextId, Frame, LabelId, Loss};
 use crate::unwind::Skip;
 

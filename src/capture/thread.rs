@@ -231,7 +231,11 @@ impl Thread {
             newcomer: Newcomer::new(),
             busy: AtomicBool::new(false),
             own: UnsafeCell::new(own),
-            readers: UnsafeCell::new(Readers { launches: Reader::new(), contexts: Reader::new(), told: Told::new() }),
+            readers: UnsafeCell::new(Readers {
+                launches: Reader::new(),
+                contexts: Reader::new(),
+                told: Told::new(),
+            }),
         }
     }
 }

@@ -5,13 +5,12 @@
 
 use super::Options;
 use super::activity::{self, Tally};
-use super::buffer::Filled;
 use super::callback::{on_buffer_completed, on_buffer_requested, on_event};
-use super::calls::{ApiCall, CallKind, MAX_CALLBACK_ID, NamedCall, classify, classify_beside};
+use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_beside};
 use super::family::Functions;
 use super::names::Names;
 use super::shared::{LENT, Shared};
-use super::tracer::Tracer;
+use crate::tracer::{ApiCall, CallKind, Filled, Tracer};
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use crate::record::{Nanos, Row};

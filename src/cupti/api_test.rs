@@ -1,10 +1,9 @@
 //! The set-up and the life of a subscription, against a fake CUPTI.
 
-use super::super::buffer::Buffer;
 use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
-use super::super::tracer::{BesideEvent, Call, GraphEvent, Layer};
+use crate::tracer::{BesideEvent, Buffer, Call, GraphEvent, Layer};
 use super::*;
 use crate::record::CorrelationId;
 use std::sync::Mutex;

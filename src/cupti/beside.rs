@@ -1,9 +1,8 @@
 //! What callbacks say beside launches: of waits, events and memory, read from the arguments of the calls, and of
 //! graphs, of which CUPTI tells in events of their own. None of it is on the path of a launch.
 
-use super::calls::{AllocationKind, CallKind};
 use super::shared::{Shared, result_of};
-use super::tracer::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Tracer};
+use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind, ClonedNode, GraphEvent, Tracer};
 use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
@@ -99,7 +98,7 @@ pub(super) fn graph_event<'a>(
     Some(match *id {
         CallbackId::GRAPH_NODE_CREATED => {
             let ids = shared.graph_id(data.graph).zip(shared.node_id(data.node));
-            GraphEvent::NodeCreated { ids, frame: id }
+            GraphEvent::NodeCreated { ids, frame: &id.0 }
         }
         CallbackId::GRAPH_NODE_CLONED => {
             let ids = shared.node_id(data.node).zip(shared.node_id(data.original_node));

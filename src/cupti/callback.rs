@@ -6,10 +6,9 @@
 
 use super::activity;
 use super::beside::{beside, graph_call, graph_event};
-use super::buffer::Returned;
 use super::shared::{LENT, Shared, current, result_of};
-use super::tracer::{Call, Layer, Tracer};
 use crate::record::CorrelationId;
+use crate::tracer::{Call, Layer, Returned, Tracer};
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;

@@ -8,7 +8,7 @@ use super::api::{Api, Refusal};
 use super::driver::Driver;
 use super::family::Functions;
 use super::find::{Candidate, Search, Source, Surroundings};
-use super::tracer::Tracer;
+use crate::tracer::Tracer;
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use cupti_sys::{Library, Status};

@@ -1,7 +1,7 @@
 //! All that gpuflame knows about NVIDIA CUPTI: where it lies, which releases there are, how it is set
 //! up, what its callbacks and records look like.
 //!
-//! Upwards there is a [`Tracer`], told of API calls and buffers; an [`Api`], to flush and to turn
+//! Upwards there is a [`Tracer`](crate::tracer::Tracer), told of API calls and buffers; an [`Api`], to flush and to turn
 //! buffers into [`Row`](crate::record::Row)s; and an error in one sentence. No type of CUPTI's and no
 //! test of its version stands outside this module.
 //!
@@ -15,7 +15,6 @@
 mod activity;
 mod api;
 mod beside;
-mod buffer;
 mod callback;
 mod calls;
 mod driver;
@@ -30,18 +29,16 @@ mod names;
 #[path = "real_test.rs"]
 mod real;
 mod shared;
-mod tracer;
 pub mod version;
 
 pub use activity::Tally;
 pub use api::Api;
-pub use buffer::{Buffer, Filled, bytes_held};
-pub use calls::{AllocationKind, ApiCall, CallKind, classify, classify_beside, label};
+pub use calls::{classify, classify_beside, label};
 pub use driver::Driver;
 pub use names::Names;
-pub use tracer::{Beside, BesideEvent, Call, ClonedNode, GraphEvent, Layer, Tracer};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::tracer::Tracer;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 

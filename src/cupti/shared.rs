@@ -1,10 +1,9 @@
 //! What callbacks reach, whatever they are about: the library, the calls that are enabled, and whether to go on.
 
-use super::buffer::Lent;
 use super::calls::CallTable;
 use super::family::Functions;
-use super::tracer::Tracer;
 use crate::record::{GraphId, GraphNodeId};
+use crate::tracer::{Lent, Tracer};
 use cupti_sys::Status;
 use cupti_sys::callback::CallbackData;
 use std::ffi::c_void;

@@ -230,7 +230,7 @@ impl Join {
 
     /// Gives up on the activity that has waited longest. False: none waits.
     fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
-        let Self { window, orphans, order, tally } = self;
+        let Self { window, orphans, order, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
         let found = window.shorten(id, |chain| {
             let (activity, rest) = orphans.take_first(chain);
@@ -243,7 +243,7 @@ impl Join {
 
     /// Puts `entry` into the window. Returns the activities that waited for it, if any did.
     fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
-        let Self { window, orphans, order, tally } = self;
+        let Self { window, orphans, order, tally, .. } = self;
         let mut forget = |id, entry| match entry {
             Entry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
             Entry::Alias(_) => {}

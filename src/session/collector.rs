@@ -11,9 +11,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
 use crate::control::life;
-use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{heap, signals};
+use crate::tracer;
 use crate::unwind;
 
 use super::Session;
@@ -145,7 +145,7 @@ impl Collector {
 
 /// Bytes that gpuflame holds: mapped and on the heap.
 pub(super) fn bytes_held() -> usize {
-    unwind::bytes_held() + cupti::bytes_held() + heap::held()
+    unwind::bytes_held() + tracer::bytes_held() + heap::held()
 }
 
 /// The most bytes it held whenever the collector looked, which is before it reads what waits for it.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use gpuflame::capture::Capture;
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 use gpuflame::record::CorrelationId;
 
 /// A call of the runtime that the tracer would pass to the callback.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuflame::capture::{self, Capture};
-use gpuflame::cupti::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 use gpuflame::record::{CorrelationId, Frame};
 use gpuflame::unwind::{Skip, Unwinder};
 

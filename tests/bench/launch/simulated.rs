@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, process};
 
 use gpuflame::capture::Capture;
-use gpuflame::cupti::{self, Buffer, Call, Filled, Tracer};
+use gpuflame::cupti;
+use gpuflame::tracer::{Buffer, Call, Filled, Tracer};
 
 use crate::generate::{Function, Random};
 use crate::methods::{Clock, ticks};

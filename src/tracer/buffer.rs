@@ -1,18 +1,18 @@
 //! The memory that activity records come in, and who owns it when.
 //!
-//! A [`Buffer`] is zeroed memory that the tracer owns; while CUPTI fills it, the ledger here holds it as a
-//! bare address; it comes back as [`Filled`]. CUPTI is believed about neither address nor size: a buffer
-//! that was not lent is not taken back, and no more than was lent is read.
+//! A [`Buffer`] is zeroed memory that the tracer owns; while the vendor's library fills it, the ledger here holds it
+//! as a bare address; it comes back as [`Filled`]. The library is believed about neither address nor size: a
+//! buffer that was not lent is not taken back, and no more than was lent is read.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of all buffers that CUPTI has, and of the others as far as they were ever written.
+/// Bytes of all buffers that the library has, and of the others as far as they were ever written.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that buffers take: those that CUPTI has in full, the others as far as they were ever written.
+/// Bytes that buffers take: those that the library has in full, the others as far as they were ever written.
 pub fn bytes_held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
@@ -49,7 +49,7 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// A buffer of `bytes`, rounded up to a multiple of 8; `None` for 0, or where the kernel gives none.
-    /// NVIDIA recommends 1 to 10 MB. It costs nothing until CUPTI writes to it.
+    /// NVIDIA recommends 1 to 10 MB. It costs nothing until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -104,7 +104,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Records that CUPTI is done with, in the buffer that it filled or in a copy.
+/// Records that the library is done with, in the buffer that it filled or in a copy.
 #[derive(Debug)]
 pub struct Filled {
     content: Content,
@@ -160,12 +160,12 @@ impl Filled {
 /// (To lend nothing crashes CUPTI before 12.9.)
 const SPARE_BYTES: usize = 64 * 1024;
 
-/// The buffers that CUPTI has.
+/// The buffers that the library has.
 ///
-/// Its lock is taken in CUPTI's own buffer callbacks, where CUPTI holds a lock of its own; so nothing is
+/// Its lock is taken in the library's own buffer callbacks, where the library holds a lock of its own; so nothing is
 /// called while it is held.
 #[derive(Debug, Default)]
-pub(super) struct Lent(Mutex<Vec<Loan>>);
+pub(crate) struct Lent(Mutex<Vec<Loan>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Loan {
@@ -180,7 +180,7 @@ unsafe impl Send for Loan {}
 
 /// What came back.
 #[derive(Debug)]
-pub(super) enum Returned {
+pub(crate) enum Returned {
     /// One of the tracer's.
     Filled(Filled),
     /// One of ours, lent when the tracer had none; its records are lost.
@@ -190,13 +190,13 @@ pub(super) enum Returned {
 }
 
 impl Lent {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
 
     /// Lends `buffer`, or a spare one: its address and size in bytes, which are 0 where the kernel gives no
     /// memory at all.
-    pub(super) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
+    pub(crate) fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
         let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
@@ -206,8 +206,8 @@ impl Lent {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Takes back what CUPTI returns.
-    pub(super) fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
+    /// Takes back what the library returns.
+    pub(crate) fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
         let loan = {
             let mut loans = self.loans();
             let Some(at) = loans.iter().position(|loan| loan.start.as_ptr().cast() == address) else {
@@ -224,8 +224,8 @@ impl Lent {
         if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }
     }
 
-    /// How many buffers CUPTI has now.
-    pub(super) fn count(&self) -> usize {
+    /// How many buffers the library has now.
+    pub(crate) fn count(&self) -> usize {
         self.loans().len()
     }
 

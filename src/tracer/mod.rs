@@ -1,17 +1,23 @@
-//! What CUPTI tells, in our words, and who is told: the [`Tracer`] and all that it is handed.
+//! What a vendor's tracing library tells, in our words, and who is told: the [`Tracer`] and all that it is handed.
+//!
+//! `cupti` calls a tracer, `capture` is one; neither knows the other. What is here names no vendor's type.
 
-use super::buffer::{Buffer, Filled};
-use super::calls::{ApiCall, CallKind};
+mod buffer;
+mod calls;
+
+pub use buffer::{Buffer, Filled, bytes_held};
+pub(crate) use buffer::{Lent, Returned};
+pub use calls::{AllocationKind, ApiCall, CallKind};
+
 use crate::record::{CorrelationId, GraphId, GraphNodeId};
-use cupti_sys::CallbackId;
 use std::cell::Cell;
 use std::ffi::c_char;
 
-/// Who is told what CUPTI tells us. Associated functions only: there is one tracer a process.
+/// Who is told what the vendor's library tells us. Associated functions only: there is one tracer a process.
 ///
-/// All may be called on any thread of the application, at any time from the middle of
-/// [`subscribe`](super::subscribe) on, and several at once. None may make a CUDA call. A panic in one of
-/// them ends tracing (see [`Tracer::panicked`]) and never reaches the application.
+/// All may be called on any thread of the application, at any time from the middle of the subscription on, and
+/// several at once. None may call the vendor's interface. A panic in one of them ends tracing (see
+/// [`Tracer::panicked`]) and never reaches the application.
 pub trait Tracer: 'static {
     /// Whether [`Tracer::graph`] is wanted. Default: `false`.
     const GRAPHS: bool = false;
@@ -25,13 +31,13 @@ pub trait Tracer: 'static {
     /// begins or ends (also by [`Tracer::fatal`]) has one of its two ends told only.
     fn exit(call: &Call<'_>);
 
-    /// CUPTI needs memory for records. `None`: there is none left; the records are then counted to
+    /// The library needs memory for records. `None`: there is none left; the records are then counted to
     /// [`Tracer::records_discarded`].
     ///
-    /// CUPTI holds a lock of its own: no CUPTI call here, and no lock that is held around one elsewhere.
+    /// It holds a lock of its own: no call to it here, and no lock that is held around one elsewhere.
     fn request_buffer() -> Option<Buffer>;
 
-    /// CUPTI gives records back, on the application's thread or one of its own: keep and return. The
+    /// It gives records back, on the application's thread or one of its own: keep and return. The
     /// same about locks as for [`Tracer::request_buffer`].
     fn buffer_completed(filled: Filled);
 
@@ -50,13 +56,12 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
-    /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for
-    /// (see [`Options`](super::Options)).
+    /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for.
     fn beside(event: BesideEvent<'_>) {
         let _ = event;
     }
 
-    /// CUPTI met an error it cannot go on after, and has finalised itself. No call is made to it any
+    /// The library met an error it cannot go on after, and has finalised itself. No call is made to it any
     /// more; what was not delivered is lost.
     fn fatal(reason: &str) {
         let _ = reason;
@@ -69,19 +74,19 @@ pub trait Tracer: 'static {
 
 /// An API call that begins or is over.
 ///
-/// The one that a [`Tracer`] is handed lies in the frame of the function that CUPTI called: frames further in
+/// The one that a [`Tracer`] is handed lies in the frame of the function that the library called: frames further in
 /// are ours.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// What it does.
     pub kind: CallKind,
-    /// Which call, as an index of its label: see [`Api::labels`](super::Api::labels).
+    /// Which call, as an index of its label.
     pub api: ApiCall,
     /// Whether it is of the driver API or the runtime API.
     pub layer: Layer,
     /// The id that its activities will carry.
     pub correlation: CorrelationId,
-    /// A word that CUPTI keeps from `enter` to `exit` of one call; 0 at `enter` unless set there.
+    /// A word that the library keeps from `enter` to `exit` of one call; 0 at `enter` unless set there.
     pub slot: &'a Cell<u64>,
     /// At `exit`: what it returned (`CUresult`, `cudaError_t`); 0 = it worked. At `enter`: 0.
     pub return_value: u32,
@@ -142,12 +147,12 @@ pub enum GraphEvent<'a> {
     /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
     /// capture, so that the launch has no activity of its own.
     NodeCreated {
-        /// Which. None: CUPTI does not say.
+        /// Which. None: the library does not say.
         ids: Option<(GraphId, GraphNodeId)>,
-        /// Lies in the frame of the function that CUPTI called: frames further in are ours.
-        frame: &'a CallbackId,
+        /// Lies in the frame of the function that the library called: frames further in are ours.
+        frame: &'a u32,
     },
-    /// A node was copied. None: CUPTI does not say which.
+    /// A node was copied. None: the library does not say which.
     NodeCloned(Option<ClonedNode>),
     /// A graph is about to go.
     GraphEnds(GraphId),
