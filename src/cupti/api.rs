@@ -26,6 +26,8 @@ pub struct Api {
     version: Version,
     file: PathBuf,
     notes: Vec<String>,
+    /// The calls that make work by themselves.
+    launches: Vec<(Domain, CallbackId)>,
 }
 
 /// A step of the set-up that CUPTI refused.
@@ -73,14 +75,12 @@ impl Api {
         shared.subscriber.store(subscriber.0, Ordering::Release);
 
         let mut notes = Vec::new();
-        match set_up_records::<T>(shared, options, &mut notes) {
-            Ok(()) => enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes),
-            Err(refusal) => {
-                let _ = functions.unsubscribe(subscriber);
-                return Err(refusal);
-            }
+        if let Err(refusal) = set_up_records::<T>(shared, options, &mut notes) {
+            let _ = functions.unsubscribe(subscriber);
+            return Err(refusal);
         }
-        Ok(Box::leak(Box::new(Self { shared, version, file, notes })))
+        let launches = enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes);
+        Ok(Box::leak(Box::new(Self { shared, version, file, notes, launches })))
     }
 
     /// Which CUPTI it is.
@@ -154,6 +154,25 @@ impl Api {
         LENT.count()
     }
 
+    /// Has calls that make work told, as they are from the beginning, or not: one that is not told costs what it
+    /// costs without us. All else goes on, above all what tells who makes graph nodes and which code there is. A
+    /// call that is under way may have one of its two ends told.
+    ///
+    /// To be called from a thread of ours, not from a callback.
+    ///
+    /// Errors: CUPTI refused; what it did not refuse is switched.
+    pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
+        let subscriber = Subscriber(self.shared.subscriber.load(Ordering::Acquire));
+        if self.is_retired() || subscriber.0.is_null() {
+            return Ok(());
+        }
+        let switch = |&(domain, id)| self.shared.functions.enable_callback(subscriber, domain, id, on);
+        let refused = self.launches.iter().map(switch).filter_map(Result::err).last();
+        refused.map_or(Ok(()), |status| {
+            Err(Error::new(ErrorKind::CuptiRefused, format!("cuptiEnableCallback: {status}")))
+        })
+    }
+
     /// Ends the callbacks. Records go on coming until a last flush, which may follow.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
@@ -225,7 +244,7 @@ fn enable_callbacks<T: Tracer>(
     subscriber: Subscriber,
     (version, options): (Version, &Options),
     notes: &mut Vec<String>,
-) {
+) -> Vec<(Domain, CallbackId)> {
     let functions = &shared.functions;
     let mut calls = named_calls(functions, options);
     calls.retain(|call| T::GRAPHS || !call.kind.edits_graph());
@@ -250,7 +269,7 @@ fn enable_callbacks<T: Tracer>(
     let refused: Vec<_> = api
         .chain(events)
         .filter_map(|(domain, id, what)| {
-            functions.enable_callback(subscriber, domain, id).err().map(|status| (what, status))
+            functions.enable_callback(subscriber, domain, id, true).err().map(|status| (what, status))
         })
         .collect();
     if let Some((what, status)) = refused.first() {
@@ -260,6 +279,8 @@ fn enable_callbacks<T: Tracer>(
     if calls.is_empty() {
         notes.push("CUPTI names no API call that launches work: there will be no stacks".to_owned());
     }
+    let launches = calls.iter().filter(|call| call.kind.makes_work());
+    launches.map(|call| (call.domain, CallbackId(call.id))).collect()
 }
 
 /// Every call of both API domains that matters, by walking all their names.

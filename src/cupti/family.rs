@@ -149,8 +149,9 @@ impl Functions {
         subscriber: Subscriber,
         domain: Domain,
         id: CallbackId,
+        on: bool,
     ) -> Result<(), Status> {
-        done(call!(self.enable_callback(1, subscriber, domain, id)))
+        done(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
     /// The name of an API call; `None` where the library has no such call.
