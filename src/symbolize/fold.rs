@@ -4,13 +4,15 @@
 //! and below `main` lies what the C and Rust runtimes do to get there. They are folded away, so that a
 //! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing.
 
+use super::vendor::VENDORS;
+
 /// What a module is, by its file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The user's code, and all libraries but those below.
     Code,
-    /// CUDA's own libraries, and ours.
-    Cuda,
+    /// A vendor's own libraries, and ours (see `vendor`).
+    Vendor,
     /// The C and C++ runtimes, whose frames are start code where they lie at the root.
     Runtime,
 }
@@ -22,8 +24,8 @@ impl Origin {
         let is = |stem: &str| {
             file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
         };
-        if ["libcuda", "libcudart", "libcupti", "libgpuflame"].into_iter().any(is) {
-            Self::Cuda
+        if VENDORS.iter().flat_map(|vendor| vendor.libraries).any(|stem| is(stem)) {
+            Self::Vendor
         } else if ["libc", "libpthread", "ld", "ld-linux", "libstdc++", "libc++"].into_iter().any(is) {
             Self::Runtime
         } else {
@@ -47,7 +49,7 @@ pub(super) struct Name<'a> {
 /// Whether each name of `stack`, root first, is shown.
 pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let mut shown: Vec<bool> =
-        stack.iter().map(|name| name.is_label || name.origin != Origin::Cuda).collect();
+        stack.iter().map(|name| name.is_label || name.origin != Origin::Vendor).collect();
     let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
     let api = stack.get(tip).map_or("", |label| label.text);
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
@@ -64,23 +66,13 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
 /// linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++
 /// wrappers of the same name, the host side of a kernel, and our own callback.
 fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
-    const INNER: [&str; 8] = [
-        "libcudart_static_",
-        "__cudart",
-        "cudart::",
-        "__device_stub__",
-        "__cudaLaunchKernel_helper",
-        "gpuflame::",
-        "<gpuflame::",
-        "InitializeInjection",
-    ];
     let bare = name.text.trim_start_matches('_');
     let is_api = bare
         .strip_prefix(api)
-        .is_some_and(|rest| matches!(rest, "" | "_ptsz" | "_ptds" | "_v2" | "_v3") || rest.starts_with('<'));
+        .is_some_and(|rest| rest.starts_with('<') || VENDORS.iter().any(|vendor| vendor.versions.contains(&rest)));
     name.is_kernel
         || (!api.is_empty() && is_api)
-        || INNER.into_iter().any(|inner| name.text.starts_with(inner))
+        || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
 /// How many frames at the root are start code.
@@ -132,7 +124,7 @@ mod tests {
             .map(|(at, name)| {
                 let (from, text) = name.split_once('!').unwrap_or(("", name));
                 let origin = match from {
-                    "cuda" => Origin::Cuda,
+                    "cuda" => Origin::Vendor,
                     "libc" => Origin::Runtime,
                     _ => Origin::Code,
                 };
@@ -154,11 +146,11 @@ mod tests {
     #[test]
     fn libraries_are_told_by_their_file_names() {
         for (path, origin) in [
-            ("/usr/lib/libcuda.so.1", Origin::Cuda),
-            ("/x/libcudart.so.12", Origin::Cuda),
-            ("/x/libcudart-d0da41ae.so.11.0", Origin::Cuda),
-            ("libcupti.so.13", Origin::Cuda),
-            ("/x/target/debug/libgpuflame.so", Origin::Cuda),
+            ("/usr/lib/libcuda.so.1", Origin::Vendor),
+            ("/x/libcudart.so.12", Origin::Vendor),
+            ("/x/libcudart-d0da41ae.so.11.0", Origin::Vendor),
+            ("libcupti.so.13", Origin::Vendor),
+            ("/x/target/debug/libgpuflame.so", Origin::Vendor),
             ("/x/libcudadebugger.so.1", Origin::Code),
             ("/x/libcublas.so.12", Origin::Code),
             ("/lib/x86_64-linux-gnu/libc.so.6", Origin::Runtime),

@@ -11,6 +11,7 @@ mod demangle;
 mod files;
 mod fold;
 mod modules;
+mod vendor;
 
 #[cfg(test)]
 mod tests;
