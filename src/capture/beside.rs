@@ -8,10 +8,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
-use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 use crate::record::{
     Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
 };
+use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 
 use super::calls::{BESIDE, BesideCall, NESTED, stack_depth};
 use super::clock::now;

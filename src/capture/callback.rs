@@ -13,8 +13,8 @@
 //! time they return, and its record may be too.
 
 use crate::control::{life, window};
-use crate::tracer::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
+use crate::tracer::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 
 use super::beside;
 use super::buffers;

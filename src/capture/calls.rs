@@ -3,8 +3,8 @@
 //! A call may never return, where its thread jumps out of it. So each remembers where the stack stood, and a later one
 //! that stands no deeper is not nested in it.
 
-use crate::tracer::ApiCall;
 use crate::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
+use crate::tracer::ApiCall;
 
 use super::tally::Tally;
 

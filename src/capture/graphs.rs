@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::control::life;
-use crate::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use crate::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
+use crate::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 
 use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
 use super::common_log::CommonLog;

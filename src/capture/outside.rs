@@ -98,7 +98,7 @@ impl Growing {
         let ids = self.ids.load(Ordering::Relaxed);
         let (count, over) = (self.count.load(Ordering::Relaxed), Nanos(self.over.load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
-        let is_whole = turn != 0 && turn % 2 == 0 && self.turn.load(Ordering::Relaxed) == turn;
+        let is_whole = turn != 0 && turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
         is_whole.then(|| outside(ids, count, over))
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::tracer::Call;
 use crate::record::{ContextId, Frame, LabelId, Loss};
+use crate::tracer::Call;
 use crate::unwind::Skip;
 
 use super::intern::Interned;

@@ -4,11 +4,11 @@
 //! stepping; what is read of each record is the prefix that all versions share, and later fields where
 //! the step was long enough. Times are passed on as they are: to judge them is the join's work.
 
+use super::kinds;
 use super::names::Names;
 use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
-    GraphId, GraphNodeId, KernelDetail, MemoryKind, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId,
-    SyncKind, Unified, UnifiedKind,
+    GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
 };
 use cupti_sys::record::offset::{self, channel, source_graph};
 use cupti_sys::record::{
@@ -194,7 +194,7 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
             let sync = record.prefix::<Synchronization>()?;
             let known = |id: u32| Some(id).filter(|id| *id != NOT_APPLICABLE);
             Some(Row::Sync(Sync {
-                kind: SyncKind(sync.sync_type),
+                kind: kinds::sync(sync.sync_type),
                 start: Nanos(sync.start),
                 end: Nanos(sync.end),
                 correlation: CorrelationId(sync.correlation_id),
@@ -208,7 +208,7 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
         ActivityKind::UNIFIED_MEMORY_COUNTER => {
             let counter = record.prefix::<UnifiedMemoryCounter>()?;
             Some(Row::Unified(Unified {
-                kind: UnifiedKind(counter.counter_kind.0),
+                kind: kinds::unified(counter.counter_kind.0),
                 value: counter.value,
                 start: Nanos(counter.start),
                 end: Nanos(counter.end),
@@ -277,8 +277,8 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
 fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
-        from: MemoryKind(copy.src_kind.into()),
-        to: MemoryKind(copy.dst_kind.into()),
+        from: kinds::memory(copy.src_kind.into()),
+        to: kinds::memory(copy.dst_kind.into()),
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -290,8 +290,8 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
 fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind::PTOP,
-        from: MemoryKind(copy.src_kind.into()),
-        to: MemoryKind(copy.dst_kind.into()),
+        from: kinds::memory(copy.src_kind.into()),
+        to: kinds::memory(copy.dst_kind.into()),
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -320,7 +320,7 @@ fn from_graph(graph: &GraphTrace) -> Activity {
 
 fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {
     let detail = SetDetail {
-        memory: MemoryKind(fill.memory_kind),
+        memory: kinds::memory(fill.memory_kind),
         value: fill.value,
         bytes: fill.bytes,
         is_async: u32::from(fill.flags) & FLAG_ASYNC != 0,

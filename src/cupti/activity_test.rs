@@ -3,7 +3,7 @@
 //! Offsets stand here as numbers and not as the names of `cupti-sys`, so that one checks the other.
 
 use super::*;
-use crate::record::Work;
+use crate::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// What each release makes of its records: its name and the sizes of a kernel, a copy, a copy between
 /// GPUs and a fill, as its own library steps over them.

@@ -3,9 +3,9 @@
 use super::super::driver::Driver;
 use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
-use crate::tracer::{BesideEvent, Buffer, Call, GraphEvent, Layer};
 use super::*;
 use crate::record::CorrelationId;
+use crate::tracer::{BesideEvent, Buffer, Call, GraphEvent, Layer};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 

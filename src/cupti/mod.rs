@@ -23,6 +23,7 @@ mod fake;
 mod family;
 pub mod find;
 pub mod here;
+mod kinds;
 mod load;
 mod names;
 #[cfg(test)]

@@ -36,9 +36,7 @@ pub use crate::record::Missing;
 pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
-use crate::record::{
-    self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge,
-};
+use crate::record::{self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge};
 use orphans::{Chain, Orphans};
 use outside::Outside;
 use window::{Entry, Found, Progress, Window};

@@ -207,23 +207,33 @@ impl CopyKind {
 pub struct MemoryKind(pub u16);
 
 impl MemoryKind {
+    /// Nobody says.
+    pub const UNKNOWN: Self = Self(0);
+    /// Of the host.
+    pub const PAGEABLE: Self = Self(1);
     /// Of the host, and locked.
     pub const PINNED: Self = Self(2);
     /// Of a GPU.
     pub const DEVICE: Self = Self(3);
+    /// Of a GPU, as an array.
+    pub const ARRAY: Self = Self(4);
     /// Of both, which it moves between.
     pub const MANAGED: Self = Self(5);
+    /// A variable of a GPU's.
+    pub const DEVICE_STATIC: Self = Self(6);
+    /// A variable of both.
+    pub const MANAGED_STATIC: Self = Self(7);
 
     /// The short name that the activities table shows.
     pub fn label(self) -> &'static str {
-        match self.0 {
-            1 => "pageable",
-            2 => "pinned",
-            3 => "device",
-            4 => "array",
-            5 => "managed",
-            6 => "device_static",
-            7 => "managed_static",
+        match self {
+            Self::PAGEABLE => "pageable",
+            Self::PINNED => "pinned",
+            Self::DEVICE => "device",
+            Self::ARRAY => "array",
+            Self::MANAGED => "managed",
+            Self::DEVICE_STATIC => "device_static",
+            Self::MANAGED_STATIC => "managed_static",
             _ => "unknown",
         }
     }

@@ -45,11 +45,13 @@ pub struct Sync {
     pub result: u32,
 }
 
-/// Who waited for what, in the tracer's numbers (a newer one may send unknown ones).
+/// Who waited for what, in numbers of ours (a later version may write others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SyncKind(pub u32);
 
 impl SyncKind {
+    /// One that has no number yet.
+    pub const OTHER: Self = Self(0);
     /// The host for an event.
     pub const EVENT: Self = Self(1);
     /// A stream for an event.

@@ -4,7 +4,7 @@
 //!  63    60 59            48 47                                     0
 //! +--------+----------------+----------------------------------------+
 //! | 0      | module epoch   | return address                         |  native code
-//! | 1      | instruction    | code object number                     |  Python (reserved)
+//! | 1      | instruction, 28 bits     | code object number, 32 bits  |  Python (reserved)
 //! | 2      | 0              | range id                               |  a range of NVTX, or of the user
 //! | 3      | 0              | label id                               |  text: an API call, `[graph]`, a loss
 //! | 4      | module epoch   | exact address                          |  native code, not a return address

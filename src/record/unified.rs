@@ -40,11 +40,13 @@ impl Unified {
     }
 }
 
-/// What happened, in the tracer's numbers (a newer one may send unknown ones).
+/// What happened, in numbers of ours (a later version may write others).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnifiedKind(pub u32);
 
 impl UnifiedKind {
+    /// What has no number yet.
+    pub const OTHER: Self = Self(0);
     /// Bytes moved to a GPU.
     pub const HTOD: Self = Self(1);
     /// Bytes moved to the host.
@@ -54,7 +56,7 @@ impl UnifiedKind {
     /// A GPU did.
     pub const GPU_FAULTS: Self = Self(4);
     /// Bytes moved between GPUs.
-    pub const DTOD: Self = Self(8);
+    pub const DTOD: Self = Self(5);
 
     /// Whether bytes moved.
     pub fn is_move(self) -> bool {

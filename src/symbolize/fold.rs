@@ -67,9 +67,9 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
 /// wrappers of the same name, the host side of a kernel, and our own callback.
 fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
-    let is_api = bare
-        .strip_prefix(api)
-        .is_some_and(|rest| rest.starts_with('<') || VENDORS.iter().any(|vendor| vendor.versions.contains(&rest)));
+    let is_api = bare.strip_prefix(api).is_some_and(|rest| {
+        rest.starts_with('<') || VENDORS.iter().any(|vendor| vendor.versions.contains(&rest))
+    });
     name.is_kernel
         || (!api.is_empty() && is_api)
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))

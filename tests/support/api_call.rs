@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::hint::black_box;
 
 use gpuflame::capture::Capture;
-use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 use gpuflame::record::CorrelationId;
+use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 
 /// A call of the runtime that the tracer would pass to the callback.
 pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuflame::capture::{self, Capture};
-use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 use gpuflame::record::{CorrelationId, Frame};
+use gpuflame::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
 use gpuflame::unwind::{Skip, Unwinder};
 
 use crate::framehop_here::Framehop;

@@ -1,0 +1,75 @@
+//! CUPTI's numbers of kinds in ours, which recordings hold: a later CUPTI may count anew, and other vendors do.
+//! What has no number of ours yet is of the kind that is called other, or unknown.
+
+use crate::record::{MemoryKind, SyncKind, UnifiedKind};
+
+/// `CUpti_ActivitySynchronizationType`.
+pub(super) fn sync(number: u32) -> SyncKind {
+    match number {
+        1 => SyncKind::EVENT,
+        2 => SyncKind::STREAM_WAIT,
+        3 => SyncKind::STREAM,
+        4 => SyncKind::CONTEXT,
+        _ => SyncKind::OTHER,
+    }
+}
+
+/// `CUpti_ActivityUnifiedMemoryCounterKind`.
+pub(super) fn unified(number: u32) -> UnifiedKind {
+    match number {
+        1 => UnifiedKind::HTOD,
+        2 => UnifiedKind::DTOH,
+        3 => UnifiedKind::CPU_FAULTS,
+        4 => UnifiedKind::GPU_FAULTS,
+        8 => UnifiedKind::DTOD,
+        _ => UnifiedKind::OTHER,
+    }
+}
+
+/// `CUpti_ActivityMemoryKind`.
+pub(super) fn memory(number: u16) -> MemoryKind {
+    match number {
+        1 => MemoryKind::PAGEABLE,
+        2 => MemoryKind::PINNED,
+        3 => MemoryKind::DEVICE,
+        4 => MemoryKind::ARRAY,
+        5 => MemoryKind::MANAGED,
+        6 => MemoryKind::DEVICE_STATIC,
+        7 => MemoryKind::MANAGED_STATIC,
+        _ => MemoryKind::UNKNOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_cuptis_has_the_words_that_it_had_and_new_ones_have_none() {
+        let words = |of: &dyn Fn(u16) -> &'static str, numbers: std::ops::Range<u16>| -> Vec<_> {
+            numbers.map(of).collect()
+        };
+        assert_eq!(
+            words(&|n| sync(n.into()).word(), 0..6),
+            ["other", "event", "stream_wait", "stream", "context", "other"]
+        );
+        assert_eq!(
+            words(&|n| unified(n.into()).label(), 0..10),
+            ["other", "HtoD", "DtoH", "CPU faults", "GPU faults", "other", "other", "other", "DtoD", "other"]
+        );
+        assert_eq!(
+            words(&|n| memory(n).label(), 0..9),
+            [
+                "unknown",
+                "pageable",
+                "pinned",
+                "device",
+                "array",
+                "managed",
+                "device_static",
+                "managed_static",
+                "unknown"
+            ]
+        );
+    }
+}
