@@ -6,7 +6,7 @@
 //! zeroed. Every byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,8 +49,8 @@ pub(crate) unsafe fn word(address: u64) -> u64 {
 }
 
 /// Copies up to `bytes` from `address` on to `to`, as far as they can be read at this moment, and says how many
-/// those were: the kernel looks, so any address may be asked for. One system call; four where a sandbox of this
-/// process refuses that one. The host finds errno as it left it.
+/// those were: the kernel looks, so any address may be asked for. One system call; three others where a sandbox of
+/// this process refuses that one. The host finds errno as it left it.
 ///
 /// # Safety
 /// `bytes` may be written at `to`.
@@ -88,11 +88,48 @@ unsafe fn copy_by_call(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     // Whole registers: the upper half of a narrower argument may hold anything, and the kernel looks at it.
     let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+    let this = this_process();
     // SAFETY: the caller vouches for `to`; the kernel checks the other address itself.
     unsafe {
-        let this = libc::syscall(libc::SYS_getpid);
         libc::syscall(libc::SYS_process_vm_readv, this, &raw const local, one, &raw const remote, one, none)
     }
+}
+
+/// A page of which a forked child sees zeroes, with the process's id. Null: not to be had.
+static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Maps what saves a system call a copy. Call it when the library is loaded.
+pub(super) fn prepare() {
+    const PAGE: usize = 4096;
+    if !PROCESS.load(Ordering::Relaxed).is_null() {
+        return;
+    }
+    let Some(page) = map(PAGE) else { return };
+    // SAFETY: a whole mapping of ours, of which nobody knows yet.
+    if unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) } == 0 {
+        let process = page.as_ptr().cast();
+        let (new, old) = (Ordering::AcqRel, Ordering::Relaxed);
+        if PROCESS.compare_exchange(std::ptr::null_mut(), process, new, old).is_ok() {
+            return;
+        }
+    }
+    // SAFETY: a mapping of that size, which nobody uses: the kernel is too old, or another thread was first.
+    unsafe { unmap(page, PAGE) };
+}
+
+/// This process's id, by a system call only for the first time in it.
+fn this_process() -> i64 {
+    // SAFETY: null or a word in a mapping that stays.
+    let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
+    if let Some(id) = kept.map(|id| id.load(Ordering::Relaxed)).filter(|id| *id != 0) {
+        return id;
+    }
+    // SAFETY: getpid has no preconditions.
+    let id = unsafe { libc::syscall(libc::SYS_getpid) };
+    if let Some(kept) = kept {
+        kept.store(id, Ordering::Relaxed);
+    }
+    id
 }
 
 /// The same by the file that shows this process's memory. It is opened each time: a descriptor of ours that stays
@@ -129,6 +166,31 @@ mod tests {
             assert_eq!(word(memory.as_ptr() as u64), 1);
             unmap(memory, 8192);
         }
+    }
+
+    #[test]
+    fn a_forked_child_copies_from_itself() {
+        prepare();
+        static WORD: AtomicI64 = AtomicI64::new(1);
+        let copied = || {
+            let mut word = 0i64;
+            // SAFETY: eight bytes may be written there.
+            let copied = unsafe { copy_by_call((&raw const WORD) as u64, (&raw mut word).cast(), 8) };
+            (copied, word)
+        };
+        assert_eq!(copied(), (8, 1));
+        // SAFETY: the child makes system calls only, and ends without what the harness does at exit.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                WORD.store(2, Ordering::Relaxed);
+                libc::_exit(i32::from(copied() != (8, 2)));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            assert_eq!(status, 0, "the child copied its own word");
+        }
+        assert_eq!(copied(), (8, 1));
     }
 
     type Way = unsafe fn(u64, *mut u8, usize) -> i64;

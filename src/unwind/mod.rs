@@ -3,7 +3,7 @@
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that
 //! may run anywhere: under somebody's allocator, in a signal handler, on a coroutine's stack. So a
 //! capture takes no lock that is held for long, allocates nothing and, on a thread's own stack, makes no system call
-//! in its steady state (on any other two, nearly always), and reads no word outside the stack that it runs on.
+//! in its steady state (on any other one, nearly always), and reads no word outside the stack that it runs on.
 //! On x86-64 the frames equal those of libgcc's unwinder; where there is no unwind information it follows frame
 //! pointers and says so.
 //!
@@ -22,7 +22,8 @@
 //!
 //! 1. That part is mapped and stays so while the capture runs: our own frames lie right below it, and the frames of
 //!    the thread's callers in it, up to where the thread began (`a_thread_is_on_the_stack_that_it_calls_its_own` of
-//!    `bounds`; the main thread: `unwind_main.rs`).
+//!    `bounds`; the main thread: `unwind_main.rs`). A host that took pages away from between a thread's stack pointer
+//!    and the stack's end would break this; none is known.
 //! 2. The walk holds every address against it. A plain rule, a realigned frame, a register rule or an expression may
 //!    name any address or stack pointer; the caller's stack pointer must lie above the frame's and not beyond the end,
 //!    or the walk ends and the stack is marked as cut (`x86_64/words.rs`; `no_unwind_information_leads_a_walk_astray`
@@ -45,7 +46,7 @@
 //!    capture copies 16 MiB at most (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
 //!    `a_capture_copies_no_more_than_it_may` of `copy`).
 //! 8. What it costs does not depend on how many stacks there are: one copying system call, no file opened
-//!    (`a_capture_on_any_of_2000_fibers_takes_two_system_calls` of `unwind_fibers.rs`).
+//!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call` of `unwind_fibers.rs`).
 //! 9. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
 //!    says so; the host finds errno as it was (`unwind_sandboxed.rs`).
 //!
@@ -137,6 +138,7 @@ pub fn prepare() {
     find::prepare();
     loader::prepare();
     bounds::prepare();
+    memory::prepare();
 }
 
 /// From now on finds objects as with a glibc before 2.35, whatever is installed. For tests.
