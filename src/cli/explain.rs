@@ -1,12 +1,14 @@
 //! From a source to a profile with names: the same join, sums and names as in the process itself.
 
+use std::collections::BTreeMap;
+
 use super::Console;
 use super::input::{Facts, Source};
 use crate::error::Result;
 use crate::explain::{Explain, Ledger, Options};
 use crate::import::Opened;
 use crate::join::Sink;
-use crate::profile::Profile;
+use crate::profile::{Profile, Unnamed};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
 /// What a source holds, explained.
@@ -15,8 +17,8 @@ pub(super) struct Explained {
     pub(super) ledger: Ledger,
     /// What was found while reading.
     pub(super) facts: Facts,
-    /// Frames of code that have no symbol.
-    pub(super) unnamed: u64,
+    /// How many frames of code have no name, and why.
+    pub(super) unnamed: BTreeMap<Unnamed, u64>,
 }
 
 /// Reads `source` to its end; `sink` is shown all that is joined, before there are names.
@@ -44,5 +46,5 @@ pub(super) fn explain_opened(
     let mut profile = explain.into_profile();
     let mut symbolizer = Symbolizer::new(names);
     symbolizer.name(&mut profile);
-    Ok(Explained { profile, ledger, facts, unnamed: symbolizer.misses() })
+    Ok(Explained { profile, ledger, facts, unnamed: symbolizer.misses().clone() })
 }

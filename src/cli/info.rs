@@ -74,7 +74,10 @@ fn facts(explained: &Explained) -> Table {
         fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
     }
     fact("stacks", Cell::Count(profile.contexts().len() as u64));
-    fact("frames without a name", Cell::Count(explained.unnamed));
+    fact("frames without a name", Cell::Count(explained.unnamed.values().sum()));
+    for (why, count) in &explained.unnamed {
+        fact(&format!("frames without a name: {}", why.words()), Cell::Count(*count));
+    }
     fact("kernels", Cell::Count(profile.kernels().len() as u64));
     fact("modules", Cell::Count(profile.modules().len() as u64));
     for &(edge, time) in profile.windows() {

@@ -1,7 +1,8 @@
 //! Every activity as a row of a CSV file, written as the join finds it: nothing is kept but the names.
 //!
 //! Rows stand in the order in which activities found their launch, which is nearly that of time. What has
-//! no partner has a row too, with the reason; launches without an activity are rows of kind `launch`.
+//! no partner has a row too, with the reason; launches without an activity are rows of kind `launch`, and what
+//! was lost is counted in rows of kind `lost`.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -15,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::Kind;
 use crate::record::{
-    Activity, ContextId, CorrelationId, Created, Detail, IdMap, Missing, NameId, Row, Unified, UnifiedKind,
-    Work,
+    Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
+    UnifiedKind, Work,
 };
 
 const HEADER: [&str; 34] = [
@@ -72,6 +73,7 @@ pub(super) static CSV: Format = Format {
         events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
         let pending = events.calls().iter().filter(|call| call.pending);
         pending.for_each(|call| table.pending(call.id, call.launched));
+        profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
         table.finish().map(drop)
     }),
 };
@@ -102,15 +104,29 @@ impl<W: Write> ActivityTable<W> {
         Ok(Self { out, show, names, record, text, failed: None })
     }
 
-    /// Takes the name of a kernel, and writes what happened to unified memory; passes over all other rows.
+    /// Takes the name of a kernel, and writes what happened to unified memory and what was lost; passes over all
+    /// other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {
                 self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
             }
             Row::Unified(unified) => self.unified(unified),
+            // A launch that was captured is no loss: it runs as often as its graph is launched.
+            Row::Loss { loss: Loss::LaunchesCaptured, .. } => {}
+            Row::Loss { loss, count } => self.lost(*loss, *count),
             _ => {}
         }
+    }
+
+    /// What left no other trace; how many of it there were is under `value`.
+    fn lost(&mut self, loss: Loss, count: u64) {
+        self.field("lost");
+        self.field(loss.label());
+        self.blank(24);
+        self.field(count);
+        self.blank(7);
+        self.end();
     }
 
     /// A row without a launch: the tracer names none. Faults have their number under `value`.

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::clean;
-use super::compose::stack_names;
+use super::compose::stack;
+use super::frame::Frame;
+use super::options::GraphStacks;
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
 
@@ -20,13 +22,28 @@ pub(super) struct Caller {
     pub(super) thread: ThreadId,
     /// What the system calls the thread; empty where nobody knows.
     pub(super) thread_name: String,
-    /// The frames, root first, fit for a folded stack.
-    pub(super) frames: Vec<String>,
+    /// The frames, root first.
+    pub(super) frames: Vec<CallerFrame>,
+}
+
+/// A frame of a caller's stack.
+pub(super) struct CallerFrame {
+    /// Fit for a folded stack.
+    pub(super) text: String,
+    /// The source file; empty where it is not known.
+    pub(super) file: String,
+    /// The line in it; 0 where it is not known.
+    pub(super) line: u32,
 }
 
 impl Caller {
+    /// The innermost frame whose source is known: what called.
+    pub(super) fn source(&self) -> Option<&CallerFrame> {
+        self.frames.iter().rev().find(|frame| !frame.file.is_empty())
+    }
+
     pub(super) fn stack(&self) -> String {
-        self.frames.join(";")
+        self.frames.iter().map(|frame| frame.text.as_str()).collect::<Vec<_>>().join(";")
     }
 }
 
@@ -66,12 +83,22 @@ impl<'a> Callers<'a> {
     fn look_up(&self, context: ContextId) -> Caller {
         let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
         let thread_name = self.profile.thread(thread).unwrap_or_default();
-        let names = stack_names(self.profile, Place::Context(context));
+        let frames = stack(self.profile, Place::Context(context), GraphStacks::Both);
         Caller {
             call: self.label(context).unwrap_or("[call unknown]").to_owned(),
             thread,
             thread_name: if thread_name.is_empty() { String::new() } else { clean::text(thread_name) },
-            frames: names.iter().map(|name| clean::frame(name)).collect(),
+            frames: frames.iter().map(|frame| self.frame(frame)).collect(),
+        }
+    }
+
+    fn frame(&self, frame: &Frame<'_>) -> CallerFrame {
+        let source = frame.id.and_then(|id| self.profile.shown_frame(id).source);
+        let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
+        CallerFrame {
+            text: clean::frame(&frame.text),
+            file: file.unwrap_or_default(),
+            line: source.map_or(0, |source| source.line),
         }
     }
 

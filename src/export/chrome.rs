@@ -59,7 +59,7 @@ impl<W: Write> Chrome<'_, W> {
         )?;
         let untimed = events.activities().iter().filter(|event| event.activity.duration().is_none()).count();
         write!(self.out, "\"missing\":{{\"{}\":{untimed}}},\"lost\":{{", Missing::Untimed.word())?;
-        for (at, (loss, count)) in self.profile.losses().enumerate() {
+        for (at, (loss, count)) in self.profile.lost().enumerate() {
             write!(self.out, "{}\"{}\":{count}", comma(at), loss.label())?;
         }
         write!(self.out, "}}}},\"traceEvents\":[")?;

@@ -18,6 +18,11 @@ use crate::profile::views::GPU;
 /// # Errors
 /// What `out` reports.
 pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> Result<()> {
+    for (when, lines) in [("before", before), ("after", after)] {
+        for (loss, count) in lines.lost() {
+            writeln!(out, "# lost {when}: {count} {}", loss.label())?;
+        }
+    }
     for (stack, a, b) in both(before, after) {
         writeln!(out, "{stack} {a} {b}")?;
     }
@@ -46,7 +51,8 @@ pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) ->
     let texts: Vec<_> =
         lines.iter().map(|(stack, weight)| format!("{} {weight}", lines.name_first(stack))).collect();
     let mut colors = svg::palette(lines.labels());
-    let subtitle = format!("{} in {} stacks", shown(lines.total(), options.unit), lines.len());
+    let mut subtitle = format!("{} in {} stacks", shown(lines.total(), options.unit), lines.len());
+    svg::add_lost(&mut subtitle, lines.lost());
     let mut inferno = inferno(options, subtitle);
     inferno.palette_map = Some(&mut colors);
     draw(&mut inferno, &texts, lines.total(), out)
@@ -65,6 +71,12 @@ fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     let (count, weight) = gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum + weight));
     if count > 0 {
         let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight, unit));
+    }
+    for (when, lines) in [("before", before), ("after", after)] {
+        if lines.lost().count() > 0 {
+            let _ = write!(text, "; {when}");
+            svg::add_lost(&mut text, lines.lost());
+        }
     }
     text
 }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::frame::Frame;
 use super::options::{GraphStacks, Options};
 use super::roots::Roots;
-use crate::profile::{Cause, Kind, Leaf, Place, Profile, RANGE, Sample, Tip, View};
+use crate::profile::{Cause, Kind, Leaf, Place, Profile, Sample, Tip, View};
 use crate::record::{ContextId, Created, DeviceId, Frame as Captured, FrameKind, Loss, Missing, Work};
 
 /// Stands between the launch of a graph and where its node was made.
@@ -81,9 +81,7 @@ impl<'a> Composer<'a> {
             Tip::Unified(kind) => {
                 Frame::new(Kind::Unified, format!("[{}_Unified {}]", gpu(profile, device), kind.label()))
             }
-            Tip::Named(kind, name) => {
-                Frame { id: Some(name), ..Frame::new(kind, profile.strings().get(name)) }
-            }
+            Tip::Named(kind, name) => Frame::new(kind, profile.strings().get(name)),
         }
     }
 
@@ -111,7 +109,7 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks) -> Vec<
             (GraphStacks::Capture | GraphStacks::Both, made) => {
                 let mut frames = launched(launch);
                 let made = made.unwrap_or_else(|why| vec![Frame::new(Kind::Loss, why)]);
-                let shared = frames.iter().zip(&made).take_while(|(a, b)| a == b).count();
+                let shared = frames.iter().zip(&made).take_while(|(a, b)| a.text == b.text).count();
                 frames.push(Frame::new(Kind::Graph, GRAPH));
                 frames.extend(made.into_iter().skip(shared));
                 frames
@@ -137,10 +135,10 @@ fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
     };
     let mut frames: Vec<_> = match profile.shown(context) {
         Some(shown) => profile
-            .shown_names(shown)
-            .map(|name| {
-                let text = profile.strings().get(name);
-                Frame { id: Some(name), ..Frame::new(kind_of(text), text) }
+            .shown_stack(shown)
+            .map(|id| {
+                let shown = profile.shown_frame(id);
+                Frame { id: Some(id), ..Frame::new(shown.kind, profile.strings().get(shown.name)) }
             })
             .collect(),
         None => {
@@ -150,11 +148,6 @@ fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
     frames.extend(known.flags.label().map(|cut| Frame::new(Kind::Loss, cut)));
     frames.reverse();
     frames
-}
-
-/// What a frame of a context's stack stands for.
-fn kind_of(name: &str) -> Kind {
-    if name.starts_with(RANGE) { Kind::Range } else { Kind::Code }
 }
 
 /// A frame that nobody gave a name.

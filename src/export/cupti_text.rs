@@ -21,6 +21,9 @@ pub(super) static CUPTI_TEXT: Format = Format {
 };
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in profile.lost() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
     let callers = Callers::of(profile);
     for call in events.calls() {
         write_call(&callers, call, out)?;

@@ -5,7 +5,7 @@
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel
 //! ```
 //!
-//! Blanks in the program's name become `_`, since readers split at them. We do not record the processor.
+//! Comments begin with `# `. Blanks in the program's name become `_`, since readers split at them. We do not record the processor.
 
 use std::io::Write;
 
@@ -25,6 +25,9 @@ pub(super) static EXTENDED: Format = Format {
 };
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+    for (loss, count) in profile.lost() {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
     let callers = Callers::of(profile);
     let process = callers.process();
     for call in events.calls().iter().filter(|call| call.has_stack()) {

@@ -9,7 +9,7 @@ use std::io;
 use super::compose::Composer;
 use super::frame::{Frame, Label};
 use super::options::Options;
-use crate::profile::{Place, Profile, Sample, StringId, View};
+use crate::profile::{Place, Profile, Sample, ShownFrameId, View};
 use crate::record::IdMap;
 
 /// See the module's documentation.
@@ -117,8 +117,8 @@ fn push_name(path: &mut String, name: &str) {
 struct Labels {
     all: Vec<Label>,
     ids: HashMap<String, u32>,
-    /// Those that come from the profile's strings: most, and seen again in every stack.
-    known: IdMap<StringId, u32>,
+    /// Those that the profile knows: most, and seen again in every stack.
+    known: IdMap<ShownFrameId, u32>,
 }
 
 impl Labels {

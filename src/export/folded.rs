@@ -12,6 +12,7 @@ use super::options::Options;
 use super::options::Unit;
 use crate::error::Result;
 use crate::profile::{Profile, View};
+use crate::record::Loss;
 
 /// Folded stacks. The weights add up to what the view holds, exactly (microseconds are rounded line by line);
 /// stacks of no weight (launches without an activity, activities without times) have a line as well. A view
@@ -28,15 +29,20 @@ fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write)
     for note in (view.notes)(profile) {
         writeln!(out, "# {note}")?;
     }
-    for (loss, count) in profile.lost() {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
-    }
+    lost(profile.lost(), out)?;
     let is_micros = options.unit.is_micros_of(view);
     Flame::of(profile, view, options).lines(
         0,
         |label| &label.text,
         |stack, weight| writeln!(out, "{stack} {}", shown(weight, is_micros)),
     )?;
+    Ok(())
+}
+
+fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {
+    for (loss, count) in losses {
+        writeln!(out, "# lost: {count} {}", loss.label())?;
+    }
     Ok(())
 }
 
@@ -50,6 +56,7 @@ fn shown(weight: u64, is_micros: bool) -> u64 {
 /// What `out` reports.
 #[cfg(feature = "cli")]
 pub fn write_lines_folded(lines: &super::lines::Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
+    lost(lines.lost(), out)?;
     for (stack, weight) in lines.iter() {
         writeln!(out, "{stack} {}", shown(weight, unit == Unit::Micros))?;
     }

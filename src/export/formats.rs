@@ -1,32 +1,29 @@
 //! All formats there are: a new one is a line here.
 
 use super::format::Format;
-#[cfg(feature = "cli")]
-use super::{activities, chrome, cupti_text, extended, parquet, perfetto, pprof, sbt, speedscope};
-use super::{folded, svg};
 
 /// All formats. The first of two that a file's ending names equally well counts.
 pub static FORMATS: &[&Format] = &[
-    &folded::FOLDED,
+    &super::folded::FOLDED,
     #[cfg(feature = "cli")]
-    &extended::EXTENDED,
-    &svg::SVG,
+    &super::extended::EXTENDED,
+    &super::svg::SVG,
     #[cfg(feature = "cli")]
-    &activities::CSV,
+    &super::activities::CSV,
     #[cfg(feature = "cli")]
-    &chrome::CHROME,
+    &super::chrome::CHROME,
     #[cfg(feature = "cli")]
-    &perfetto::PERFETTO,
+    &super::perfetto::PERFETTO,
     #[cfg(feature = "cli")]
-    &pprof::PPROF,
+    &super::pprof::PPROF,
     #[cfg(feature = "cli")]
-    &speedscope::SPEEDSCOPE,
+    &super::speedscope::SPEEDSCOPE,
     #[cfg(feature = "cli")]
-    &parquet::PARQUET,
+    &super::parquet::PARQUET,
     #[cfg(feature = "cli")]
-    &sbt::SBT,
+    &super::sbt::SBT,
     #[cfg(feature = "cli")]
-    &cupti_text::CUPTI_TEXT,
+    &super::cupti_text::CUPTI_TEXT,
 ];
 
 /// The format of this word.

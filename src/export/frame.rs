@@ -1,9 +1,9 @@
-//! A frame as formats show it, and the tree of text that they share.
+//! A frame as formats show it, and its text in the ways in which they write it.
 
 use std::borrow::Cow;
 
 use super::clean;
-use crate::profile::{Kind, StringId};
+use crate::profile::{Kind, ShownFrameId};
 
 /// A frame of a composed stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub(super) struct Frame<'a> {
     pub(super) text: Cow<'a, str>,
     /// How much of the text is a tag and not a name: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
-    /// Where the text is from the profile's strings: the same id, the same frame.
-    pub(super) id: Option<StringId>,
+    /// What the profile knows it by, if it does: its source and its module stand there.
+    pub(super) id: Option<ShownFrameId>,
 }
 
 impl<'a> Frame<'a> {

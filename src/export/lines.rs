@@ -8,12 +8,14 @@ use super::flame::Flame;
 use super::frame::Label;
 use super::options::Options;
 use crate::profile::{Kind, Profile, View};
+use crate::record::Loss;
 
 /// Stacks, frames with `;` in between, and their weight, in their order.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     weights: BTreeMap<String, u64>,
     labels: HashMap<String, Label>,
+    lost: BTreeMap<Loss, u64>,
 }
 
 impl Lines {
@@ -27,6 +29,7 @@ impl Lines {
             Ok(())
         };
         flame.lines(0, |label| &label.text, add).expect("nothing is written");
+        lines.lost = profile.lost().collect();
         lines.labels = flame.labels().iter().map(|label| (label.text.clone(), label.clone())).collect();
         lines
     }
@@ -37,6 +40,9 @@ impl Lines {
         for (stack, weight) in other.weights {
             let sum = self.weights.entry(format!("{root};{stack}")).or_default();
             *sum = sum.saturating_add(weight);
+        }
+        for (loss, count) in other.lost {
+            *self.lost.entry(loss).or_default() += count;
         }
         self.labels.entry(root.clone()).or_insert(Label::new(Kind::Root, root, 0));
         for (text, label) in other.labels {
@@ -57,6 +63,11 @@ impl Lines {
     /// The stacks and their weights.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
+    }
+
+    /// What was lost of the profiles that they are from.
+    pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
+        self.lost.iter().map(|(&loss, &count)| (loss, count))
     }
 
     /// Whether there is none.

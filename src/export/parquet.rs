@@ -95,7 +95,7 @@ pub(super) static PARQUET: Format = Format {
 
 fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
     let lost = profile
-        .losses()
+        .lost()
         .map(|(loss, count)| KeyValue::new(format!("gpuflame.lost.{}", loss.label()), count.to_string()));
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)

@@ -1,6 +1,6 @@
 //! Perfetto's own protobuf, with its native messages for GPU work: what the GPU did is on hardware queues
 //! (one a stream), kernels carry their grid and block, and every call points at what it submitted, which
-//! the viewer draws as flows.
+//! the viewer draws as flows. Calls say where in the source they stand, where that is known.
 //!
 //! Field numbers are those of `protos/perfetto/trace/` in github.com/google/perfetto; the GPU extensions
 //! of `InternedData` and `TrackEvent` stand in `GpuInternedData` and `GpuTrackEvent`.
@@ -10,7 +10,7 @@ use std::io::Write;
 
 use prost::Message;
 
-use super::callers::Callers;
+use super::callers::{Caller, Callers};
 use super::clean;
 use super::format::{Format, Writes};
 use crate::error::Result;
@@ -72,7 +72,7 @@ mod proto {
     pub(super) struct TrackEvent {
         #[prost(message, repeated, tag = "4")]
         pub(super) annotations: Vec<Annotation>,
-        /// 1 begins a slice, 2 ends it.
+        /// 1 begins a slice, 2 ends it, 3 is an instant.
         #[prost(int32, optional, tag = "9")]
         pub(super) kind: Option<i32>,
         #[prost(uint64, optional, tag = "10")]
@@ -81,6 +81,10 @@ mod proto {
         pub(super) track: Option<u64>,
         #[prost(string, repeated, tag = "22")]
         pub(super) categories: Vec<String>,
+        #[prost(string, optional, tag = "23")]
+        pub(super) name: Option<String>,
+        #[prost(uint64, optional, tag = "34")]
+        pub(super) source_iid: Option<u64>,
         #[prost(message, optional, tag = "3000")]
         pub(super) correlation: Option<Correlation>,
         /// 4: CUDA.
@@ -108,6 +112,8 @@ mod proto {
     pub(super) struct Interned {
         #[prost(message, repeated, tag = "2")]
         pub(super) event_names: Vec<Named>,
+        #[prost(message, repeated, tag = "4")]
+        pub(super) sources: Vec<SourceLocation>,
         #[prost(message, repeated, tag = "23")]
         pub(super) contexts: Vec<Context>,
         #[prost(message, repeated, tag = "24")]
@@ -126,6 +132,18 @@ mod proto {
         pub(super) iid: Option<u64>,
         #[prost(string, optional, tag = "2")]
         pub(super) name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct SourceLocation {
+        #[prost(uint64, optional, tag = "1")]
+        pub(super) iid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub(super) file: Option<String>,
+        #[prost(string, optional, tag = "3")]
+        pub(super) function: Option<String>,
+        #[prost(uint32, optional, tag = "4")]
+        pub(super) line: Option<u32>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -255,6 +273,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     let mut writer = Perfetto { callers: Callers::of(profile), names: Names::default(), out };
     writer.names(profile, events)?;
     writer.tracks()?;
+    writer.losses(profile, events.begin())?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
     let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
     for (event, id) in timed() {
@@ -283,6 +302,8 @@ struct Names {
     stages: BTreeMap<String, u64>,
     kernels: BTreeMap<NameId, u64>,
     stacks: BTreeMap<ContextId, u64>,
+    /// Who called: the function, its file and the line.
+    sources: BTreeMap<(String, String, u32), u64>,
 }
 
 struct Perfetto<'a, W> {
@@ -307,7 +328,8 @@ impl<W: Write> Perfetto<'_, W> {
         let callers = &self.callers;
         let calls = events.calls().iter().map(|call| call.launched.context);
         names.events = numbered(calls.clone().map(|context| callers.get(context).call.clone()));
-        names.stacks = numbered(calls);
+        names.stacks = numbered(calls.clone());
+        names.sources = numbered(calls.filter_map(|context| source(&callers.get(context))));
         names.contexts = numbered(activities().map(|a| (a.device.0, a.context.0)));
         names.queues = numbered(activities().map(queue));
         names.stages = numbered(activities().map(stage));
@@ -333,6 +355,16 @@ impl<W: Write> Perfetto<'_, W> {
                 .map(|&iid| proto::Context { iid: Some(iid), pid: Some(pid), api: Some(CUDA) })
                 .collect(),
             specifications: queues.chain(stages).collect(),
+            sources: names
+                .sources
+                .iter()
+                .map(|((function, file, line), &iid)| proto::SourceLocation {
+                    iid: Some(iid),
+                    file: Some(file.clone()),
+                    function: Some(function.clone()),
+                    line: Some(*line).filter(|line| *line > 0),
+                })
+                .collect(),
             texts: names
                 .stacks
                 .iter()
@@ -368,6 +400,22 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
+    /// What was lost, as instants of the process at the beginning.
+    fn losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
+        for (loss, count) in profile.lost() {
+            let lost = proto::TrackEvent {
+                kind: Some(3),
+                name: Some(format!("lost: {count} {}", loss.label())),
+                track: Some(1),
+                categories: vec!["gpuflame".to_owned()],
+                ..proto::TrackEvent::default()
+            };
+            let (timestamp, track_event) = (Some(begin.0), Some(lost));
+            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+        }
+        Ok(())
+    }
+
     fn call(&mut self, call: &Call, submitted: Vec<u64>) -> Result<()> {
         let context = call.launched.context;
         let caller = self.callers.get(context);
@@ -388,6 +436,8 @@ impl<W: Write> Perfetto<'_, W> {
             name_iid: self.names.events.get(&caller.call).copied(),
             track,
             categories: vec!["cuda".to_owned()],
+            name: None,
+            source_iid: source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
             correlation: (!submitted.is_empty()).then_some(proto::Correlation { submitted }),
             api: Some(CUDA),
         };
@@ -433,6 +483,11 @@ impl<W: Write> Perfetto<'_, W> {
         let timestamp = Some(activity.start.0);
         self.packet(proto::Packet { timestamp, gpu: Some(stage), ..proto::Packet::default() })
     }
+}
+
+/// The function that called, its file and the line, where that is known.
+fn source(caller: &Caller) -> Option<(String, String, u32)> {
+    caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
 
 /// The distinct things, in their order, numbered from 1.

@@ -1,9 +1,10 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
 //! Samples have the values of their view: of GPU time `gpu_time` in nanoseconds, `launches` (activities; a launch
-//! without one counts as well) and `bytes`. Frames are functions without addresses, since GPU work has none and names
-//! are known already. The file is gzipped, as the format asks.
+//! without one counts as well) and `bytes`. Frames are lines of functions without addresses, since GPU work has none
+//! and names are known already. The file is gzipped, as the format asks.
 
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use flate2::{Compression, GzBuilder};
@@ -11,7 +12,7 @@ use prost::Message;
 
 use super::format::{Format, Writes};
 use super::options::Options;
-use super::stacks::Stacks;
+use super::stacks::{Apart, Row, Stacks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::{Measure, Profile, View};
 
@@ -23,6 +24,8 @@ mod proto {
         pub(super) sample_type: Vec<ValueType>,
         #[prost(message, repeated, tag = "2")]
         pub(super) sample: Vec<Sample>,
+        #[prost(message, repeated, tag = "3")]
+        pub(super) mapping: Vec<Mapping>,
         #[prost(message, repeated, tag = "4")]
         pub(super) location: Vec<Location>,
         #[prost(message, repeated, tag = "5")]
@@ -70,10 +73,31 @@ mod proto {
         pub(super) str: i64,
     }
 
+    /// A file that was mapped. The flags say that nobody needs to look for names in it.
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(super) struct Mapping {
+        #[prost(uint64, tag = "1")]
+        pub(super) id: u64,
+        #[prost(int64, tag = "5")]
+        pub(super) filename: i64,
+        #[prost(int64, tag = "6")]
+        pub(super) build_id: i64,
+        #[prost(bool, tag = "7")]
+        pub(super) has_functions: bool,
+        #[prost(bool, tag = "8")]
+        pub(super) has_filenames: bool,
+        #[prost(bool, tag = "9")]
+        pub(super) has_line_numbers: bool,
+        #[prost(bool, tag = "10")]
+        pub(super) has_inline_frames: bool,
+    }
+
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Location {
         #[prost(uint64, tag = "1")]
         pub(super) id: u64,
+        #[prost(uint64, tag = "2")]
+        pub(super) mapping_id: u64,
         #[prost(message, repeated, tag = "4")]
         pub(super) line: Vec<Line>,
     }
@@ -82,6 +106,8 @@ mod proto {
     pub(super) struct Line {
         #[prost(uint64, tag = "1")]
         pub(super) function_id: u64,
+        #[prost(int64, tag = "2")]
+        pub(super) line: i64,
     }
 
     #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -92,6 +118,8 @@ mod proto {
         pub(super) name: i64,
         #[prost(int64, tag = "3")]
         pub(super) system_name: i64,
+        #[prost(int64, tag = "4")]
+        pub(super) filename: i64,
     }
 }
 
@@ -106,36 +134,32 @@ pub(super) static PPROF: Format = Format {
 };
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let Stacks { names, samples } = Stacks::of(profile, view, options);
-    // The format wants an empty string first; the frames' names follow, and then the rest.
-    let mut strings = vec![String::new()];
-    strings.extend(names.iter().cloned());
-    let mut string = |text: &str| {
-        strings.push(text.to_owned());
-        strings.len() as i64 - 1
-    };
-    let mut units: Vec<(Measure, i64)> = Vec::new();
-    let mut sample_type = Vec::new();
-    for value in view.values {
-        let unit = match units.iter().find(|(unit, _)| *unit == value.unit) {
-            Some((_, known)) => *known,
-            None => string(value.unit.word()),
-        };
-        units.push((value.unit, unit));
-        sample_type.push(proto::ValueType { kind: string(value.name), unit });
-    }
+    // Without a name and a time in the header, so that the same profile is the same bytes.
+    let mut gz = GzBuilder::new().write(out, Compression::default());
+    gz.write_all(&message(profile, view, options).encode_to_vec())?;
+    gz.finish()?;
+    Ok(())
+}
+
+fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile {
+    let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Lines);
+    let mut strings = Strings::default();
+    let sample_type: Vec<_> = view
+        .values
+        .iter()
+        .map(|value| proto::ValueType { kind: strings.add(value.name), unit: strings.add(value.unit.word()) })
+        .collect();
     let first_type = sample_type[0];
-    let key = string("gpu");
+    let gpu = strings.add("gpu");
     let devices: Vec<_> = profile
         .devices()
         .iter()
-        .map(|device| (device.device, string(&device.device.0.to_string())))
+        .map(|device| (device.device, strings.add(&device.device.0.to_string())))
         .collect();
-    let comments = comments(profile, view).iter().map(|comment| string(comment)).collect();
     let sample = samples
         .iter()
         .map(|sample| proto::Sample {
-            location_id: sample.frames.iter().rev().map(|&name| u64::from(name) + 1).collect(),
+            location_id: sample.frames.iter().rev().map(|&frame| u64::from(frame) + 1).collect(),
             value: sample.values[..view.values.len()]
                 .iter()
                 .map(|&value| i64::try_from(value).unwrap_or(i64::MAX))
@@ -143,34 +167,102 @@ fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write)
             label: devices
                 .iter()
                 .filter(|(device, _)| sample.device == Some(*device))
-                .map(|&(_, str)| proto::Label { key, str })
+                .map(|&(_, str)| proto::Label { key: gpu, str })
                 .collect(),
         })
         .collect();
-    let ids = 1..=names.len() as u64;
+    let mut code = Code { profile, strings, mapping: Vec::new(), function: Vec::new(), ids: BTreeMap::new() };
+    let location = frames.iter().zip(1..).map(|(frame, id)| code.location(frame, id)).collect();
+    let Code { mut strings, mapping, function, .. } = code;
     let first = profile.times().iter().map(|time| time.first.0).min().unwrap_or(0);
     let last = profile.times().iter().map(|time| time.last.0).max().unwrap_or(0);
-    let message = proto::Profile {
+    proto::Profile {
         sample_type,
         sample,
-        location: ids
-            .clone()
-            .map(|id| proto::Location { id, line: vec![proto::Line { function_id: id }] })
-            .collect(),
-        function: ids.map(|id| proto::Function { id, name: id as i64, system_name: id as i64 }).collect(),
+        mapping,
+        location,
+        function,
         time_nanos: first as i64,
         duration_nanos: last.saturating_sub(first) as i64,
         period_type: Some(first_type),
         period: 1,
-        comment: comments,
+        comment: comments(profile, view).iter().map(|comment| strings.add(comment)).collect(),
         default_sample_type: first_type.kind,
-        string_table: strings,
-    };
-    // Without a name and a time in the header, so that the same profile is the same bytes.
-    let mut gz = GzBuilder::new().write(out, Compression::default());
-    gz.write_all(&message.encode_to_vec())?;
-    gz.finish()?;
-    Ok(())
+        string_table: strings.all,
+    }
+}
+
+/// The table of strings, in which the format wants the empty one first.
+struct Strings {
+    all: Vec<String>,
+    ids: HashMap<String, i64>,
+}
+
+impl Default for Strings {
+    fn default() -> Self {
+        Self { all: vec![String::new()], ids: [(String::new(), 0)].into() }
+    }
+}
+
+impl Strings {
+    fn add(&mut self, text: &str) -> i64 {
+        if let Some(&id) = self.ids.get(text) {
+            return id;
+        }
+        let id = self.all.len() as i64;
+        self.all.push(text.to_owned());
+        self.ids.insert(text.to_owned(), id);
+        id
+    }
+}
+
+/// Where frames lie: in lines of functions, and in files that were mapped.
+struct Code<'a> {
+    profile: &'a Profile,
+    strings: Strings,
+    mapping: Vec<proto::Mapping>,
+    function: Vec<proto::Function>,
+    /// The functions, by name and file.
+    ids: BTreeMap<(i64, i64), u64>,
+}
+
+impl Code<'_> {
+    fn location(&mut self, frame: &Row, id: u64) -> proto::Location {
+        let (name, filename) = (self.strings.add(&frame.name), self.strings.add(&frame.file));
+        let next = self.function.len() as u64 + 1;
+        let function_id = *self.ids.entry((name, filename)).or_insert(next);
+        if function_id == next {
+            self.function.push(proto::Function { id: next, name, system_name: name, filename });
+        }
+        let line = vec![proto::Line { function_id, line: frame.line.into() }];
+        proto::Location { id, mapping_id: self.mapping(&frame.module), line }
+    }
+
+    /// The id of a mapped file; 0 for what lies in none.
+    fn mapping(&mut self, module: &str) -> u64 {
+        if module.is_empty() {
+            return 0;
+        }
+        let filename = self.strings.add(module);
+        if let Some(known) = self.mapping.iter().find(|known| known.filename == filename) {
+            return known.id;
+        }
+        let id = self.mapping.len() as u64 + 1;
+        let module = self.profile.modules().iter().find(|known| known.path == module);
+        let build_id = module.map_or_else(String::new, |module| {
+            module.build_id.iter().map(|byte| format!("{byte:02x}")).collect()
+        });
+        self.mapping.push(proto::Mapping {
+            id,
+            filename,
+            build_id: self.strings.add(&build_id),
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: true,
+        });
+        id
+    }
 }
 
 fn comments(profile: &Profile, view: &View) -> Vec<String> {
@@ -191,5 +283,56 @@ fn comments(profile: &Profile, view: &View) -> Vec<String> {
 impl From<prost::EncodeError> for Error {
     fn from(error: prost::EncodeError) -> Self {
         Self::new(ErrorKind::Io, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::views::GPU;
+    use crate::profile::{Kind, Leaf, Place, Sample, ShownFrame, Source};
+    use crate::record::{ContextFlags, ContextId, Module, ModuleEpoch, Row, ThreadId, Work};
+
+    /// `decode` is called from two lines of a file.
+    fn profile() -> Profile {
+        let mut profile = Profile::default();
+        let (epoch, path, build_id) = (ModuleEpoch(0), "/opt/app".to_owned(), vec![0xab, 1]);
+        profile.push(&Row::Module(Module { epoch, start: 0, end: 9, bias: 0, path, build_id }));
+        for (id, line) in [(2, 40), (3, 12)] {
+            let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));
+            profile.push(&Row::Context { id, thread, flags, frames: &[] });
+            let source = Some(Source { file: profile.intern("decode.c"), line });
+            let module = Some(profile.intern("/opt/app"));
+            let frame =
+                ShownFrame { source, module, ..ShownFrame::new(Kind::Code, profile.intern("decode")) };
+            let frame = profile.intern_shown(frame);
+            profile.set_shown(id, [frame]);
+        }
+        let sample = |id| Sample {
+            values: [5, 1, 0, 0],
+            ..Sample::new(Place::Context(ContextId(id)), Leaf::work(Work::Set))
+        };
+        profile.set_samples(&GPU, vec![sample(2), sample(3)]);
+        profile
+    }
+
+    #[test]
+    fn a_location_is_a_line_of_a_function_in_a_mapped_file() {
+        let message = message(&profile(), &GPU, &Options::default());
+        let text = |id: i64| message.string_table[id as usize].as_str();
+        let names: Vec<_> = message.function.iter().map(|it| (text(it.name), text(it.filename))).collect();
+        assert_eq!(names, [("[GPU_Memset]", ""), ("decode", "decode.c")]);
+        let lines: Vec<_> = message
+            .location
+            .iter()
+            .map(|it| (it.mapping_id, it.line[0].function_id, it.line[0].line))
+            .collect();
+        assert_eq!(lines, [(0, 1, 0), (1, 2, 12), (1, 2, 40)]);
+        let mapped: Vec<_> =
+            message.mapping.iter().map(|it| (text(it.filename), text(it.build_id))).collect();
+        assert_eq!(mapped, [("/opt/app", "ab01")]);
+        let samples: Vec<_> =
+            message.sample.iter().map(|it| (it.location_id.clone(), it.value.clone())).collect();
+        assert_eq!(samples, [(vec![1, 2], vec![5, 1, 0]), (vec![1, 3], vec![5, 1, 0])]);
     }
 }

@@ -13,7 +13,8 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first; kernels of type 2.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first; kernels of type 2. What was lost is
+//! named by events of type 0 (unknown), since the format has no place for it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -31,6 +32,7 @@ const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
 
 mod kind {
+    pub(super) const UNKNOWN: u8 = 0;
     pub(super) const LAUNCH: u8 = 1;
     pub(super) const KERNEL: u8 = 2;
     pub(super) const HTOD: u8 = 3;
@@ -61,8 +63,9 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
     body.bytes.push(4);
     number(&mut body.bytes, body.last);
+    profile.lost().for_each(|(loss, count)| body.lost(&format!("[lost: {count} {}]", loss.label())));
     let (mut calls, mut activities) = (events.calls().iter().peekable(), timed().peekable());
-    let mut count = 0_u64;
+    let mut count = profile.lost().count() as u64;
     loop {
         match (calls.peek(), activities.peek()) {
             (Some(call), activity)
@@ -127,10 +130,17 @@ impl Body<'_> {
         if !caller.frames.is_empty() {
             self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
             for frame in caller.frames.iter().rev() {
-                let (function, file) = (self.string(frame), self.string(""));
-                self.numbers([0, function, file, 0]);
+                let (function, file) = (self.string(&frame.text), self.string(&frame.file));
+                self.numbers([0, function, file, frame.line.into()]);
             }
         }
+    }
+
+    /// An event of no known type, at the time of the first.
+    fn lost(&mut self, text: &str) {
+        self.head(kind::UNKNOWN, 0, self.last);
+        let name = self.string(text);
+        self.numbers([0, 0, 0, name]);
     }
 
     fn activity(&mut self, event: &Event) {

@@ -1,11 +1,12 @@
-//! speedscope's own JSON: the stacks of all GPUs together, and those of each where there are several.
+//! speedscope's own JSON: the stacks of all GPUs together, those of each where there are several, and what was
+//! lost, if anything was.
 
 use std::io::Write;
 
 use super::format::{Format, Writes};
 use super::json::{comma, json};
 use super::options::Options;
-use super::stacks::{Stack, Stacks};
+use super::stacks::{Apart, Stack, Stacks};
 use crate::error::Result;
 use crate::profile::{Measure, Profile, View};
 use crate::record::DeviceId;
@@ -20,15 +21,28 @@ pub(super) static SPEEDSCOPE: Format = Format {
 };
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let Stacks { names, samples } = Stacks::of(profile, view, options);
+    // Each frame of the table is a box of its own in the viewer, and a function is to be one box.
+    let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Functions);
     write!(
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
          \"name\":{},\"activeProfileIndex\":0,\"shared\":{{\"frames\":[",
         json(options.name.as_deref().unwrap_or("gpuflame"))
     )?;
-    for (at, name) in names.iter().enumerate() {
-        write!(out, "{}{{\"name\":{}}}", comma(at), json(name))?;
+    for (at, frame) in frames.iter().enumerate() {
+        write!(out, "{}{{\"name\":{}", comma(at), json(&frame.name))?;
+        if !frame.file.is_empty() {
+            write!(out, ",\"file\":{}", json(&frame.file))?;
+        }
+        if frame.line > 0 {
+            write!(out, ",\"line\":{}", frame.line)?;
+        }
+        write!(out, "}}")?;
+    }
+    let lost_at = frames.len();
+    for (at, (loss, count)) in profile.lost().enumerate() {
+        let name = format!("[lost: {count} {}]", loss.label());
+        write!(out, "{}{{\"name\":{}}}", comma(lost_at + at), json(&name))?;
     }
     write!(out, "]}},\"profiles\":[")?;
     let value = options.unit.value(view);
@@ -41,7 +55,26 @@ fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write)
             weights.profile(&format!("GPU {}", device.device.0), &samples, is_it, out)?;
         }
     }
+    losses(profile, lost_at, out)?;
     writeln!(out, "]}}")?;
+    Ok(())
+}
+
+/// What was lost, as a profile of its own in which each kind is a frame as wide as its number.
+fn losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
+    let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
+    if counts.is_empty() {
+        return Ok(());
+    }
+    let list = |all: Vec<String>| all.join(",");
+    write!(
+        out,
+        ",{{\"type\":\"sampled\",\"name\":\"lost\",\"unit\":\"none\",\"startValue\":0,\"endValue\":{},\
+         \"samples\":[{}],\"weights\":[{}]}}",
+        counts.iter().fold(0_u64, |sum, count| sum.saturating_add(*count)),
+        list((0..counts.len()).map(|at| format!("[{}]", first_frame + at)).collect()),
+        list(counts.iter().map(u64::to_string).collect()),
+    )?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use super::frame::Label;
 use super::options::{Options, Unit};
 use crate::error::Result;
 use crate::profile::{Cause, Kind, Measure, Profile, View};
-use crate::record::hash_one;
+use crate::record::{Loss, hash_one};
 
 /// A picture. Where nothing has any width it says so in words.
 pub static SVG: Format = Format {
@@ -34,9 +34,7 @@ const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut subtitle = (view.summary)(profile);
-    for (loss, count) in profile.lost() {
-        let _ = write!(subtitle, ", {count} {}", loss.label().replace('_', " "));
-    }
+    add_lost(&mut subtitle, profile.lost());
     let title = options.title(view);
     let flame = Flame::of(profile, view, options);
     if flame.total() == 0 {
@@ -58,6 +56,13 @@ fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write)
     inferno.min_width = 100.0 / SHARE as f64;
     flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
     Ok(())
+}
+
+/// Goes on with what was lost.
+pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
+    for (loss, count) in lost {
+        let _ = write!(subtitle, ", {count} {}", loss.label().replace('_', " "));
+    }
 }
 
 /// How all our pictures look. `words` is what so many are called in the unit of counts.

@@ -1,18 +1,25 @@
 //! Files written from profiles made by hand, compared whole where they are small.
 
+#[cfg(feature = "cli")]
+use std::io::Read as _;
 use std::io::{self, Write};
 
 use super::*;
 use crate::error::ErrorKind;
+#[cfg(feature = "cli")]
+use crate::events::Events;
 use crate::join::Join;
 use crate::profile::views::{GPU, IDLE};
+#[cfg(feature = "cli")]
+use crate::profile::views::{UNIFIED, VIEWS};
 use crate::profile::{
-    Base, Cause, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, Tip, View, Weight, WorkStats,
+    Base, Cause, DeviceTime, DeviceUse, Kind, Leaf, Place, Profile, Sample, ShownFrame, Source, Tip, View,
+    Weight, WorkStats,
 };
 use crate::record::testing::{Chance, copy, kernel, launch, named, set};
 use crate::record::{
     ContextFlags, ContextId, CopyKind, Created, DeviceId, Frame, LabelId, Loss, Missing, ModuleEpoch, NameId,
-    Nanos, Row, ThreadId, Work,
+    Nanos, Row, ThreadId, UnifiedKind, Work,
 };
 
 /// A profile under construction.
@@ -37,8 +44,26 @@ impl Sketch {
     fn context(&mut self, id: u32, flags: u32, stack: &[&str]) -> &mut Self {
         let (id, flags) = (ContextId(id), ContextFlags(flags));
         self.profile.push(&Row::Context { id, thread: ThreadId(1), flags, frames: &[] });
-        let names: Vec<_> = stack.iter().map(|name| self.profile.intern(name)).collect();
-        self.profile.set_shown(id, names);
+        let frames: Vec<_> = stack
+            .iter()
+            .map(|name| {
+                let frame = ShownFrame::new(Kind::Code, self.profile.intern(name));
+                self.profile.intern_shown(frame)
+            })
+            .collect();
+        self.profile.set_shown(id, frames);
+        self
+    }
+
+    /// A context whose stack is `decode`, at a line of a file.
+    fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
+        self.context(id, 0, &[]);
+        let profile = &mut self.profile;
+        let source = Some(Source { file: profile.intern(file), line });
+        let module = Some(profile.intern("/opt/app"));
+        let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, profile.intern("decode")) };
+        let frame = profile.intern_shown(frame);
+        profile.set_shown(ContextId(id), [frame]);
         self
     }
 
@@ -565,4 +590,166 @@ fn the_picture_of_idle_time_says_how_long_and_why() {
     assert!(text.contains(expected), "{text}");
     let text = drawn(&SVG, &Sketch::new().done(), &IDLE, &Options::default());
     assert!(text.contains("No GPU activity was recorded."));
+}
+
+/// A profile in which each view has something, and nothing else but this loss.
+#[cfg(feature = "cli")]
+fn of_all_views(loss: Loss, count: u64) -> Profile {
+    let mut profile = Sketch::new()
+        .context(2, 0, &["main", "decode", "cudaLaunchKernel"])
+        .stats(GEMM, 0, 1, 70, 0)
+        .lost(loss, count)
+        .done();
+    for view in VIEWS {
+        let tip = if *view == &UNIFIED { Tip::Unified(UnifiedKind::HTOD) } else { Tip::Work(GEMM) };
+        let sample = Sample::new(Place::Context(ContextId(2)), Leaf::new(&[tip]));
+        let (device, values) = (Some(DeviceId(0)), [70, 1, 7, 3]);
+        profile.set_samples(view, vec![Sample { device, values, ..sample }]);
+    }
+    profile
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn what_was_lost_is_in_every_format_of_every_view_and_in_the_table() {
+    let mut events = Events::default();
+    let mut join = Join::default();
+    [Row::Launch(launch(5, 2)), Row::Activity(kernel(5, 100, 110))]
+        .iter()
+        .for_each(|row| join.push(row, &mut events));
+    join.as_if_over(&mut events);
+    events.sort();
+    // A number that is in no file by chance.
+    let count = 918_273;
+    for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
+        let profile = of_all_views(loss, count);
+        let mut files = vec![("csv".to_owned(), csv(&profile).into_bytes())];
+        for format in FORMATS {
+            match format.writes {
+                Writes::View(write) => files.extend(VIEWS.iter().map(|view| {
+                    let mut out = Vec::new();
+                    write(&profile, view, &Options::default(), &mut out).unwrap();
+                    (format!("{} as {}", view.word, format.word), out)
+                })),
+                Writes::Events(write) => {
+                    let mut out = Vec::new();
+                    write(&profile, &events, &mut out).unwrap();
+                    files.push((format.word.to_owned(), out));
+                }
+            }
+        }
+        assert_eq!(files.len(), 1 + 4 * VIEWS.len() + FORMATS.len() - 4, "four formats are of views");
+        for (name, bytes) in files {
+            let text = readable(&bytes);
+            let is_named = [loss.label().to_owned(), loss.label().replace('_', " ")];
+            assert!(is_named.iter().any(|word| text.contains(word)), "{name} does not name {loss:?}");
+            assert!(text.contains(&count.to_string()), "{name} does not say how many: {loss:?}");
+        }
+    }
+}
+
+/// What there is to read in a file, unpacked.
+#[cfg(feature = "cli")]
+fn readable(bytes: &[u8]) -> String {
+    let mut unpacked = Vec::new();
+    let bytes = match flate2::read::GzDecoder::new(bytes).read_to_end(&mut unpacked) {
+        Ok(_) => &unpacked,
+        Err(_) => bytes,
+    };
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn stacks_of_graph_nodes_that_are_cut_are_composed_in_one_way() {
+    let node = |launch, made| Place::Node {
+        launch: Ok(ContextId(launch)),
+        created: Created::Context(ContextId(made)),
+    };
+    let profile = Sketch::new()
+        .context(2, ContextFlags::CUT, &["serve", "step", "cudaGraphLaunch"])
+        .context(3, ContextFlags::CUT, &["serve", "capture", "cudaLaunchKernel"])
+        .context(4, 0, &["serve", "capture", "cudaLaunchKernel"])
+        .sample(node(2, 3), Leaf::work(GEMM), Some(0), 1, 1)
+        .sample(node(2, 4), Leaf::work(GEMM), Some(0), 1, 2)
+        .sample(node(4, 3), Leaf::work(GEMM), Some(0), 1, 3)
+        .sample(node(2, 99), Leaf::work(GEMM), Some(0), 1, 4)
+        .done();
+    // Two that are cut may be of one stack. Of a cut one and a whole one nobody can say what they share.
+    let both = "\
+[stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4
+[stack cut short];serve;step;cudaGraphLaunch;[graph];capture;cudaLaunchKernel;[GPU_Kernel]gemm 1
+[stack cut short];serve;step;cudaGraphLaunch;[graph];serve;capture;cudaLaunchKernel;[GPU_Kernel]gemm 2
+serve;capture;cudaLaunchKernel;[graph];[stack cut short];serve;capture;cudaLaunchKernel;[GPU_Kernel]gemm 3
+";
+    assert_eq!(folded(&profile, Unit::Nanos), both);
+    let mut names: Vec<_> = profile
+        .samples(&GPU)
+        .iter()
+        .map(|s| format!("{};[GPU_Kernel]gemm {}\n", stack_names(&profile, s.place).join(";"), s.amount()))
+        .collect();
+    names.sort();
+    assert_eq!(names.concat(), both, "tables and pictures agree");
+    let capture = Options { graph: GraphStacks::Capture, ..Options::default() };
+    let lost =
+        "[stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4\n";
+    assert!(
+        drawn(&FOLDED, &profile, &GPU, &capture).contains(lost),
+        "where it is not known, the launch, and why"
+    );
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn a_view_may_have_a_path_upon_its_stacks() {
+    let mut sketch = Sketch::new();
+    let stall = Tip::Named(Kind::Marker, sketch.profile.intern("[stall: long scoreboard]"));
+    let leaf = Leaf::new(&[Tip::Work(GEMM), stall]);
+    let profile = sketch
+        .context(2, 0, &["main", "cudaLaunchKernel"])
+        .sample(Place::Context(ContextId(2)), leaf, Some(0), 1, 9)
+        .done();
+    let line = "main;cudaLaunchKernel;[GPU_Kernel]gemm;[stall: long scoreboard] 9\n";
+    assert_eq!(folded(&profile, Unit::Nanos), line);
+    let text = svg(&profile, &Options::default());
+    assert!(
+        text.contains("gemm [GPU_Kernel] (9 ns") && text.contains("[stall: long scoreboard] (9 ns"),
+        "{text}"
+    );
+    let speedscope = drawn(&speedscope::SPEEDSCOPE, &profile, &GPU, &Options::default());
+    let json: serde_json::Value = serde_json::from_str(&speedscope).unwrap();
+    assert_eq!(json["profiles"][0]["samples"][0].as_array().unwrap().len(), 4);
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn speedscope_has_a_frame_for_each_function_and_its_first_line() {
+    let mut sketch = Sketch::new();
+    for (id, line) in [(2, 40), (3, 12)] {
+        sketch.located(id, "decode.c", line).ran(id, GEMM, 1, 5);
+    }
+    let text = drawn(&speedscope::SPEEDSCOPE, &sketch.done(), &GPU, &Options::default());
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let expected = serde_json::json!([
+        { "name": "[GPU_Kernel]gemm" },
+        { "name": "decode", "file": "decode.c", "line": 12 }
+    ]);
+    assert_eq!(json["shared"]["frames"], expected);
+    assert_eq!(json["profiles"][0]["weights"], serde_json::json!([10]));
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn calls_say_where_in_the_source_they_stand() {
+    let mut sketch = Sketch::new();
+    let profile = sketch.located(2, "decode.c", 40).ran(2, GEMM, 1, 5).done();
+    let mut events = Events::default();
+    let mut join = Join::default();
+    join.push(&Row::Launch(launch(5, 2)), &mut events);
+    join.as_if_over(&mut events);
+    for format in [&perfetto::PERFETTO, &sbt::SBT] {
+        let Writes::Events(write) = format.writes else { panic!("{format:?} is of events") };
+        let mut out = Vec::new();
+        write(&profile, &events, &mut out).unwrap();
+        assert!(readable(&out).contains("decode.c"), "{format:?}");
+    }
 }

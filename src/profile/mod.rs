@@ -6,6 +6,7 @@
 //! its own frames times 16 bytes. Samples come in from `aggregate`, names from `symbolize`; both may do
 //! so again and again as the profile grows. Nothing here knows a clock, a path or a file format.
 
+mod cause;
 mod facts;
 mod frame;
 mod index;
@@ -20,9 +21,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+pub use cause::Cause;
 pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
-pub use frame::Kind;
-pub use sample::{Base, Cause, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
+pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
+pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
 pub use strings::{StringId, Strings};
 pub use views::{Measure, VIEWS, Value, View, human};
 
@@ -48,7 +50,7 @@ impl FrameId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(NodeId);
 
-/// A distinct stack of names, as shown.
+/// A distinct stack of frames, as shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownId(NodeId);
 
@@ -88,6 +90,8 @@ pub struct Profile {
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
     streams: Vec<StreamUse>,
+    shown_frames: Vec<ShownFrame>,
+    shown_index: Index,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
     shown_kernels: IdMap<NameId, StringId>,
@@ -200,12 +204,9 @@ impl Profile {
     }
 }
 
-/// What begins the frame of a range. No function, and no other frame of ours, is called so.
-pub const RANGE: &str = "[range";
-
 /// `[range]step`, or `[range nccl]AllReduce` in a domain.
 fn range_frame(domain: &str, text: &str) -> String {
-    if domain.is_empty() { format!("{RANGE}]{text}") } else { format!("{RANGE} {domain}]{text}") }
+    if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
 
 /// Reading what the rows said.
@@ -351,14 +352,26 @@ impl Profile {
 
 /// What things are called. Until names are set, exporters show addresses.
 impl Profile {
-    /// Adds a string, for the two setters below.
+    /// Adds a string, for the setters below.
     pub fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }
 
+    /// The id of a frame as it is shown, which is kept on first sight.
+    pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
+        let hash = hash_one(&frame);
+        if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {
+            return ShownFrameId(at);
+        }
+        let at = self.shown_frames.len() as u32;
+        self.shown_index.insert(hash, at, |at| hash_one(&self.shown_frames[at as usize]));
+        self.shown_frames.push(frame);
+        ShownFrameId(at)
+    }
+
     /// Says how the stack of `context` is shown, root first.
-    pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = StringId>) {
-        let node = root_first.into_iter().fold(NodeId::ROOT, |node, name| self.shown.child(node, name.0));
+    pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = ShownFrameId>) {
+        let node = root_first.into_iter().fold(NodeId::ROOT, |node, frame| self.shown.child(node, frame.0));
         self.shown_contexts.insert(context, ShownId(node));
     }
 
@@ -373,9 +386,14 @@ impl Profile {
         self.shown_contexts.get(&context).copied()
     }
 
-    /// The names of a shown stack, leaf first.
-    pub fn shown_names(&self, shown: ShownId) -> impl Iterator<Item = StringId> {
-        self.shown.up(shown.0).map(StringId)
+    /// The frames of a shown stack, leaf first.
+    pub fn shown_stack(&self, shown: ShownId) -> impl Iterator<Item = ShownFrameId> {
+        self.shown.up(shown.0).map(ShownFrameId)
+    }
+
+    /// What is known of a frame that is shown.
+    pub fn shown_frame(&self, id: ShownFrameId) -> &ShownFrame {
+        &self.shown_frames[id.0 as usize]
     }
 
     /// Says how a kernel is shown.
@@ -402,6 +420,8 @@ impl Profile {
             + self.frame_index.heap_bytes()
             + self.stacks.heap_bytes()
             + self.shown.heap_bytes()
+            + self.shown_frames.capacity() * size_of::<ShownFrame>()
+            + self.shown_index.heap_bytes()
             + map_bytes(&self.contexts)
             + map_bytes(&self.first_with)
             + map_bytes(&self.shown_contexts)

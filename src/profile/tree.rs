@@ -1,6 +1,6 @@
 //! A prefix tree: chains of 32-bit symbols that share what they have in common from the root.
 //!
-//! Used twice: for stacks of frames, and for stacks of names once symbols are known. A node is 8 bytes,
+//! Used twice: for stacks of frames, and for stacks of shown frames once symbols are known. A node is 8 bytes,
 //! and 5 to 11 in the index.
 
 use std::hash::Hash;

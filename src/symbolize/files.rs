@@ -1,20 +1,32 @@
 //! Symbols of one file for many addresses at a time, through the `blazesym` crate.
 //!
-//! A file that is gone, was replaced since it was loaded, or cannot be read gives no symbols: that is no
-//! error, the frames then show the module and the offset.
+//! A file that is gone, was replaced since it was loaded, or cannot be read gives no symbols, and a reason: that
+//! is no error, the frames then show the module and the offset.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
 
+use crate::profile::Unnamed;
 use crate::record::Module;
 
-/// The functions that an address is in, still mangled: the one with code of its own first, then those
-/// inlined at the address, outermost first. Empty where there is no symbol.
-pub(super) type Symbols = Vec<String>;
+/// A function that an address is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    /// Its name, still mangled.
+    pub(super) name: String,
+    /// Its file and line, where the debug information has them; the line is 0 where it does not.
+    pub(super) source: Option<(String, u32)>,
+}
+
+/// The functions that an address is in: the one with code of its own first, then those inlined at the
+/// address, outermost first. At least one, or why there is none.
+pub(super) type Symbols = Result<Vec<Function>, Unnamed>;
 
 /// Reads files. Made anew for each round, so that no file stays mapped into the host between rounds.
 pub(super) struct Files {
@@ -28,20 +40,15 @@ impl Files {
 
     /// The symbols of `module` at `addresses` (of the file, not of the process).
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        let path = Path::new(&module.path);
-        // Only what is a plain file now: opening a pipe or a device could block the host for good.
-        if !path.is_file() {
-            return vec![Symbols::new(); addresses.len()];
-        }
         // The file is somebody else's and may be broken in ways that the parsers did not foresee. In the
         // host's process that must not cost more than its names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
-            if !is_same(path, &module.build_id) {
-                return None;
-            }
-            self.ask_both(path, addresses)
+            let path = is_there(&module.path)?;
+            is_same(path, &module.build_id)?;
+            self.ask_both(path, addresses).ok_or(Unnamed::FileUnreadable)
         }));
-        symbols.ok().flatten().unwrap_or_else(|| vec![Symbols::new(); addresses.len()])
+        let symbols = symbols.unwrap_or(Err(Unnamed::FileUnreadable));
+        symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
     /// The debug information knows what was inlined, but with line tables only (as Rust's release builds
@@ -51,12 +58,13 @@ impl Files {
             return self.ask(path, addresses, false);
         };
         let (plain, asked): (Vec<usize>, Vec<u64>) = (0..found.len())
-            .filter(|&at| found[at].first().is_some_and(|name| !is_mangled(name)))
+            .filter(|&at| found[at].as_ref().is_ok_and(|functions| !is_mangled(&functions[0].name)))
             .map(|at| (at, addresses[at]))
             .unzip();
         for (at, symbols) in plain.into_iter().zip(self.ask(path, &asked, false).unwrap_or_default()) {
-            if let Some(symbol) = symbols.into_iter().next().filter(|symbol| is_mangled(symbol)) {
-                found[at][0] = symbol;
+            let whole = symbols.ok().and_then(|functions| functions.into_iter().next());
+            if let (Ok(functions), Some(whole)) = (&mut found[at], whole.filter(|it| is_mangled(&it.name))) {
+                functions[0].name = whole.name;
             }
         }
         Some(found)
@@ -73,10 +81,15 @@ impl Files {
 fn names(found: Symbolized<'_>) -> Symbols {
     match found {
         Symbolized::Sym(symbol) => {
-            let inlined = symbol.inlined.iter().map(|inlined| inlined.name.to_string());
-            std::iter::once(symbol.name.to_string()).chain(inlined).collect()
+            let function = |name: &str, code: Option<&CodeInfo<'_>>| {
+                let source = code.map(|code| (code.to_path().display().to_string(), code.line.unwrap_or(0)));
+                Function { name: name.to_owned(), source }
+            };
+            let outer = function(&symbol.name, symbol.code_info.as_deref());
+            let inlined = symbol.inlined.iter().map(|one| function(&one.name, one.code_info.as_ref()));
+            Ok(std::iter::once(outer).chain(inlined).collect())
         }
-        Symbolized::Unknown(_) => Symbols::new(),
+        Symbolized::Unknown(_) => Err(Unnamed::NoSymbol),
     }
 }
 
@@ -84,7 +97,34 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether the file is still the one that was loaded. Without a build id it is taken to be.
-fn is_same(path: &Path, build_id: &[u8]) -> bool {
-    build_id.is_empty() || read_elf_build_id(path).ok().flatten().is_some_and(|now| now.as_ref() == build_id)
+/// Only what is a plain file now: opening a pipe or a device could block the host for good.
+fn is_there(path: &str) -> Result<&Path, Unnamed> {
+    // Code that a compiler made at run time lies in no file, in one that has no name, or is the kernel's own.
+    if path.is_empty() || path.starts_with('[') || path.starts_with("/memfd:") || path.starts_with("//anon") {
+        return Err(Unnamed::Generated);
+    }
+    let path = Path::new(path);
+    match path.metadata() {
+        Ok(metadata) if metadata.is_file() && is_elf(path) => Ok(path),
+        Ok(_) => Err(Unnamed::FileUnreadable),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Unnamed::FileGone),
+        Err(_) => Err(Unnamed::FileUnreadable),
+    }
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *b"\x7fELF"
+}
+
+/// The file has to be the one that was loaded. Without a build id it is taken to be.
+fn is_same(path: &Path, build_id: &[u8]) -> Result<(), Unnamed> {
+    if build_id.is_empty() {
+        return Ok(());
+    }
+    match read_elf_build_id(path) {
+        Ok(Some(now)) if now.as_ref() == build_id => Ok(()),
+        Ok(_) => Err(Unnamed::FileReplaced),
+        Err(_) => Err(Unnamed::FileUnreadable),
+    }
 }

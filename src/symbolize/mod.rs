@@ -3,7 +3,7 @@
 //! A frame becomes the functions at its address (several where calls were inlined), from the symbols and
 //! debug information of the file that was mapped there at the time. What has no name is shown as
 //! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` where there was no file: a miss is a
-//! fact about the data and never an error. Stacks are then folded to what a person wants to see.
+//! fact about the data and never an error, and its reason is kept. Stacks are then folded to what a person wants to see.
 //!
 //! Reads files, and nothing of the process: profiles of another process, or of yesterday, work as well.
 
@@ -20,9 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 pub use demangle::kernel_name;
 
-use crate::profile::{FrameId, Profile, StringId};
+use crate::profile::{FrameId, Kind, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed};
 use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, RangeId, hash_one};
-use files::{Files, Symbols};
+use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleMap;
 
@@ -43,7 +43,8 @@ pub struct Symbolizer {
     frames: Vec<Named>,
     /// The hashes of the symbols of all kernels.
     kernels: HashSet<u64>,
-    misses: u64,
+    /// How many frames have no name, for each reason.
+    misses: BTreeMap<Unnamed, u64>,
 }
 
 /// A frame's names, outermost first: code of its own, then what is inlined there.
@@ -52,13 +53,15 @@ struct Named {
     names: Vec<Called>,
     origin: Origin,
     is_label: bool,
+    /// How a label is shown that is the call itself.
+    call: Option<ShownFrameId>,
     /// Its file was not asked, since nobody sees the frame; see [`Symbolizer::name_seen`].
     is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Called {
-    text: StringId,
+    frame: ShownFrameId,
     /// The hash of the symbol as it stands in the file, mangled: enough to tell whether it is a kernel's,
     /// without keeping every symbol twice.
     symbol: u64,
@@ -78,9 +81,15 @@ impl Symbolizer {
         self.name_stacks(profile);
     }
 
-    /// How many frames of code have no symbol, of those that were looked up: the ones that may be seen.
-    pub fn misses(&self) -> u64 {
-        self.misses
+    /// How many frames of code have no name and why, of those that were looked up: the ones that may be seen.
+    pub fn misses(&self) -> &BTreeMap<Unnamed, u64> {
+        &self.misses
+    }
+
+    fn note(&mut self, found: &Found) {
+        if let Found::Code { symbols: Some(Err(why)), .. } = found {
+            *self.misses.entry(*why).or_default() += 1;
+        }
     }
 
     fn name_kernels(&mut self, profile: &mut Profile) {
@@ -106,10 +115,10 @@ impl Symbolizer {
         let frames = profile.frames()[known..].to_vec();
         let internal = self.options.internal_frames;
         let found = find_symbols(&frames, profile.modules(), |origin| internal || origin == Origin::Code);
-        self.frames.extend(found.into_iter().map(|found| {
-            self.misses += u64::from(found.is_miss());
-            name_frame(profile, found)
-        }));
+        for found in found {
+            self.note(&found);
+            self.frames.push(name_frame(profile, found));
+        }
     }
 
     /// Names those frames of the C and C++ runtimes that somebody sees. Nearly all of them are start code, and
@@ -125,7 +134,7 @@ impl Symbolizer {
         let seen: Vec<usize> = seen.into_iter().collect();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
         for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile.modules(), |_| true)) {
-            self.misses += u64::from(found.is_miss());
+            self.note(&found);
             self.frames[at] = name_frame(profile, found);
         }
     }
@@ -133,32 +142,38 @@ impl Symbolizer {
     fn name_stacks(&mut self, profile: &mut Profile) {
         for context in profile.contexts() {
             if profile.shown(context).is_none() {
-                let shown: Vec<_> = self.shown(profile, context).into_iter().map(|(_, text)| text).collect();
+                let shown: Vec<_> =
+                    self.shown(profile, context).into_iter().map(|(_, frame)| frame).collect();
                 profile.set_shown(context, shown);
             }
         }
     }
 
-    /// The frames to show for a stack, root first, by their position and name.
-    fn shown(&self, profile: &Profile, context: ContextId) -> Vec<(usize, StringId)> {
+    /// The frames to show for a stack, root first, by their position and as they are shown.
+    fn shown(&self, profile: &Profile, context: ContextId) -> Vec<(usize, ShownFrameId)> {
         let stack = profile.context(context).expect("it was listed").stack;
         let frames: Vec<FrameId> = profile.stack(stack).collect();
         let mut names = Vec::new();
         for frame in frames.into_iter().rev().map(FrameId::index) {
             names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
         }
-        if self.options.internal_frames {
-            return names.into_iter().map(|(frame, called)| (frame, called.text)).collect();
+        // The tip of the stack but for ranges is the call, if it is a label; others are what an importer read.
+        let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
+        if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
+            called.frame = self.frames[*frame].call.unwrap_or(called.frame);
         }
-        let strings = profile.strings();
+        if self.options.internal_frames {
+            return names.into_iter().map(|(frame, called)| (frame, called.frame)).collect();
+        }
+        let text = |called: Called| profile.strings().get(profile.shown_frame(called.frame).name);
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
             let is_kernel = !is_label && self.kernels.contains(&called.symbol);
-            Name { text: strings.get(called.text), origin, is_label, is_kernel }
+            Name { text: text(called), origin, is_label, is_kernel }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
-        shown.map(|((frame, called), _)| (frame, called.text)).collect()
+        shown.map(|((frame, called), _)| (frame, called.frame)).collect()
     }
 }
 
@@ -172,17 +187,8 @@ enum Found {
         /// The position of the module and the address in its file.
         module: Option<(usize, u64)>,
         address: u64,
-        /// There were too many modules there to know which.
-        is_of_unknown_module: bool,
     },
     Unknown(u8),
-}
-
-impl Found {
-    /// Whether it is code that has no symbol.
-    fn is_miss(&self) -> bool {
-        matches!(self, Self::Code { symbols: Some(symbols), .. } if symbols.is_empty())
-    }
 }
 
 /// Asks each file once, for all of its addresses; but none of an origin that is not asked for.
@@ -201,8 +207,12 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                let is_of_unknown_module = frame.is_of_unknown_module();
-                Found::Code { symbols: is_asked.then(Symbols::new), module, address, is_of_unknown_module }
+                // Without a module: of code in no file, or of one that nobody can tell from others that lay there.
+                let why = match frame.is_of_unknown_module() {
+                    true => Unnamed::ModuleUnknown,
+                    false => Unnamed::Generated,
+                };
+                Found::Code { symbols: is_asked.then_some(Err(why)), module, address }
             }
         });
     }
@@ -222,40 +232,70 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
     match found {
         Found::Label(label) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
-            Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
+            let call = ShownFrame::new(Kind::Call, profile.intern(&text));
+            let call = Some(profile.intern_shown(call));
+            Named { is_label: true, call, ..one_name(profile, &text, Kind::Code, Origin::Code) }
         }
         Found::Range(range) => {
             let text = profile.range(range).unwrap_or("[range]").to_owned();
-            Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
+            Named { is_label: true, ..one_name(profile, &text, Kind::Range, Origin::Code) }
         }
         Found::Unknown(tag) => {
             let text = format!("[frame of unknown kind: {tag}]");
-            Named { is_label: true, ..one_name(profile, &text, Origin::Code) }
+            Named { is_label: true, ..one_name(profile, &text, Kind::Loss, Origin::Code) }
         }
-        Found::Code { module: None, address, is_of_unknown_module, .. } => {
-            let word = if is_of_unknown_module { "[unknown module]" } else { "[unknown]" };
-            one_name(profile, &format!("{word}+0x{address:x}"), Origin::Code)
-        }
-        Found::Code { module: Some((at, in_file)), symbols, .. } => {
-            let path = &profile.modules()[at].path;
-            let origin = Origin::of(path);
-            let is_hidden = symbols.is_none();
-            let symbols = symbols.unwrap_or_default();
-            if symbols.is_empty() {
-                let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
-                let file = file.strip_suffix(" (deleted)").unwrap_or(file);
-                return Named { is_hidden, ..one_name(profile, &format!("{file}+0x{in_file:x}"), origin) };
-            }
-            let mut call = |symbol: &String| Called {
-                text: profile.intern(&demangle::function_name(symbol)),
-                symbol: hash_one(symbol.as_str()),
-            };
-            Named { names: symbols.iter().map(&mut call).collect(), origin, is_label: false, is_hidden }
-        }
+        Found::Code { symbols, module, address } => name_code(profile, symbols, module, address),
     }
 }
 
-fn one_name(profile: &mut Profile, text: &str, origin: Origin) -> Named {
-    let called = Called { text: profile.intern(text), symbol: hash_one(text) };
-    Named { names: vec![called], origin, is_label: false, is_hidden: false }
+fn name_code(
+    profile: &mut Profile,
+    symbols: Option<Symbols>,
+    module: Option<(usize, u64)>,
+    address: u64,
+) -> Named {
+    let Some((at, in_file)) = module else {
+        let why = symbols.and_then(Result::err);
+        let word = if why == Some(Unnamed::ModuleUnknown) { "[unknown module]" } else { "[unknown]" };
+        let named = unnamed(profile, &format!("{word}+0x{address:x}"), None, why);
+        return Named {
+            names: vec![named],
+            origin: Origin::Code,
+            is_label: false,
+            call: None,
+            is_hidden: false,
+        };
+    };
+    let path = profile.modules()[at].path.clone();
+    let (origin, is_hidden) = (Origin::of(&path), symbols.is_none());
+    let module = (!path.is_empty()).then(|| profile.intern(&path));
+    let names = match symbols {
+        Some(Ok(functions)) => functions.iter().map(|it| named(profile, it, module)).collect(),
+        other => {
+            let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
+            let file = file.strip_suffix(" (deleted)").unwrap_or(file);
+            let why = other.and_then(Result::err);
+            vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
+        }
+    };
+    Named { names, origin, is_label: false, call: None, is_hidden }
+}
+
+fn named(profile: &mut Profile, function: &Function, module: Option<StringId>) -> Called {
+    let name = profile.intern(&demangle::function_name(&function.name));
+    let source =
+        function.source.as_ref().map(|(file, line)| Source { file: profile.intern(file), line: *line });
+    let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, name) };
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()) }
+}
+
+fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> Called {
+    let frame = ShownFrame { module, unnamed: why, ..ShownFrame::new(Kind::Code, profile.intern(text)) };
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(text) }
+}
+
+fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
+    let frame = ShownFrame::new(kind, profile.intern(text));
+    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text) };
+    Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
 }

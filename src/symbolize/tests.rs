@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
-use crate::record::{ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, Row, ThreadId};
+use crate::record::{ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId};
 
 /// The modules of this process that hold code, as `capture` would describe them (without build ids).
 fn own_modules() -> Vec<Module> {
@@ -49,12 +49,17 @@ fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     profile
 }
 
+/// The frames of the context, leaf first.
+fn frames(profile: &Profile) -> Vec<ShownFrame> {
+    let shown = profile.shown(ContextId(2)).unwrap();
+    profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
+}
+
 /// The stack as it is shown, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
-    let shown = profile.shown(ContextId(2)).unwrap();
     let mut names: Vec<_> =
-        profile.shown_names(shown).map(|id| profile.strings().get(id).to_owned()).collect();
+        frames(profile).iter().map(|frame| profile.strings().get(frame.name).to_owned()).collect();
     names.reverse();
     names
 }
@@ -94,6 +99,9 @@ fn what_has_no_symbol_shows_its_module_and_offset() {
         names,
         ["[unknown]+0x9000", "null+0x510", "[unknown]+0x510", "lib.so+0x510", "cudaLaunchKernel"]
     );
+    let why: Vec<_> = frames(&profile).iter().rev().map(|frame| frame.unnamed).collect();
+    let (generated, gone) = (Some(Unnamed::Generated), Some(Unnamed::FileGone));
+    assert_eq!(why, [generated, Some(Unnamed::FileUnreadable), generated, gone, None]);
 }
 
 #[test]
@@ -101,7 +109,9 @@ fn a_file_that_was_replaced_gives_no_names() {
     let mut modules = own_modules();
     modules.iter_mut().for_each(|module| module.build_id = vec![1, 2, 3]);
     let address = a_function_to_find as fn() -> u64 as usize as u64;
-    let names = shown(&mut profile_of(&modules, &[address + 4]), ALL);
+    let mut profile = profile_of(&modules, &[address + 4]);
+    let names = shown(&mut profile, ALL);
+    assert_eq!(frames(&profile)[1].unnamed, Some(Unnamed::FileReplaced));
     let file = Path::new("/proc/self/exe").canonicalize().unwrap();
     let file = file.file_name().unwrap().to_str().unwrap().to_owned();
     assert!(names[0].starts_with(&format!("{file}+0x")), "{names:?}");
@@ -117,9 +127,12 @@ fn a_profile_that_grows_is_named_again_for_what_is_new() {
     profile.push(&Row::Context { id: ContextId(3), thread, flags, frames: &frames });
     symbolizer.name(&mut profile);
     let shown = profile.shown(ContextId(3)).unwrap();
-    let names: Vec<_> = profile.shown_names(shown).map(|id| profile.strings().get(id)).collect();
-    assert_eq!(names, ["[unknown]+0x10", "[unknown]+0x30"]);
-    assert_eq!(symbolizer.misses(), 3);
+    let name = |id| profile.strings().get(profile.shown_frame(id).name);
+    assert_eq!(
+        profile.shown_stack(shown).map(name).collect::<Vec<_>>(),
+        ["[unknown]+0x10", "[unknown]+0x30"]
+    );
+    assert_eq!(symbolizer.misses(), &[(Unnamed::Generated, 3)].into());
 }
 
 #[test]
@@ -212,6 +225,48 @@ fn inlined_calls_become_frames_outermost_first() {
 }
 
 #[test]
+fn a_frame_keeps_its_kind_its_source_and_its_module() {
+    let folder = Folder::new("source");
+    let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
+    let at = 0x5555_0000_0000 + address_of(&program, "_Z5outeri");
+    let deepest = (0..40).step_by(4).map(|i| {
+        let mut profile = profile_of(&[mapped(&program, 0x5555_0000_0000)], &[at + i]);
+        Symbolizer::default().name(&mut profile);
+        profile
+    });
+    let profile = deepest.max_by_key(|profile| frames(profile).len()).unwrap();
+    let text = |id| profile.strings().get(id);
+    let shown: Vec<_> = frames(&profile)
+        .into_iter()
+        .rev()
+        .map(|frame| {
+            let source = frame.source.map(|source| (Path::new(text(source.file)), source.line));
+            (frame.kind, frame.module.map(text), source)
+        })
+        .collect();
+    let (file, module) = (folder.0.join("source.cc"), program.to_str());
+    // Where `outer` calls `middle`, where that calls `inner`, and the loop in it.
+    let expected = [7, 6, 4].map(|line| (Kind::Code, module, Some((file.as_path(), line))));
+    assert_eq!(shown[..3], expected);
+    assert_eq!(shown[3], (Kind::Call, None, None));
+}
+
+#[test]
+fn the_call_is_the_tip_of_a_stack_and_ranges_are_ranges() {
+    let mut profile = Profile::default();
+    for (id, text) in [(1, "main"), (2, "cudaLaunchKernel")] {
+        profile.push(&Row::Label { id: LabelId(id), text });
+    }
+    profile.push(&Row::Range { id: RangeId(1), domain: "", text: "step" });
+    let frames_of = [Frame::range(RangeId(1)), Frame::label(LabelId(2)), Frame::label(LabelId(1))];
+    let (thread, flags) = (ThreadId(1), ContextFlags(0));
+    profile.push(&Row::Context { id: ContextId(2), thread, flags, frames: &frames_of });
+    Symbolizer::default().name(&mut profile);
+    let kinds: Vec<_> = frames(&profile).iter().map(|frame| frame.kind).collect();
+    assert_eq!(kinds, [Kind::Range, Kind::Call, Kind::Code]);
+}
+
+#[test]
 fn line_tables_give_what_is_inlined_and_the_symbol_table_the_namespace() {
     let folder = Folder::new("lines");
     let source = "namespace deep { __attribute__((noinline)) int function(int x) {
@@ -251,7 +306,7 @@ fn the_host_side_of_a_kernel_is_folded_once_its_name_is_known() {
     let mut profile = profile_of(&[mapped(&program, bias)], &[bias + stub + 2, bias + main + 2]);
     let mut symbolizer = Symbolizer::default();
     symbolizer.name(&mut profile);
-    let names = |profile: &Profile| profile.shown_names(profile.shown(ContextId(2)).unwrap()).count();
+    let names = |profile: &Profile| frames(profile).len();
     assert_eq!(names(&profile), 3, "main, outer and the call");
     profile.push(&Row::Name { id: NameId(1), text: "_Z5outeri" });
     symbolizer.name(&mut profile);
@@ -265,7 +320,8 @@ fn garbage_instead_of_a_file_gives_no_names() {
     let program = folder.0.join("lib.so");
     let mut bytes = std::fs::read("/proc/self/exe").unwrap();
     bytes.truncate(100_000);
-    for contents in [b"".to_vec(), b"\x7fELF garbage".to_vec(), bytes] {
+    for contents in [b"".to_vec(), b"no program".to_vec(), b"\x7fELF garbage".to_vec(), bytes] {
+        let is_elf = contents.starts_with(b"\x7fELF");
         std::fs::write(&program, contents).unwrap();
         let module = Module {
             epoch: ModuleEpoch(0),
@@ -275,7 +331,14 @@ fn garbage_instead_of_a_file_gives_no_names() {
             path: program.to_str().unwrap().to_owned(),
             build_id: Vec::new(),
         };
-        let names = shown(&mut profile_of(&[module], &[0x4321]), ALL);
+        let mut profile = profile_of(&[module], &[0x4321]);
+        let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
+        // How far the parser gets with what is broken is its business.
+        let why = frames(&profile)[1].unnamed;
+        assert!(
+            why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),
+            "{why:?}"
+        );
     }
 }
