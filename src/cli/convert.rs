@@ -126,7 +126,7 @@ impl Partitions {
         let file = partition.join("activities.parquet");
         let refusal = |error: Error| error.within(format!("{} was not written", file.display()));
         fs::create_dir_all(&partition).map_err(|error| refusal(error.into()))?;
-        let draft = Draft::create(&file).map_err(|error| refusal(error.into()))?;
+        let mut draft = Draft::create(&file).map_err(|error| refusal(error.into()))?;
         let filled = draft.fill(|out| content(out)).map_err(refusal);
         self.0.push((partition, draft));
         filled

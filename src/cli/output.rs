@@ -93,7 +93,7 @@ fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Resu
         content(&mut out)?;
         return Ok(out.flush()?);
     }
-    let draft = draft(path)?;
+    let mut draft = draft(path)?;
     draft.fill(|out| content(out))?;
     Ok(draft.publish()?)
 }

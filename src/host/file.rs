@@ -1,14 +1,16 @@
 //! The one way to make a file, for the library and for the command: a new one under a temporary name beside its
 //! final one, which no link can lead elsewhere and only its owner may read, renamed when all of it is there. So
-//! nothing half-written ever has the name of a result, and what fails leaves nothing behind.
+//! nothing half-written ever has the name of a result, and what fails leaves nothing behind. Recordings alone grow
+//! under their own name: what a killed process leaves of one can be read.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::descriptor::{Appender, Identity, raise};
 use crate::error::Result;
 
 /// Who may read what we make: its owner. Stacks and names tell a good deal about a program.
@@ -24,39 +26,40 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// `content`'s, and those of the file.
-pub fn whole(target: &Path, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
-    let draft = Draft::create(target)?;
+pub fn whole(target: &Path, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
+    let mut draft = Draft::create(target)?;
     draft.fill(content)?;
     Ok(draft.publish()?)
 }
+
+/// What a file is written through: it may be written to from one place only.
+pub type Out = BufWriter<Appender>;
+
+/// So much is written at once, after a look at the descriptor.
+const CHUNK: usize = 1 << 16;
 
 /// A file under a temporary name, which goes away unless it is published.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
     target: PathBuf,
-    file: File,
+    identity: Identity,
+    /// Until somebody writes.
+    file: Option<File>,
     published: bool,
 }
 
 impl Draft {
-    /// A new file beside `target`, whose folder is there. It takes over who may read `target` if that is a file
-    /// already; else only its owner may.
+    /// A new file beside `target`, whose folder is there.
     ///
     /// # Errors
     /// The folder's, or that all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(OWNER_ONLY);
         // A process of another container may have our number, or one that was killed had it.
         for attempt in 0..MOST_NAMES {
             let path = temporary(target, attempt);
-            match options.open(&path) {
-                Ok(file) => {
-                    let draft = Self { path, target: target.to_owned(), file, published: false };
-                    draft.take_over_rights()?;
-                    return Ok(draft);
-                }
+            match Self::make(path, target) {
+                Ok(draft) => return Ok(draft),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -64,26 +67,42 @@ impl Draft {
         Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary name beside it is taken"))
     }
 
-    fn take_over_rights(&self) -> io::Result<()> {
-        match self.target.symlink_metadata() {
-            Ok(old) if old.is_file() => {
-                self.file.set_permissions(Permissions::from_mode(old.permissions().mode() & 0o777))
-            }
-            _ => Ok(()),
-        }
+    /// A new file under the name `path` itself, for what is of use before all of it is there.
+    ///
+    /// # Errors
+    /// The folder's, or that the name is taken.
+    pub fn create_in_place(path: &Path) -> io::Result<Self> {
+        Self::make(path.to_owned(), path)
+    }
+
+    fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create_new(true).mode(OWNER_ONLY).open(&path)?;
+        let file = raise(file);
+        let identity = Identity::of(&file)?;
+        Ok(Self { path, target: target.to_owned(), identity, file: Some(file), published: false })
+    }
+
+    /// Where it is until it is published.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Has `content` write all of it.
     ///
     /// # Errors
     /// `content`'s, and those of the file.
-    pub fn fill(&self, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
-        let mut out = BufWriter::with_capacity(1 << 16, &self.file);
+    pub fn fill(&mut self, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
+        let mut out = self.out();
         content(&mut out)?;
         Ok(out.flush()?)
     }
 
-    /// Gives the file its final name.
+    /// To write to it.
+    pub fn out(&mut self) -> Out {
+        BufWriter::with_capacity(CHUNK, Appender::new(&self.path, self.identity, self.file.take()))
+    }
+
+    /// Gives the file its final name. Who may read it is as before if it replaces a file; else only its owner may.
     ///
     /// # Errors
     /// The file system's.
@@ -97,15 +116,21 @@ impl Draft {
     /// # Errors
     /// The file system's.
     pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
-        fs::rename(&self.path, target)?;
+        if self.path != target {
+            if let Some(rights) = rights(target) {
+                Appender::new(&self.path, self.identity, None).open()?.set_permissions(rights)?;
+            }
+            fs::rename(&self.path, target)?;
+        }
         self.published = true;
         Ok(())
     }
+}
 
-    /// The open file.
-    pub fn file(&self) -> &File {
-        &self.file
-    }
+/// Who may read the file that is there.
+fn rights(target: &Path) -> Option<Permissions> {
+    let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
+    Some(Permissions::from_mode(old.permissions().mode() & 0o777))
 }
 
 impl Drop for Draft {
@@ -129,7 +154,7 @@ fn temporary(target: &Path, attempt: u32) -> PathBuf {
 /// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
 /// locks, or it takes too long; the caller goes ahead.
 pub fn take_turn(folder: &Path) -> Option<Turn> {
-    let folder = File::open(folder).ok()?;
+    let folder = raise(File::open(folder).ok()?);
     let deadline = Instant::now() + LONGEST_TURN;
     loop {
         match folder.try_lock() {
@@ -167,7 +192,7 @@ mod tests {
         names
     }
 
-    fn rights(path: &Path) -> u32 {
+    fn mode(path: &Path) -> u32 {
         path.metadata().unwrap().permissions().mode() & 0o7777
     }
 
@@ -183,7 +208,7 @@ mod tests {
         fs::set_permissions(&old, Permissions::from_mode(0o664)).unwrap();
         write(&new, "text");
         write(&old, "text");
-        assert_eq!((rights(&new), rights(&old)), (0o600, 0o664));
+        assert_eq!((mode(&new), mode(&old)), (0o600, 0o664));
         assert_eq!(fs::read_to_string(&old).unwrap(), "text");
         fs::remove_dir_all(folder).unwrap();
     }
@@ -212,6 +237,21 @@ mod tests {
         write(&target, "done");
         assert_eq!(fs::read_to_string(temporary(&target, 0)).unwrap(), "somebody's");
         assert_eq!(fs::read_to_string(&target).unwrap(), "done");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn nothing_goes_into_a_file_that_took_the_place_of_ours() {
+        let folder = folder("place");
+        let mut draft = Draft::create(&folder.join("x")).unwrap();
+        draft.file = None;
+        let mut out = draft.out();
+        out.write_all(b"ours").unwrap();
+        fs::write(folder.join("theirs"), "theirs").unwrap();
+        fs::rename(folder.join("theirs"), &draft.path).unwrap();
+        assert_eq!(out.flush().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(fs::read_to_string(&draft.path).unwrap(), "theirs");
+        drop(out.into_parts());
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod descriptor;
 pub mod exit;
 pub mod file;
 pub mod fork;

@@ -1,25 +1,102 @@
 //! The application's stderr, on which we say what went wrong and print the ledger.
+//!
+//! It may be full and nobody reads it, closed, or by now a data file. So a thread of ours writes, as much as the
+//! pipe takes at once, and who has something to say waits for it only so long. Whether writing blocks is never
+//! set: that belongs to all who share the open file, the user's shell among them.
 
-use std::io::Write;
+use std::io::{self, ErrorKind};
+use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
 
-/// Writes `text`. If nobody reads it any more, the signal that says so would end the application for our sake:
-/// it is held back and taken away.
-pub fn write(text: &[u8]) {
-    // SAFETY: all-zero is a valid signal set; the calls write to the sets and read no other memory.
-    unsafe {
-        let mut pipe: libc::sigset_t = std::mem::zeroed();
-        let mut old: libc::sigset_t = std::mem::zeroed();
-        let mut pending: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut pipe);
-        libc::sigaddset(&mut pipe, libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut old);
-        libc::sigpending(&mut pending);
-        let was_pending = libc::sigismember(&pending, libc::SIGPIPE) == 1;
-        let failed = std::io::stderr().lock().write_all(text).is_err();
-        if failed && !was_pending {
-            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+use super::descriptor::Identity;
+use super::signals;
+
+/// What stderr was when we came; `None`: closed.
+static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
+
+/// A pipe takes so much whole or not at all, and does not block for it once it says that there is room.
+const AT_ONCE: usize = libc::PIPE_BUF;
+/// How long a thread tries.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Remembers what stderr is. To be called first: what has the number 2 later, and is another file, is not stderr.
+pub fn remember() {
+    AT_START.get_or_init(|| identity().ok());
+}
+
+/// Writes `text`, and waits until that is done or `patience` is over. What was not written by then still is, if
+/// there is room within seconds and the process lives.
+pub fn write(text: &[u8], patience: Duration) {
+    remember();
+    let Some(Some(expected)) = AT_START.get().copied() else { return };
+    let (done, waits) = sync_channel(1);
+    let owned = text.to_vec();
+    let thread = std::thread::Builder::new().name("gpuflame".to_owned());
+    let spawned = signals::without(|| {
+        thread.spawn(move || {
+            let _ = write_chunks(&owned, expected, LONGEST);
+            let _ = done.send(());
+        })
+    });
+    match spawned {
+        Ok(_) => drop(waits.recv_timeout(patience)),
+        // No thread is to be had: here then, with less patience. The signal for a pipe without a reader is not
+        // sent where none is found by looking first.
+        Err(_) => drop(signals::without(|| write_chunks(text, expected, patience.min(LONGEST)))),
     }
+}
+
+fn write_chunks(mut text: &[u8], expected: Identity, patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    while !text.is_empty() {
+        let chunk = &text[..first_lines(text)];
+        wait_for_room(deadline)?;
+        if identity()? != expected {
+            return Err(ErrorKind::NotFound.into());
+        }
+        // SAFETY: the chunk is readable for its length.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
+        match usize::try_from(written) {
+            Ok(written) => text = &text[written..],
+            Err(_) => match io::Error::last_os_error() {
+                error if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// As many whole lines as go at once, so that no other writer comes between; or a part of one that is too long.
+fn first_lines(text: &[u8]) -> usize {
+    let most = &text[..text.len().min(AT_ONCE)];
+    if most.len() == text.len() {
+        return most.len();
+    }
+    most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
+}
+
+fn wait_for_room(deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut asked = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: `asked` is one pollfd, and lives through the call.
+        let found = unsafe { libc::poll(&mut asked, 1, left.as_millis().min(60_000) as i32) };
+        match found {
+            0 => return Err(ErrorKind::TimedOut.into()),
+            // Nobody reads any more, or it is closed.
+            1.. if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            1.. => return Ok(()),
+            _ if io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// What stderr is now.
+fn identity() -> io::Result<Identity> {
+    Identity::of_number(libc::STDERR_FILENO)
 }

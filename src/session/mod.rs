@@ -20,6 +20,7 @@ mod write;
 use std::ffi::CStr;
 use std::io::Write;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::thread::ThreadId;
@@ -47,6 +48,11 @@ use write::Report;
 
 /// How long the exit of the application may be held up by a tracer that does not answer.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+
+/// How long the application may be held up by a line to a stderr that is full.
+const LONGEST_TELLING: Duration = Duration::from_millis(200);
+/// How long its exit may be, by the ledger.
+const LONGEST_LEDGER: Duration = Duration::from_secs(2);
 
 struct Session {
     settings: Settings,
@@ -236,6 +242,7 @@ fn begin(way: Way) -> Result<&'static Session> {
 }
 
 fn set_up(way: Way) -> Result<&'static Session> {
+    stderr::remember();
     let (settings, warnings) = settings::from_environment();
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
@@ -413,7 +420,8 @@ impl Session {
         let report = self.write_files(&mut pipeline);
         report.failures.iter().for_each(|failure| tell(failure));
         if !self.settings.quiet {
-            print(&ledger::text(&ledger, pipeline.outputs().0, &report, held));
+            let ledger = ledger::text(&ledger, pipeline.outputs().0, &report, held);
+            stderr::write(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }
 }
@@ -425,7 +433,8 @@ impl Session {
         Symbolizer::new(options).name(profile);
         let Settings { unit, graph, ref root, .. } = self.settings;
         let options = export::Options { unit, graph, root: root.clone(), ..export::Options::default() };
-        write::all(&self.settings.formats, &self.outputs, |output, path| match output {
+        let ours = streams.recording().map(Path::to_owned);
+        write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
             Output::Drawn(view, format) => {
                 write::file(path, |out| draw(profile, view, format, &options, out))
             }
@@ -448,14 +457,10 @@ fn draw(
 
 /// One line to stderr, which never fails and never splits.
 fn tell(message: &str) {
-    print(&format!("gpuflame: {}\n", on_one_line(message)));
+    stderr::write(format!("gpuflame: {}\n", on_one_line(message)).as_bytes(), LONGEST_TELLING);
 }
 
 /// Names and settings are other people's words: none may end a line or drive a terminal.
 fn on_one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn print(text: &str) {
-    stderr::write(text.as_bytes());
 }

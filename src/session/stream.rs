@@ -1,26 +1,29 @@
 //! The outputs that are written while the application runs, since they grow with it: the recording and
-//! the table of activities. They lie under temporary names and, like all outputs, get their final ones
-//! at exit. What goes wrong is kept until then: the application is not to be told in mid-run.
+//! the table of activities. The table lies under a temporary name and, like all outputs, gets its final one at
+//! exit; the recording has a name that was free for all outputs when it began. What goes wrong is kept until the
+//! exit: the application is not to be told in mid-run.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
-use crate::host::file::Draft;
+use crate::host::file::{Draft, Out};
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{self, Activity, CorrelationId, Row};
 use crate::settings::Output;
 use crate::symbolize;
 
-use super::write::make_folders;
+use super::write::{is_taken, make_folders};
+
+/// So often a name is looked for.
+const MOST_NAMES: usize = 1000;
 
 /// See the module's documentation.
 pub(super) struct Streams {
-    activities: Stream<ActivityTable<BufWriter<File>>>,
-    recording: Stream<record::Writer<BufWriter<File>>>,
+    activities: Stream<ActivityTable<Out>>,
+    recording: Stream<record::Writer<Out>>,
 }
 
 /// One such output.
@@ -35,10 +38,22 @@ impl Streams {
     /// Begins those that are among `formats`.
     pub(super) fn open(outputs: &Outputs, formats: &[Output]) -> Self {
         Self {
-            activities: Stream::open(outputs, formats, Output::Activities, |file| {
-                ActivityTable::new(file, symbolize::kernel_name)
-            }),
-            recording: Stream::open(outputs, formats, Output::Recording, record::Writer::new),
+            activities: match formats.contains(&Output::Activities) {
+                true => Stream::open(draft(outputs), |out| ActivityTable::new(out, symbolize::kernel_name)),
+                false => Stream::None,
+            },
+            recording: match formats.contains(&Output::Recording) {
+                true => Stream::open(in_place(outputs, formats), record::Writer::new),
+                false => Stream::None,
+            },
+        }
+    }
+
+    /// Where the recording is, which has a name already.
+    pub(super) fn recording(&self) -> Option<&Path> {
+        match &self.recording {
+            Stream::Open(draft, _) => Some(draft.path()),
+            _ => None,
         }
     }
 
@@ -64,7 +79,7 @@ impl Streams {
 
     /// Has `write` add to the table, if there is one. A table that fails goes at once: what it has written
     /// so far takes room that the other outputs need.
-    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<BufWriter<File>>)) {
+    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Out>)) {
         let Stream::Open(_, table) = &mut self.activities else { return };
         write(table);
         if let Some(error) = table.failure() {
@@ -73,21 +88,35 @@ impl Streams {
     }
 }
 
-impl<W> Stream<W> {
-    fn open(
-        outputs: &Outputs,
-        formats: &[Output],
-        output: Output,
-        begin: impl FnOnce(BufWriter<File>) -> Result<W>,
-    ) -> Self {
-        if !formats.contains(&output) {
-            return Self::None;
+/// A temporary file for the table.
+fn draft(outputs: &Outputs) -> Result<Draft> {
+    let (names, _) = outputs.choose(&[&Output::Activities.suffix()], |_| false);
+    make_folders(&names[0])?;
+    Ok(Draft::create(&names[0])?)
+}
+
+/// A recording under a name whose number no output has. Another process may be quicker.
+fn in_place(outputs: &Outputs, formats: &[Output]) -> Result<Draft> {
+    let suffixes: Vec<_> = formats.iter().map(|output| output.suffix()).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
+    for _ in 0..MOST_NAMES {
+        let (names, _) = outputs.choose(&suffixes, is_taken);
+        let own = formats.iter().zip(&names).find(|(output, _)| **output == Output::Recording);
+        let Some((_, path)) = own else { break };
+        make_folders(path)?;
+        match Draft::create_in_place(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return Ok(created?),
         }
-        let (names, _) = outputs.choose(&[&output.suffix()], |_| false);
-        let opened = make_folders(&names[0]).and_then(|()| {
-            let draft = Draft::create(&names[0])?;
-            let file = BufWriter::with_capacity(1 << 16, draft.file().try_clone()?);
-            Ok((draft, begin(file)?))
+    }
+    Err(Error::new(ErrorKind::Io, "every name for it is taken"))
+}
+
+impl<W> Stream<W> {
+    fn open(draft: Result<Draft>, begin: impl FnOnce(Out) -> Result<W>) -> Self {
+        let opened = draft.and_then(|mut draft| {
+            let begun = begin(draft.out())?;
+            Ok((draft, begun))
         });
         match opened {
             Ok((draft, writer)) => Self::Open(draft, writer),
@@ -95,7 +124,7 @@ impl<W> Stream<W> {
         }
     }
 
-    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<BufWriter<File>>) -> Result<()> {
+    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<()> {
         match std::mem::replace(self, Self::None) {
             Self::Open(draft, writer) => {
                 end(writer)?.flush()?;

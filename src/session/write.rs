@@ -1,8 +1,7 @@
 //! Writes the outputs, under names that are not taken. What cannot be written is one line for each cause; the
 //! others are written all the same.
 
-use std::fs::{self, File};
-use std::io::BufWriter;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::control::{Outputs, Rename};
@@ -21,20 +20,19 @@ pub(super) struct Report {
     pub(super) failures: Vec<String>,
 }
 
-/// Has `write` make a file for each of `wanted`, under names that are not taken.
+/// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
+    ours: Option<&Path>,
     mut write: impl FnMut(Output, &Path) -> Result<()>,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
-    // A link is a name that is taken, wherever it points.
-    let is_taken = |path: &Path| path.symlink_metadata().is_ok();
     // The ranks of a job end together, and would choose the same names.
     let folder = outputs.folder().filter(|folder| fs::create_dir_all(folder).is_ok());
     let _turn = folder.and_then(|folder| file::take_turn(&folder));
-    let (paths, renamed) = outputs.choose(&suffixes, is_taken);
+    let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     for (output, path) in wanted.iter().zip(paths) {
@@ -53,6 +51,11 @@ pub(super) fn all(
     report
 }
 
+/// Whether something has this name. A link is a name that is taken, wherever it points.
+pub(super) fn is_taken(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
 fn refusal(error: &str, names: &[String]) -> String {
     format!(
         "cannot write {}: {error}; set GPUFLAME_OUTPUT to a place that can be written and has room",
@@ -61,7 +64,7 @@ fn refusal(error: &str, names: &[String]) -> String {
 }
 
 /// Writes one file, all of it or none. The folders that it is in are made.
-pub(super) fn file(path: &Path, content: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
+pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<()> {
     make_folders(path)?;
     file::whole(path, content)
 }
@@ -98,7 +101,7 @@ mod tests {
     }
 
     fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
-        all(wanted, outputs, |output, path| {
+        all(wanted, outputs, None, |output, path| {
             file(path, |out| {
                 out.write_all(b"begun ")?;
                 Ok(out.write_all(content(output)?.as_bytes())?)

@@ -1,0 +1,169 @@
+//! Descriptors are the host's. One that we kept would be closed with others (`for (i = 3; i < 256; i++) close(i)`),
+//! the number would go to a file that the host opens next, and what we write would lie in that. So ours are
+//! numbers that no host reaches, and before each write it is compared whether what lies under one is still ours.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// From here on. Loops that close what is open mostly end at 255 or 1,023, and new files of the host get the
+/// lowest number that is free.
+const FIRST: i32 = 1000;
+
+/// The same open file under a number above [`FIRST`] or, where the limit on open files is lower, at least not as
+/// standard input, output or error, which a program may have closed and may open again.
+pub fn raise(file: File) -> File {
+    for first in [FIRST, 3] {
+        // SAFETY: the descriptor is open as long as `file` is.
+        let raised = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
+        if raised >= 0 {
+            // SAFETY: the kernel has just made it, for us alone.
+            return unsafe { File::from_raw_fd(raised) };
+        }
+    }
+    file
+}
+
+/// Which file something is: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity(u64, u64);
+
+impl Identity {
+    /// The one of an open file.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn of(file: &File) -> io::Result<Self> {
+        Self::of_number(file.as_raw_fd())
+    }
+
+    /// The one of the file that is open under this number, whosever it is.
+    ///
+    /// # Errors
+    /// None is open under it.
+    pub fn of_number(number: i32) -> io::Result<Self> {
+        // SAFETY: all-zero is a valid `stat`.
+        let mut facts: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: fstat takes any number and writes to `facts`.
+        match unsafe { libc::fstat(number, &mut facts) } {
+            0 => Ok(Self(facts.st_dev, facts.st_ino)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Writes to the end of a file. Before each write it is looked whether its descriptor is still that of the file; if
+/// not, or if its number is one that the host may reach, the file is opened anew. Wants a buffer before it.
+#[derive(Debug)]
+pub struct Appender {
+    path: PathBuf,
+    identity: Identity,
+    /// Above [`FIRST`]. A host that gave up its rights cannot open the file again.
+    kept: Option<File>,
+}
+
+impl Appender {
+    /// To the file at `path` of this identity; `open` is that file, open for appending.
+    pub fn new(path: &Path, identity: Identity, open: Option<File>) -> Self {
+        Self { path: path.to_owned(), identity, kept: open.filter(is_out_of_reach) }
+    }
+
+    /// The file, opened anew.
+    ///
+    /// # Errors
+    /// The file system's, or that another file has its name.
+    pub fn open(&self) -> io::Result<File> {
+        let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
+        let file = raise(file);
+        if self.is_ours(&file) {
+            Ok(file)
+        } else {
+            Err(io::Error::new(ErrorKind::NotFound, "another file has its place"))
+        }
+    }
+
+    fn is_ours(&self, file: &File) -> bool {
+        Identity::of(file).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// The descriptor that is kept, if it is still ours. If not, the number is somebody else's, and must not be closed.
+    fn take(&mut self) -> Option<File> {
+        let file = self.kept.take()?;
+        if self.is_ours(&file) {
+            return Some(file);
+        }
+        let _ = file.into_raw_fd();
+        None
+    }
+}
+
+fn is_out_of_reach(file: &File) -> bool {
+    file.as_raw_fd() >= FIRST
+}
+
+impl Write for Appender {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file = match self.take() {
+            Some(file) => file,
+            None => self.open()?,
+        };
+        let written = file.write(bytes);
+        self.kept = Some(file).filter(is_out_of_reach);
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Appender {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn appender(name: &str) -> (PathBuf, Appender) {
+        let path = std::env::temp_dir().join(format!("gpuflame-append-{name}-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let file = raise(OpenOptions::new().append(true).create_new(true).open(&path).unwrap());
+        let appender = Appender::new(&path, Identity::of(&file).unwrap(), Some(file));
+        (path, appender)
+    }
+
+    #[test]
+    fn a_kept_number_is_above_all_that_hosts_close() {
+        let (path, appender) = appender("high");
+        assert!(appender.kept.as_ref().unwrap().as_raw_fd() >= 1000);
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_another_file_lies_under_now_is_neither_written_to_nor_closed() {
+        let (path, mut appender) = appender("taken");
+        appender.write_all(b"one ").unwrap();
+        let other = path.with_extension("other");
+        let file = File::create(&other).unwrap();
+        let number = appender.kept.as_ref().unwrap().as_raw_fd();
+        // SAFETY: both are open; the kernel closes what was under the number.
+        assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
+        appender.write_all(b"two").unwrap();
+        drop(appender);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one two");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "");
+        assert_eq!(Identity::of_number(number).unwrap(), Identity::of(&file).unwrap(), "it is still open");
+        // SAFETY: it is ours again, from dup2.
+        unsafe { libc::close(number) };
+        for path in [path, other] {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
