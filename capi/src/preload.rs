@@ -4,18 +4,19 @@
 //! pay one look at the environment, and nothing is initialised before a fork. Linked, it does nothing
 //! until `gpuflame_start`.
 
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::GetExportTable;
 
 /// What the CUDA driver and NVTX load on their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-// SAFETY: runs while the loader initialises this library: it reads and sets environment variables, as
-// constructors may, and there are no threads yet that could read them at the same time.
+// SAFETY: runs while the loader initialises this library, on memory that the C library and the loader have set up. There
+// may be other threads: those of a library that was initialised before, or of a program that loads this one late.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
     let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
@@ -25,11 +26,29 @@ fn ask_to_be_injected_if_preloaded() {
     }
     let (Some(list), Some(own)) = (std::env::var_os("LD_PRELOAD"), own_path()) else { return };
     if names_file(&list, &own) {
-        for name in unset {
-            // SAFETY: see above: no other thread can be reading the environment.
-            unsafe { std::env::set_var(name, &own) };
-        }
+        let own = own.as_os_str().as_bytes();
+        add_to_environment(unset.iter().map(|name| [name.as_bytes(), b"=", own].concat()));
     }
+}
+
+unsafe extern "C" {
+    /// Where all who read or change the environment find it: the addresses of `NAME=value`, and null.
+    static mut environ: *mut *mut c_char;
+}
+
+/// Adds variables beside threads that read the environment: `setenv` would free the list that they are reading. This
+/// puts another in its place and leaves the old one as it is. (What another thread adds at the very same moment is
+/// lost: to change the environment beside other threads is forbidden to it.)
+fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
+    // SAFETY: the C library's variable, which is read and written as a whole.
+    let list = unsafe { AtomicPtr::from_ptr(&raw mut environ) };
+    let old = list.load(Ordering::Acquire);
+    // SAFETY: null, or a list that ends in null.
+    let at = |n: usize| if old.is_null() { null() } else { unsafe { old.add(n).read().cast_const() } };
+    let mut new: Vec<_> = (0..).map(at).take_while(|entry| !entry.is_null()).collect();
+    new.extend(variables.filter_map(|text| Some(CString::new(text).ok()?.into_raw().cast_const())));
+    new.push(null());
+    list.store(new.leak().as_mut_ptr().cast(), Ordering::Release);
 }
 
 /// Whether a preload list (blanks or colons between the names) has an entry that is the file `own`.
@@ -87,7 +106,7 @@ fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // Our own address of that name is no help: the loader gives us the linked copy's.
     let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_of(linked).filter(|path| Some(path) != own.as_ref())?;
-    let path = std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
+    let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
     // SAFETY: RTLD_NOLOAD only finds what is loaded already.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let handle = NonNull::new(handle)?;

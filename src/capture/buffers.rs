@@ -7,12 +7,14 @@
 //! A request comes on an application's thread, inside the tracer's lock: it takes a ready buffer or
 //! makes one, and never waits. Beyond a bound it gets none, and what it was for is counted as lost.
 
-use std::sync::OnceLock;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
 
 use crate::tracer::{Buffer, Filled};
+
+use super::handover::{Shelf, Tray};
 
 /// NVIDIA recommends 1 to 10 MB. Since CUPTI 13 there is one for every thread that launches, and any of them may
 /// be nearly full; one that holds a kernel that still runs is not handed over at all, with 5,000 others.
@@ -31,29 +33,32 @@ const MOST_WAITING: usize = 1 << 30;
 const MANY: usize = 8;
 
 struct Ring {
-    ready: (Sender<Buffer>, Receiver<Buffer>),
-    filled: (Sender<Filled>, Receiver<Filled>),
+    ready: Shelf<Buffer, KEPT>,
+    filled: Tray<Filled>,
+    /// What was taken from `filled` and not read yet, the oldest first. The collector's alone.
+    taken: Mutex<VecDeque<Filled>>,
+    /// How many there are in the two.
+    count: AtomicUsize,
     made: AtomicUsize,
-    /// Bytes of records in `filled`.
+    /// Bytes of records in them.
     waiting: AtomicUsize,
     discarded: AtomicU64,
 }
 
-fn ring() -> &'static Ring {
-    static RING: OnceLock<Ring> = OnceLock::new();
-    RING.get_or_init(|| Ring {
-        ready: crossbeam_channel::bounded(KEPT),
-        filled: crossbeam_channel::unbounded(),
-        made: AtomicUsize::new(0),
-        waiting: AtomicUsize::new(0),
-        discarded: AtomicU64::new(0),
-    })
-}
+static RING: Ring = Ring {
+    ready: Shelf::new(),
+    filled: Tray::new(),
+    taken: Mutex::new(VecDeque::new()),
+    count: AtomicUsize::new(0),
+    made: AtomicUsize::new(0),
+    waiting: AtomicUsize::new(0),
+    discarded: AtomicU64::new(0),
+};
 
 /// A buffer to fill; `None` when there are too many.
 pub(super) fn request() -> Option<Buffer> {
-    let ring = ring();
-    if let Ok(buffer) = ring.ready.1.try_recv() {
+    let ring = &RING;
+    if let Some(buffer) = ring.ready.take() {
         return Some(buffer);
     }
     if ring.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
@@ -71,7 +76,7 @@ pub(super) fn request() -> Option<Buffer> {
 
 /// The tracer is done with a buffer. True: several wait by now, and the collector should not sleep on.
 pub(super) fn completed(filled: Filled) -> bool {
-    let ring = ring();
+    let ring = &RING;
     let filled = if filled.valid() <= FEW {
         let (copy, buffer) = filled.copy_out();
         make_ready(buffer);
@@ -80,8 +85,8 @@ pub(super) fn completed(filled: Filled) -> bool {
         filled
     };
     ring.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
-    // The other end lives as long as the process.
-    let _ = ring.filled.0.send(filled);
+    ring.count.fetch_add(1, Ordering::Relaxed);
+    ring.filled.leave(filled);
     many_filled()
 }
 
@@ -92,23 +97,28 @@ pub fn many_filled() -> bool {
 
 /// How many filled buffers wait to be read.
 pub fn filled() -> usize {
-    ring().filled.0.len()
+    RING.count.load(Ordering::Relaxed)
 }
 
 /// Records were lost for want of a buffer.
 pub(super) fn discard(records: u64) {
-    ring().discarded.fetch_add(records, Ordering::Relaxed);
+    RING.discarded.fetch_add(records, Ordering::Relaxed);
 }
 
 /// Records lost for want of a buffer so far.
 pub(super) fn discarded() -> u64 {
-    ring().discarded.load(Ordering::Relaxed)
+    RING.discarded.load(Ordering::Relaxed)
 }
 
-/// The oldest filled buffer, if any.
+/// The oldest filled buffer, if any. For the collector.
 pub fn next_filled() -> Option<Filled> {
-    let filled = ring().filled.1.try_recv().ok()?;
-    ring().waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
+    let mut taken = RING.taken.lock();
+    if taken.is_empty() {
+        RING.filled.take_all().for_each(|filled| taken.push_front(filled));
+    }
+    let filled = taken.pop_front()?;
+    RING.count.fetch_sub(1, Ordering::Relaxed);
+    RING.waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
     Some(filled)
 }
 
@@ -118,10 +128,9 @@ pub fn recycle(filled: Filled) {
 }
 
 fn make_ready(buffer: Option<Buffer>) {
-    let ring = ring();
     if let Some(buffer) = buffer
-        && ring.ready.0.try_send(buffer).is_err()
+        && RING.ready.put(buffer).is_err()
     {
-        ring.made.fetch_sub(1, Ordering::Relaxed);
+        RING.made.fetch_sub(1, Ordering::Relaxed);
     }
 }

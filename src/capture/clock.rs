@@ -5,8 +5,8 @@
 //! there is no line the C library is asked: in the session's first moments, when the collector has not come for a while,
 //! just after the clock was set, and wherever the kernel does not keep time by these ticks.
 //!
-//! On the line, time is within 0.1 us of the clock's. When somebody sets the clock, or corrects its speed, callbacks keep
-//! to the old one until the collector's next visit, up to 80 ms; and a thread can see time go back by what two lines
+//! On the line, time is within 0.1 us of the clock's. When somebody sets the clock, or corrects its speed, or the machine
+//! was suspended and its counter with it, callbacks keep to the old one until the collector's next visit, up to 80 ms; and a thread can see time go back by what two lines
 //! differ where one takes the other's place.
 
 use std::fs;
@@ -305,6 +305,26 @@ mod tests {
         assert_eq!(at(&line, later.ticks), Some(later.time));
         // And back again, while nobody looked.
         assert!(course.go_on(moment(9_000_000_000)).is_none());
+    }
+
+    /// The machine slept for an hour. What the counter did meanwhile depends on the processor.
+    #[test]
+    fn after_a_suspend_no_line_is_followed_but_by_a_counter_that_stood_still_and_then_till_the_next_visit() {
+        let mut course = Course::NEW;
+        let hour = 3_600_000_000_000;
+        course.go_on(moment(0));
+        let line = course.go_on(moment(5_000_000)).unwrap();
+        assert_eq!(at(&line, moment(5_000_000 + hour).ticks), None, "it counted on");
+        assert_eq!(at(&line, 100), None, "it began anew");
+        // It stood still: who asks before the collector comes is told the time before.
+        let woken = after_step(7_000_000, hour);
+        assert_eq!(at(&line, woken.ticks), Some(moment(7_000_000).time));
+        assert!(course.go_on(woken).is_none(), "the collector finds the clock elsewhere");
+        let line = course.go_on(after_step(12_000_000, hour)).unwrap();
+        let later = after_step(13_000_000, hour);
+        assert_eq!(at(&line, later.ticks), Some(later.time));
+        // It begins anew, and the collector comes: the old line and its base are gone.
+        assert!(course.go_on(Moment { ticks: 200, ..later }).is_none());
     }
 
     #[test]

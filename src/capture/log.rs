@@ -14,10 +14,7 @@
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
 use std::ptr::{NonNull, null_mut};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-
-use crossbeam_channel::{Receiver, Sender};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::unwind::memory;
 
@@ -42,53 +39,75 @@ struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
 
-#[derive(Clone, Copy)]
-struct ChunkPtr(NonNull<Chunk>);
-
-// SAFETY: a chunk in the pool is reachable from nowhere else, so passing its address passes ownership.
-unsafe impl Send for ChunkPtr {}
-
+/// The chunks that lie ready, in any order. Nobody waits for anybody: a place is taken or filled by one exchange, and a
+/// thread that loses its processor in between holds up no other, whatever their priorities.
 struct Pool {
-    give: Sender<ChunkPtr>,
-    take: Receiver<ChunkPtr>,
+    ready: [AtomicPtr<Chunk>; MOST_READY],
     made: AtomicUsize,
     /// Logs that have begun: each holds a chunk for good.
     logs: AtomicUsize,
+    /// Until the first [`refill`] every push is refused.
+    is_open: AtomicBool,
 }
 
-/// Allocated once, by the first [`refill`]; until then every push is refused.
-static POOL: OnceLock<Pool> = OnceLock::new();
+static POOL: Pool = Pool::new();
+
+impl Pool {
+    const fn new() -> Self {
+        Self {
+            ready: [const { AtomicPtr::new(null_mut()) }; MOST_READY],
+            made: AtomicUsize::new(0),
+            logs: AtomicUsize::new(0),
+            is_open: AtomicBool::new(false),
+        }
+    }
+
+    /// A chunk that lies ready, in 48 steps at most.
+    fn take(&self) -> Option<NonNull<Chunk>> {
+        // Loaded first: most places are empty in a burst, and an exchange takes the cache line from everybody.
+        let mut full = self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null());
+        full.find_map(|place| NonNull::new(place.swap(null_mut(), Ordering::Acquire)))
+    }
+
+    /// Lays a chunk ready. False: there is no place for it.
+    fn put(&self, chunk: NonNull<Chunk>) -> bool {
+        self.ready.iter().any(|place| {
+            let order = (Ordering::Release, Ordering::Relaxed);
+            place.compare_exchange(null_mut(), chunk.as_ptr(), order.0, order.1).is_ok()
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()).count()
+    }
+}
 
 /// Makes sure that chunks lie ready. Called by the collector, never from a callback.
 pub fn refill() {
-    let pool = POOL.get_or_init(|| {
-        let (give, take) = crossbeam_channel::bounded(MOST_CHUNKS);
-        Pool { give, take, made: AtomicUsize::new(0), logs: AtomicUsize::new(0) }
-    });
-    while pool.take.len() < READY_CHUNKS {
-        let Some(chunk) = make(pool) else { return };
+    POOL.is_open.store(true, Ordering::Release);
+    while POOL.len() < READY_CHUNKS {
+        let Some(chunk) = make() else { return };
         give_back(chunk);
     }
 }
 
 /// A new chunk, unless there are too many or the kernel gives none.
 #[cold]
-fn make(pool: &Pool) -> Option<NonNull<Chunk>> {
-    if pool.made.load(Ordering::Relaxed) >= MOST_CHUNKS + pool.logs.load(Ordering::Relaxed) {
+fn make() -> Option<NonNull<Chunk>> {
+    if POOL.made.load(Ordering::Relaxed) >= MOST_CHUNKS + POOL.logs.load(Ordering::Relaxed) {
         return None;
     }
     let chunk = memory::map(CHUNK_BYTES)?.cast();
-    pool.made.fetch_add(1, Ordering::Relaxed);
+    POOL.made.fetch_add(1, Ordering::Relaxed);
     Some(chunk)
 }
 
 /// An empty chunk, or `None` when there are too many.
 fn take() -> Option<NonNull<Chunk>> {
-    let pool = POOL.get()?;
-    let chunk = match pool.take.try_recv() {
-        Ok(ready) => ready.0,
-        Err(_) => make(pool)?,
-    };
+    if !POOL.is_open.load(Ordering::Acquire) {
+        return None;
+    }
+    let chunk = POOL.take().or_else(make)?;
     // SAFETY: the chunk is ours alone since it left the pool; its memory is a live mapping.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
@@ -100,21 +119,18 @@ fn take() -> Option<NonNull<Chunk>> {
 /// their own logs without room.
 #[cold]
 fn take_first() -> Option<NonNull<Chunk>> {
-    let pool = POOL.get()?;
-    pool.logs.fetch_add(1, Ordering::Relaxed);
+    POOL.logs.fetch_add(1, Ordering::Relaxed);
     let chunk = take();
     if chunk.is_none() {
-        pool.logs.fetch_sub(1, Ordering::Relaxed);
+        POOL.logs.fetch_sub(1, Ordering::Relaxed);
     }
     chunk
 }
 
 /// Gives a chunk back, or unmaps it when enough lie ready: a burst must not be held for ever.
 fn give_back(chunk: NonNull<Chunk>) {
-    let Some(pool) = POOL.get() else { return };
-    let surplus = pool.take.len() >= MOST_READY;
-    if surplus || pool.give.try_send(ChunkPtr(chunk)).is_err() {
-        pool.made.fetch_sub(1, Ordering::Relaxed);
+    if !POOL.put(chunk) {
+        POOL.made.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: the reader was the last to know this chunk and is done with it.
         unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) };
     }
@@ -283,6 +299,39 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_that_is_taken_or_put_back_half_way_is_passed_over() {
+        let pool = Pool::new();
+        let chunks: Vec<_> = (0..MOST_READY).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
+        assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
+        assert!(!pool.put(NonNull::dangling()), "the pool is full");
+        // A thread that lost its processor in an exchange has made it or has not: no third thing can be seen.
+        let mut taken: Vec<_> = std::thread::scope(|scope| {
+            let take_all = || {
+                let mut mine = Vec::new();
+                for turn in 0..20_000 {
+                    if let Some(chunk) = pool.take() {
+                        // Every other one goes back.
+                        if turn % 2 == 0 && turn < 19_000 {
+                            assert!(pool.put(chunk));
+                        } else {
+                            mine.push(chunk.addr().get());
+                        }
+                    }
+                }
+                mine
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take_all)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        taken.sort();
+        let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<Chunk>| chunk.addr().get()).collect();
+        all.sort();
+        assert_eq!((taken, pool.len()), (all, 0), "each once, and all of them");
+        // SAFETY: each was mapped above with this size, and nobody has it any more.
+        chunks.iter().for_each(|chunk| unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) });
+    }
 
     fn drain_all(reader: &mut Reader, log: &Log) -> Vec<u64> {
         let mut all = Vec::new();

@@ -17,6 +17,7 @@ mod cost;
 mod counter;
 pub mod events;
 mod graphs;
+mod handover;
 mod intern;
 mod log;
 mod nvtx;
