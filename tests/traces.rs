@@ -77,9 +77,8 @@ fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
         profile.push(row);
     })
     .unwrap();
-    join.as_if_over(&mut aggregate);
+    let activities = join.as_if_over(&mut aggregate).activities;
     aggregate.fill(&mut profile);
-    let activities = join.tally().activities;
     assert_eq!(activities.matched, linked.linked, "{}: the join finds what was linked", path.display());
     assert_eq!(activities.launched_before, linked.before, "{}", path.display());
     assert_eq!(activities.no_stack, linked.ops - linked.linked - linked.before, "{}", path.display());

@@ -1,7 +1,7 @@
 //! All that gpuflame knows about NVIDIA CUPTI: where it lies, which releases there are, how it is set
 //! up, what its callbacks and records look like.
 //!
-//! Upwards there is a [`Tracer`](crate::tracer::Tracer), told of API calls and buffers; an [`Api`], to flush and to turn
+//! Upwards there is a [`Tracer`], told of API calls and buffers; an [`Api`], to flush and to turn
 //! buffers into [`Row`](crate::record::Row)s; and an error in one sentence. No type of CUPTI's and no
 //! test of its version stands outside this module.
 //!

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// lowest number that is free.
 const FIRST: i32 = 1000;
 
-/// The same open file under a number above [`FIRST`] or, where the limit on open files is lower, at least not as
+/// The same open file under a number from 1,000 on or, where the limit on open files is lower, at least not as
 /// standard input, output or error, which a program may have closed and may open again.
 pub fn raise(file: File) -> File {
     for first in [FIRST, 3] {

@@ -2,7 +2,7 @@
  *
  *     unharmed closes | data | closed | full | nonblocking | killed
  *
- * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: has a data file on 2. closed: begins with
+ * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: in mid-run closes 2 and opens a file there. closed: begins with
  * 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
  * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is. */
 #define _GNU_SOURCE
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
+#define NO_FRAME static inline __attribute__((always_inline))
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
@@ -42,7 +43,7 @@ static int mine(int number)
     return file;
 }
 
-static void closes(void)
+NO_FRAME void closes(void)
 {
     int i;
     work(1000);
@@ -53,15 +54,16 @@ static void closes(void)
     work(10000);
 }
 
-static void data(void)
+NO_FRAME void data(void)
 {
+    work(500);
     close(2);
     if (mine(0) != 2)
         exit(11);
-    work(1000);
+    work(500);
 }
 
-static void closed(void)
+NO_FRAME void closed(void)
 {
     int i;
     work(1000);
@@ -98,7 +100,7 @@ static void look_at_flags(void)
     wait(NULL);
 }
 
-static void nonblocking(void)
+NO_FRAME void nonblocking(void)
 {
     int from = pipe_on_two(64);
     if (fork() == 0) {
