@@ -2,8 +2,8 @@
  *
  *     unharmed closes | data | closed | full | nonblocking | killed
  *
- * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: in mid-run closes 2 and opens a file there. closed: begins with
- * 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
+ * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
+ * closed: begins with 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
  * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
-#define NO_FRAME static inline __attribute__((always_inline))
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
@@ -43,7 +42,7 @@ static int mine(int number)
     return file;
 }
 
-NO_FRAME void closes(void)
+static void closes(void)
 {
     int i;
     work(1000);
@@ -54,7 +53,7 @@ NO_FRAME void closes(void)
     work(10000);
 }
 
-NO_FRAME void data(void)
+static void data(void)
 {
     work(500);
     close(2);
@@ -63,7 +62,7 @@ NO_FRAME void data(void)
     work(500);
 }
 
-NO_FRAME void closed(void)
+static void closed(void)
 {
     int i;
     work(1000);
@@ -100,7 +99,7 @@ static void look_at_flags(void)
     wait(NULL);
 }
 
-NO_FRAME void nonblocking(void)
+static void nonblocking(void)
 {
     int from = pipe_on_two(64);
     if (fork() == 0) {
