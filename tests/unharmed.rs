@@ -7,7 +7,7 @@ use std::fs;
 use support::{Done, Run, Way, compile};
 
 fn prepare(mode: &str) -> Run {
-    let program = compile("tests/programs/unharmed.c", &["-O2"]);
+    let program = compile("tests/programs/unharmed.c", &["-O2", "-g0"]);
     Run::new(&program, Way::Injected).arg(mode).env("GPUFLAME_FORMATS", "folded,csv,activities,gfr")
 }
 
