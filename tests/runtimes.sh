@@ -7,8 +7,11 @@ set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
 folder=${2:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
 
-# From Debian, unless it is there: PACKAGE.
+# From Debian, unless it is there: PACKAGE. One at a time: tests that run side by side come here together, and
+# apt-get does not wait for another one's lists.
 install() {
+    exec 9<"$0"
+    flock 9
     [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || {
         echo "$1 is not installed, and only root can install it, with Debian's apt-get" >&2
         exit 75
