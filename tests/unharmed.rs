@@ -53,6 +53,14 @@ fn a_data_file_on_descriptor_2_does_not_get_the_ledger() {
 }
 
 #[test]
+fn a_log_that_stderr_was_moved_to_gets_the_ledger() {
+    let done = run("log");
+    assert_all_written(&done, 1_000);
+    assert!(done.file("log").starts_with("gpuflame: launches 1000 = matched 1000 "), "{}", done.file("log"));
+    assert_eq!(done.stderr, "");
+}
+
+#[test]
 fn descriptors_0_1_and_2_that_were_closed_at_the_start_are_not_taken() {
     let done = run("closed");
     assert_its_own(&done, 3);

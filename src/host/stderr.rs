@@ -20,7 +20,7 @@ const AT_ONCE: usize = libc::PIPE_BUF;
 /// How long a thread tries.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Remembers what stderr is. To be called first: what has the number 2 later, and is another file, is not stderr.
+/// Remembers what stderr is. To be called first: a data file that has the number 2 later is not stderr.
 pub fn remember() {
     AT_START.get_or_init(|| identity().ok());
 }
@@ -52,7 +52,7 @@ fn write_chunks(mut text: &[u8], expected: Identity, patience: Duration) -> io::
     while !text.is_empty() {
         let chunk = &text[..first_lines(text)];
         wait_for_room(deadline)?;
-        if identity()? != expected {
+        if identity()? != expected && !takes_messages() {
             return Err(ErrorKind::NotFound.into());
         }
         // SAFETY: the chunk is readable for its length.
@@ -94,6 +94,16 @@ fn wait_for_room(deadline: Instant) -> io::Result<()> {
             _ => return Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// Whether what has the number 2 now was put there for messages: a terminal, a log that is appended to, or where stdout
+/// goes as well. A data file, a pipe or a socket that merely got the lowest number that was free is none of these.
+fn takes_messages() -> bool {
+    // SAFETY: both take any number; F_GETFL takes no pointer.
+    let (flags, is_terminal) =
+        unsafe { (libc::fcntl(libc::STDERR_FILENO, libc::F_GETFL), libc::isatty(libc::STDERR_FILENO) == 1) };
+    let is_appended = flags != -1 && flags & libc::O_APPEND != 0;
+    is_terminal || is_appended || identity().ok() == Identity::of_number(libc::STDOUT_FILENO).ok()
 }
 
 /// What stderr is now.

@@ -1,8 +1,9 @@
 /* A host that does with its descriptors what hosts do, and looks whether somebody else did something to them.
  *
- *     unharmed closes | data | closed | full | nonblocking | killed
+ *     unharmed closes | data | log | closed | full | nonblocking | killed
  *
  * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
+ * log: moves its stderr to a log in mid-run.
  * closed: begins with 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
  * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is. */
 #define _GNU_SOURCE
@@ -59,6 +60,15 @@ static void data(void)
     close(2);
     if (mine(0) != 2)
         exit(11);
+    work(500);
+}
+
+static void logs(void)
+{
+    int file = open("log", O_CREAT | O_WRONLY | O_APPEND, 0644);
+    work(500);
+    dup2(file, 2);
+    close(file);
     work(500);
 }
 
@@ -131,6 +141,8 @@ int main(int count, char **arguments)
         closes();
     else if (!strcmp(mode, "data"))
         data();
+    else if (!strcmp(mode, "log"))
+        logs();
     else if (!strcmp(mode, "full")) {
         pipe_on_two(0);
         work(1000);
