@@ -1,7 +1,8 @@
 //! The one error type of the crate: what went wrong, where, and what the user can do next.
 //!
 //! It is a leaf: lower-level errors are turned into it in the module that meets them. An *absence*
-//! (a frame without a name, an activity without a launch) is not an error; see the crate docs.
+//! (a frame without a name, an activity without a launch) is not an error but a value of its own, kept and shown:
+//! `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 

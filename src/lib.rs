@@ -1,43 +1,157 @@
 //! GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 //!
-//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*.
-//! [`record`] holds the rows that cross from one life to the other. See ARCHITECTURE.md for the map.
+//! Most programs need none of this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any
+//! CUDA program, and the command `gpuflame` reads what it wrote. The crate is for Rust programs that want to say *when*
+//! to record, name *what* they do, or read recordings themselves.
+//!
+//! # Recording
+//!
+//! [`start`] and [`stop`] open and close a window, or [`window`] for a scope; launches that any thread makes in it are
+//! recorded. [`range`] names what a thread does. Files are written when the process exits, as the `GPUFLAME_*` variables
+//! say (`gpuflame settings` lists them), and [`stats`] tells what there is so far.
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
+//! # fn main() -> gpuflame::Result<()> {
+//! # let gpu = simulated_gpu();
+//! # let decode = || gpu.work();
+//! # let shut_down = || gpu.work();
+//! gpuflame::start()?; // before the first CUDA call, or at any time where gpuflame is injected as well
+//! for _ in 0..3 {
+//!     let _range = gpuflame::range("decode"); // a frame of all that is launched until it is dropped
+//!     decode();
+//! }
+//! gpuflame::stop()?;
+//! shut_down(); // what it launches is counted as outside, and in no picture
+//! # gpu.synchronize();
+//!
+//! let launches = gpuflame::stats()?.launches();
+//! assert!(launches.holds()); // each has met its work on the GPU, or there is a reason why not
+//! assert_eq!(launches.to_string(), "launches 4 = matched 3 + launch_pending 0 + outside 1 + dropped 0");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Reading
+//!
+//! [`read`] explains a recording, or a trace that another tool took; what it comes to is a [`Run`], of which any view can
+//! be drawn in any format of sums.
+//!
+//! ```
+//! # #[cfg(feature = "cli")]
+//! # fn main() -> gpuflame::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("gpuflame-doctest-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let (trace, picture) = (folder.join("trace.json"), folder.join("flame.svg"));
+//! # std::fs::write(&trace, r#"{"traceEvents": [
+//! #   {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 2, "args": {"correlation": 7}},
+//! #   {"ph": "X", "cat": "kernel", "name": "softmax", "pid": 0, "tid": 7, "ts": 9, "dur": 30, "args": {"correlation": 7, "device": 0, "stream": 7}}
+//! # ]}"#)?;
+//! let run = gpuflame::read(&trace, &gpuflame::ReadOptions::default())?;
+//! assert_eq!(run.ledger().activities().total, 1);
+//!
+//! let svg = gpuflame::format("svg").expect("pictures are always there");
+//! let mut out = std::fs::File::create(&picture)?;
+//! run.draw(&gpuflame::views::GPU, svg, &gpuflame::DrawOptions::default(), &mut out)?;
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "cli"))]
+//! # fn main() {}
+//! ```
+//!
+//! # Inside
+//!
+//! gpuflame lives twice. Inside a CUDA process it *records*; there or anywhere else it *explains*. ARCHITECTURE.md is the
+//! map. The modules that are not shown here are for gpuflame's own command, shared library and tests, and change without
+//! notice.
 
 #![deny(unsafe_code)]
 
+#[doc(hidden)]
 pub mod aggregate;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod analysis;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod bubbles;
+#[doc(hidden)]
 pub mod capture;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod cli;
+#[doc(hidden)]
 pub mod control;
+#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod cupti;
+#[doc(hidden)]
 pub mod error;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod events;
+#[doc(hidden)]
 pub mod explain;
+#[doc(hidden)]
 pub mod export;
+#[doc(hidden)]
 pub mod graphs;
+#[doc(hidden)]
 pub mod host;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod import;
+#[doc(hidden)]
 pub mod join;
+#[doc(hidden)]
 #[cfg(feature = "cli")]
 pub mod merge;
+#[doc(hidden)]
 pub mod profile;
+#[doc(hidden)]
 pub mod record;
+#[doc(hidden)]
+#[cfg(feature = "cli")]
+pub mod run;
+#[doc(hidden)]
 pub mod session;
+#[doc(hidden)]
 pub mod settings;
+#[doc(hidden)]
 pub mod stats;
+#[doc(hidden)]
 pub mod symbolize;
+#[doc(hidden)]
 pub mod timeline;
+#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod tracer;
+#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod unwind;
 
+/// What was seen, what became of it and what was lost: counts that must add up.
+pub mod ledger {
+    pub use crate::explain::{Device, Host, Ledger, Stacks, Sum};
+    pub use crate::graphs::Tally as GraphTally;
+    pub use crate::join::{Activities, Launches, Tally};
+    pub use crate::profile::views::UnifiedSums;
+    pub use crate::profile::{Cause, Dependencies, DeviceTime, DeviceUse};
+    pub use crate::record::{DeviceId, Loss};
+}
+
+/// The ways to look at a run: GPU time by stack, idle time, waits, memory.
+pub mod views {
+    pub use crate::profile::views::{GPU, IDLE, MEMORY, Measure, UNIFIED, VIEWS, Value, View, WAITS, view};
+}
+
 pub use error::{Error, ErrorKind, Result};
+pub use export::{FORMATS, Format, GraphStacks, Options as DrawOptions, Root, Unit, format};
+pub use ledger::Ledger;
+#[cfg(feature = "cli")]
+pub use profile::Unnamed;
+#[cfg(feature = "cli")]
+pub use run::{ReadOptions, Run, read};
+pub use session::{Range, Window, flush, range, start, stats, stop, window};
+pub use views::View;

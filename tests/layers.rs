@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("analysis", &["record", "profile", "import", "join", "stats", "events"]),
     ("explain", &["error", "record", "profile", "graphs", "join", "aggregate", "timeline"]),
     ("export", &["error", "record", "profile", "settings", "join", "events"]),
+    ("run", &["error", "record", "profile", "import", "symbolize", "join", "explain", "export"]),
     (
         "session",
         &[
@@ -66,6 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "analysis",
             "explain",
             "export",
+            "run",
         ],
     ),
 ];

@@ -9,7 +9,6 @@ use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::analysis::{Evidence, Finding, Severity, findings};
 use crate::events::Events;
-use crate::symbolize::SymbolizeOptions;
 
 /// Say what of a recording or trace is to be doubted.
 ///
@@ -35,7 +34,7 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn run(&self, console: Console) -> Outcome {
         let mut events = Events::default();
-        let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut events)?;
+        let explained = explain(&self.input, console, &mut events)?;
         events.sort();
         let findings = findings(&Evidence {
             profile: &explained.profile,

@@ -18,7 +18,6 @@ use crate::export::{self, FORMATS, Format, Writes};
 use crate::host::file::Draft;
 use crate::profile::View;
 use crate::profile::views::GPU;
-use crate::symbolize::SymbolizeOptions;
 
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
@@ -154,7 +153,7 @@ impl Drop for Partitions {
 fn read(input: &Source, format: &Format, console: Console) -> Result<(Explained, Events)> {
     let mut events = Events::default();
     let keep = (!format.is_of_views()).then_some(&mut events);
-    let explained = explain(input, SymbolizeOptions::default(), console, keep)?;
+    let explained = explain(input, console, keep)?;
     events.sort();
     Ok((explained, events))
 }

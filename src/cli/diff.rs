@@ -14,7 +14,6 @@ use crate::analysis::{Durations, change};
 use crate::events::Events;
 use crate::export::{clean_frame, event_place, stack_names, work_name};
 use crate::profile::Place;
-use crate::symbolize::SymbolizeOptions;
 
 /// Compare two runs.
 ///
@@ -120,7 +119,7 @@ struct Run {
 impl Run {
     fn read(source: &Source, console: Console) -> crate::Result<Self> {
         let mut events = Events::default();
-        let Explained { profile, .. } = explain(source, SymbolizeOptions::default(), console, &mut events)?;
+        let Explained { profile, .. } = explain(source, console, &mut events)?;
         let (mut kernels, mut stacks) = (Sums::new(), Sums::new());
         let mut names: std::collections::HashMap<Place, String> = std::collections::HashMap::new();
         for event in events.activities() {

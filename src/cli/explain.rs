@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use super::Console;
 use super::input::{Facts, Source};
 use crate::error::Result;
-use crate::explain::{Explain, Ledger, Options};
+use crate::explain::Ledger;
 use crate::import::Opened;
 use crate::join::Sink;
 use crate::profile::{Profile, Unnamed};
-use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::run::{ReadOptions, Run};
 
 /// What a source holds, explained.
 pub(super) struct Explained {
@@ -22,29 +22,19 @@ pub(super) struct Explained {
 }
 
 /// Reads `source` to its end; `sink` is shown all that is joined, before there are names.
-pub(super) fn explain(
-    source: &Source,
-    names: SymbolizeOptions,
-    console: Console,
-    sink: impl Sink,
-) -> Result<Explained> {
-    explain_opened(source, source.open()?, names, console, Options::default(), sink)
+pub(super) fn explain(source: &Source, console: Console, sink: impl Sink) -> Result<Explained> {
+    explain_opened(source, source.open()?, &ReadOptions::default(), console, sink)
 }
 
-/// The same for a source that is open, with what the caller wants kept apart.
+/// The same for a source that is open, with what the caller wants kept apart and shown.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,
-    names: SymbolizeOptions,
+    options: &ReadOptions,
     console: Console,
-    options: Options,
-    mut sink: impl Sink,
+    sink: impl Sink,
 ) -> Result<Explained> {
-    let mut explain = Explain::new(options);
-    let facts = source.rows(opened, console, &mut |row| explain.push(row, &mut sink))?;
-    let ledger = explain.snapshot(&[], &mut sink).ledger;
-    let mut profile = explain.into_profile();
-    let mut symbolizer = Symbolizer::new(names);
-    symbolizer.name(&mut profile);
-    Ok(Explained { profile, ledger, facts, unnamed: symbolizer.misses().clone() })
+    let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, console, each))?;
+    let (profile, ledger, unnamed) = run.into_parts();
+    Ok(Explained { profile, ledger, facts, unnamed })
 }

@@ -10,7 +10,6 @@ use super::input::Source;
 use super::output::Target;
 use super::{Console, Ended, Outcome, usage};
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain;
 use crate::export::{
     self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, write_diff_folded, write_diff_svg, write_lines_folded,
     write_lines_svg,
@@ -18,7 +17,7 @@ use crate::export::{
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::profile::View;
 use crate::profile::views::{self, GPU, IDLE, MEMORY, WAITS};
-use crate::symbolize::SymbolizeOptions;
+use crate::run::ReadOptions;
 
 /// Draw GPU time by launching stack.
 #[derive(Debug, Args)]
@@ -85,7 +84,6 @@ impl Flamegraph {
         if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
             return Err(usage("a picture is no use on a terminal; add `-o flame.svg`"));
         }
-        let options = SymbolizeOptions { internal_frames: self.internal_frames };
         if let [before, after] = &self.diff[..] {
             self.diff(before, after, format, &target, console)?;
             return Ok(Ended::Well);
@@ -96,8 +94,7 @@ impl Flamegraph {
             self.folded(input, opened, format, &target, console)?;
             return Ok(Ended::Well);
         }
-        let apart = self.kept_apart();
-        let profile = explain_opened(input, opened, options, console, apart, ())?.profile;
+        let profile = explain_opened(input, opened, &self.read_options(), console, ())?.profile;
         let (view, options) = (self.view(), self.options());
         let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
         target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
@@ -136,8 +133,9 @@ impl Flamegraph {
         export::Options { unit: self.unit, title, graph: self.graph, root, ..export::Options::default() }
     }
 
-    fn kept_apart(&self) -> explain::Options {
-        explain::Options { by_stream: self.root.contains(&Root::Stream), ..explain::Options::default() }
+    fn read_options(&self) -> ReadOptions {
+        let by_stream = self.root.contains(&Root::Stream);
+        ReadOptions { by_stream, internal_frames: self.internal_frames }
     }
 
     fn lines(&self, source: &Source, console: Console) -> Result<Lines> {
@@ -145,8 +143,7 @@ impl Flamegraph {
         if is_folded(&opened) {
             return stacks(source, opened, self.unit);
         }
-        let options = SymbolizeOptions { internal_frames: self.internal_frames };
-        let explained = explain_opened(source, opened, options, console, self.kept_apart(), ())?;
+        let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
         Ok(Lines::of(&explained.profile, &GPU, &self.options()))
     }
 

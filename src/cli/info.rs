@@ -8,7 +8,6 @@ use super::output::Target;
 use super::report::{self, Cell, Format, Table};
 use super::{Console, Ended, Outcome};
 use crate::record::{Loss, Missing, WindowEdge};
-use crate::symbolize::SymbolizeOptions;
 
 /// Say what a recording holds.
 #[derive(Debug, Args)]
@@ -26,7 +25,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Outcome {
-        let explained = explain(&self.input, SymbolizeOptions::default(), console, ())?;
+        let explained = explain(&self.input, console, ())?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
         Ok(Ended::Well)

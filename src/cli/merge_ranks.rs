@@ -20,7 +20,6 @@ use crate::export::{
 use crate::profile::Profile;
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::record::Work;
-use crate::symbolize::SymbolizeOptions;
 
 /// Put the ranks of a job together.
 ///
@@ -78,7 +77,7 @@ impl MergeRanks {
         let bar = watched(sources.len(), console);
         let options = export::Options { unit: self.unit, graph: self.graph, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let explained = explain(source, SymbolizeOptions::default(), console, ())?;
+            let explained = explain(source, console, ())?;
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile);
             add_idle(&mut idle, &explained.profile);

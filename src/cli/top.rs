@@ -14,7 +14,6 @@ use crate::events::Event;
 use crate::export::{stack_names, work_name};
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::profile::{Profile, Values, add_values};
-use crate::symbolize::SymbolizeOptions;
 
 /// Show what costs most.
 #[derive(Debug, Args)]
@@ -52,7 +51,7 @@ enum By {
 impl Top {
     pub(super) fn run(&self, console: Console) -> Outcome {
         let mut delays = Delays::default();
-        let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut delays)?;
+        let explained = explain(&self.input, console, &mut delays)?;
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let tables: Vec<_> = self
             .by

@@ -17,7 +17,6 @@ use crate::import;
 use crate::profile::views::UNIFIED;
 use crate::profile::{Profile, Sample, human};
 use crate::record::{DeviceId, StreamId, Work};
-use crate::symbolize::SymbolizeOptions;
 
 /// Show single activities.
 #[derive(Debug, Args)]
@@ -83,7 +82,7 @@ impl View {
             return Err(super::usage(format!("--from {from} is not before --to {to}")));
         }
         let mut events = Events::default();
-        let explained = explain(&self.input, SymbolizeOptions::default(), console, &mut events)?;
+        let explained = explain(&self.input, console, &mut events)?;
         events.sort();
         let profile = &explained.profile;
         let timed = events.activities().iter().find(|event| event.activity.duration().is_some());

@@ -1,10 +1,10 @@
 //! Reads what other tools wrote: traces of torch.profiler, Paddle, vLLM, Nsight Systems, rocprofv3 and
 //! others become one stream of [`Event`]s, in file order, with times as exact nanoseconds.
 //!
-//! [`open`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]; nothing is
-//! kept, files may be larger than memory. [`rows`] finds out what belongs together (a GPU operation, the
+//! [`open()`] tells what a file is by its content, [`Opened::read`] hands its events to a [`Sink`]; nothing is
+//! kept, files may be larger than memory. [`rows()`] finds out what belongs together (a GPU operation, the
 //! call that launched it, what that thread was in) and makes of it the rows that our own capture makes, and
-//! [`recording`] reads those.
+//! [`recording()`] reads those.
 
 pub mod json;
 

@@ -20,7 +20,7 @@ use crate::record::{
 };
 
 /// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings have rows
-/// already: see [`recording`](super::recording).
+/// already: see [`recording`](super::recording()).
 ///
 /// # Errors
 /// As [`Opened::read`]; `Format` for folded stacks, which have no operations.

@@ -12,6 +12,7 @@
 //! what comes out.
 
 mod collector;
+mod guards;
 mod ledger;
 mod pipeline;
 mod stream;
@@ -34,6 +35,7 @@ use crate::capture::{self, Capture, RangeDomain, RangeName};
 use crate::control::{Facts, Outputs, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain::Ledger;
 use crate::export;
 use crate::host::{exit, fork, loaded, stderr};
 use crate::profile::views::{MEMORY, WAITS};
@@ -43,6 +45,7 @@ use crate::settings::{self, Nvtx, Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind;
 use collector::{Collector, Wish};
+pub use guards::{Range, Window, range, window};
 use pipeline::Pipeline;
 use write::Report;
 
@@ -102,7 +105,14 @@ pub fn inject() {
     }
 }
 
-/// Sets up the session if there is none, and opens a window.
+/// Opens a window: launches made from now on, by any thread, are recorded. Opening an open window does nothing.
+///
+/// The first call sets the recorder up, unless gpuflame is injected already, which takes milliseconds; make it before
+/// the work to record, best before any CUDA call. Later ones take nanoseconds.
+///
+/// # Errors
+/// `NoDriver`, `NoCupti` or `CuptiRefused` where nothing can be recorded; `State` in a process that is ending or was
+/// forked. The program may go on as if nothing was: all other calls do nothing then.
 pub fn start() -> Result<()> {
     if life::is_over() {
         return Err(over());
@@ -131,7 +141,11 @@ pub fn start() -> Result<()> {
     }
 }
 
-/// Closes the window, if there is one.
+/// Closes the window, if one is open. Launches made in it are followed to their end on the GPU, however late that comes;
+/// those made from now on are counted as outside. Does not wait for the GPU.
+///
+/// # Errors
+/// As [`start`], where that has failed.
 pub fn stop() -> Result<()> {
     if !matches!(*STAGE.lock(), Stage::Idle) {
         running()?.close_window();
@@ -139,7 +153,10 @@ pub fn stop() -> Result<()> {
     Ok(())
 }
 
-/// Collects what the GPU has completed so far.
+/// Collects what the GPU has completed so far, without waiting for the rest. It happens about once a second anyway.
+///
+/// # Errors
+/// `State` where there is no session, or where CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
     let session = running()?;
     if session.collector.ask(Wish::Flush, LONGEST_FLUSH) {
@@ -147,6 +164,21 @@ pub fn flush() -> Result<()> {
     } else {
         Err(Error::new(ErrorKind::State, "the tracer did not answer a flush within 5 s; rows come later"))
     }
+}
+
+/// What there is so far, and what has become of it: a ledger as it is printed at exit, if the process ended now. Work that
+/// the GPU has not completed stands as launches that are pending.
+///
+/// Collects first, as [`flush`] does. Takes time by the number of different stacks; not for every step.
+///
+/// # Errors
+/// As [`flush`].
+pub fn stats() -> Result<Ledger> {
+    let session = running()?;
+    flush()?;
+    let mut pipeline = session.pipeline.lock();
+    session.collect(&mut pipeline, false);
+    Ok(pipeline.ledger())
 }
 
 /// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].

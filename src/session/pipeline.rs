@@ -167,6 +167,12 @@ impl Pipeline {
         explain.snapshot(&lost, streams).ledger
     }
 
+    /// What all rows so far come to; the outputs are not told.
+    pub(super) fn ledger(&mut self) -> Ledger {
+        let lost = self.lost();
+        self.rows.explain.snapshot(&lost, &mut ()).ledger
+    }
+
     /// What was lost so far, of each kind that there was any of.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();

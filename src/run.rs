@@ -1,0 +1,118 @@
+//! A run that is over: its recording, or the trace that another tool took of it, read and explained.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::explain::{self, Explain, Ledger};
+use crate::export::{self, Format};
+use crate::import::{self, Kind};
+use crate::join::Sink;
+use crate::profile::{Profile, Unnamed, View};
+use crate::record::Row;
+use crate::symbolize::{SymbolizeOptions, Symbolizer};
+
+/// What to keep apart, and what to show, when a run is read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// Whether samples of the streams of a device are kept apart, as drawing frames of streams needs it.
+    /// Default: false.
+    pub by_stream: bool,
+    /// Whether stacks show the frames inside CUDA's libraries and those below `main`. Default: false.
+    pub internal_frames: bool,
+}
+
+/// A run that was recorded by gpuflame, or by another tool: where its GPU time comes from, and how much of it is
+/// known.
+#[derive(Debug)]
+pub struct Run {
+    profile: Profile,
+    ledger: Ledger,
+    unnamed: BTreeMap<Unnamed, u64>,
+    remarks: Vec<String>,
+}
+
+/// Reads a recording (`.gfr`), or a trace of another tool: of torch.profiler, Nsight Systems, rocprofv3 and others, plain
+/// or gzipped, told by content. `-` is standard input.
+///
+/// Names of code are looked up now, in the files that the recording names; what has no name keeps its address.
+///
+/// # Errors
+/// `Io` or `Format`, with what, where and what next, if there is nothing to be had. Of what is damaged the rest is read,
+/// and [`Run::remarks`] says what is missing.
+pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
+    let path = path.as_ref();
+    let opened = import::open(path)?;
+    let mut remarks = Vec::new();
+    let (mut run, ()) = Run::explained(options, (), |each| match opened.kind() {
+        Kind::Recording => {
+            let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
+            let read = import::recording(opened, &import::Options::default(), &mut remark, each);
+            read.map(drop).map_err(|error| error.within(path.display()))
+        }
+        _ => import::rows(opened, &import::Options::default(), each).map(drop),
+    })?;
+    run.remarks = remarks;
+    Ok(run)
+}
+
+impl Run {
+    /// What the rows that `rows` hands over come to, with names, and what `rows` says; `sink` is shown all that is
+    /// joined, before there are names.
+    pub(crate) fn explained<T>(
+        options: &ReadOptions,
+        mut sink: impl Sink,
+        rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let apart = explain::Options { by_stream: options.by_stream, ..explain::Options::default() };
+        let mut explain = Explain::new(apart);
+        let said = rows(&mut |row| explain.push(row, &mut sink))?;
+        let ledger = explain.snapshot(&[], &mut sink).ledger;
+        let mut profile = explain.into_profile();
+        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames: options.internal_frames });
+        symbolizer.name(&mut profile);
+        let unnamed = symbolizer.misses().clone();
+        Ok((Self { profile, ledger, unnamed, remarks: Vec::new() }, said))
+    }
+
+    /// How much was seen, what became of it and what was lost.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Writes what `view` holds, as `format`.
+    ///
+    /// # Errors
+    /// What `out` reports; `Setting` for a format that is made of single activities and not of sums.
+    pub fn draw(
+        &self,
+        view: &View,
+        format: &Format,
+        options: &export::Options,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        format.draw(&self.profile, view, options, out)
+    }
+
+    /// How many frames of code have no name, and why.
+    pub fn unnamed(&self) -> &BTreeMap<Unnamed, u64> {
+        &self.unnamed
+    }
+
+    /// What is to be known of the file: a sentence for each thing that is damaged or missing.
+    pub fn remarks(&self) -> &[String] {
+        &self.remarks
+    }
+
+    /// Stacks, samples, names: all that formats are made of.
+    #[doc(hidden)]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The same, taken apart.
+    pub(crate) fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>) {
+        (self.profile, self.ledger, self.unnamed)
+    }
+}
