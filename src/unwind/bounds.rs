@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_on_the_stack_that_it_calls_its_own() {
-        // A thread of the harness. The main thread: tests/unwind_main.rs.
+        // A thread of the harness. The main thread: tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;
         assert!(Stack::of_this_thread().contains((&raw const local) as u64));

@@ -22,33 +22,33 @@
 //!
 //! 1. That part is mapped and stays so while the capture runs: our own frames lie right below it, and the frames of
 //!    the thread's callers in it, up to where the thread began (`a_thread_is_on_the_stack_that_it_calls_its_own` of
-//!    `bounds`; the main thread: `unwind_main.rs`). A host that took pages away from between a thread's stack pointer
+//!    `bounds`; the main thread: `unwind/main_thread.rs`). A host that took pages away from between a thread's stack pointer
 //!    and the stack's end would break this; none is known.
 //! 2. The walk holds every address against it. A plain rule, a realigned frame, a register rule or an expression may
 //!    name any address or stack pointer; the caller's stack pointer must lie above the frame's and not beyond the end,
 //!    or the walk ends and the stack is marked as cut (`x86_64/words.rs`; `no_unwind_information_leads_a_walk_astray`
-//!    of `unwind_foreign.rs`, by 21 kinds of wrong information).
+//!    of `unwind/foreign.rs`, by 21 kinds of wrong information).
 //! 3. A signal frame may lead anywhere. Upwards on the same stack the walk goes on; to anywhere else it starts over
 //!    through the copy (`a_signal_stack_leads_back_to_the_stack_that_was_interrupted`).
 //! 4. The memo reads only words that a walk of the thread's own stack read before, of frames that lie above the present
 //!    stack pointer, and only in a capture that begins on that stack (`the_memo_gives_what_the_plain_walk_gives` of
-//!    `unwind_fuzz.rs`; greenlets, which move parts of a stack aside, in `runtimes.rs`).
+//!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`).
 //! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
 //! makes**, the own one too.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are remembered that could be out of date
-//!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind_foreign.rs`,
+//!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
 //!    `what_became_unreadable_since_the_last_capture_is_not_read` of `copy`; by libgcc's judgement
-//!    `fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them` of `verify.rs`).
+//!    `fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them` of `recorded/verify.rs`).
 //! 7. A walk through it stays in what is readable without a gap, from its stack pointer upwards, for 8 MiB at most, and a
 //!    capture copies 16 MiB at most (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
 //!    `a_capture_copies_no_more_than_it_may` of `copy`).
 //! 8. What it costs does not depend on how many stacks there are: one copying system call, no file opened
-//!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call` of `unwind_fibers.rs`).
+//!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call` of `unwind/fibers.rs`).
 //! 9. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
-//!    says so; the host finds errno as it was (`unwind_sandboxed.rs`).
+//!    says so; the host finds errno as it was (`unwind/sandboxed.rs`).
 //!
 //! **Only addresses that programs have are looked up**, so what stands for another is never taken for it.
 //!
@@ -59,23 +59,23 @@
 //! there.
 //!
 //! 11. That is so for its headers, its unwind information, its build id and its name
-//!     (`an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm` of `unwind_unloaded.rs`).
+//!     (`an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm` of `unwind/unloaded.rs`).
 //! 12. Nobody waits for ever for the loader: `loader` says why. While nothing changes, known code does not ask it
-//!     (`a_capture_that_checks_by_itself_does_not_wait_for_the_loader` of `unwind_unload.rs`).
+//!     (`a_capture_that_checks_by_itself_does_not_wait_for_the_loader` of `unwind/unload.rs`).
 //!
 //! # Why no frame has a wrong name
 //!
 //! 13. Nothing is loaded or unloaded, in any namespace, without what the loader tells being another afterwards, and each
 //!     capture looks if it is; so no rule is used for code that lies where other code was
 //!     (`a_capture_that_checks_by_itself_needs_no_poll`, `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
-//!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind_unload.rs`). What changes in the midst
+//!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind/unload.rs`). What changes in the midst
 //!     of a capture shows at its end (`threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc`).
 //! 14. An epoch belongs to one file at one place for good, and frames carry it: so a name does not depend on who looked
 //!     when (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and those after it in
-//!     `modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a stack
-//!     (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind_modules.rs`).
+//!     `recorded/modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a stack
+//!     (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind/modules.rs`).
 //! 15. What cannot be told is said to be unknown, and counted
-//!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `modules.rs`,
+//!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `recorded/modules.rs`,
 //!     `where_two_files_were_mapped_by_hand_nobody_knows` of `symbolize`).
 //!
 //! Not covered: a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;

@@ -8,12 +8,12 @@
 
 #[path = "launch/allocations.rs"]
 mod allocations;
-#[path = "../unwind/build.rs"]
+#[path = "../unwind/support/build.rs"]
 #[allow(dead_code)]
 mod build;
 #[path = "launch/framehop_here.rs"]
 mod framehop_here;
-#[path = "../unwind/generate.rs"]
+#[path = "../unwind/support/generate.rs"]
 #[allow(dead_code)]
 mod generate;
 #[path = "launch/log.rs"]

@@ -1,0 +1,198 @@
+//! The hot path by itself: the callback is called as the tracer would call it, without a tracer.
+//!
+//! One test, in a process of its own: it counts every allocation of its thread. (The test harness allocates
+//! on another, whenever it gets a processor.)
+
+#[path = "../support/api_call.rs"]
+mod api_call;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+use std::thread;
+use std::time::Duration;
+
+use api_call::made;
+use gpuflame::capture::{self, Capture};
+use gpuflame::control::window;
+use gpuflame::record::{ContextId, Frame, Launch, Outside, Row};
+use gpuflame::tracer::{CallKind, Tracer};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is passed to `System` unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One API call: enter, perhaps a call inside it, exit. As in the tracer, the call's description lies in a
+/// frame of its own.
+#[inline(never)]
+fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
+    let slot = Cell::new(0);
+    Capture::enter(&made(kind, outer, &slot, 0));
+    if let Some(inner) = inner {
+        deeper(&|| {
+            let slot = Cell::new(0);
+            Capture::enter(&made(kind, inner, &slot, 0));
+            Capture::exit(&made(kind, inner, &slot, result));
+        });
+    }
+    Capture::exit(&made(kind, outer, &slot, result));
+}
+
+/// A frame below the caller's, as the driver's are below the runtime's.
+#[inline(never)]
+fn deeper(inside: &dyn Fn()) {
+    let mut room = [0u8; 256];
+    black_box(&mut room);
+    inside();
+    black_box(&mut room);
+}
+
+#[inline(never)]
+fn decode(ids: std::ops::Range<u32>) {
+    for id in ids {
+        call(CallKind::Launch, id, None, 0);
+    }
+    black_box(());
+}
+
+#[inline(never)]
+fn prefill(ids: std::ops::Range<u32>) {
+    for id in ids {
+        call(CallKind::Copy { sync: true }, id, None, 0);
+    }
+    black_box(());
+}
+
+#[derive(Default)]
+struct Drained {
+    outside: Vec<Outside>,
+    launches: Vec<Launch>,
+    contexts: Vec<(ContextId, Vec<Frame>)>,
+}
+
+impl Drained {
+    /// First and last id, and count.
+    fn ranges(&self) -> Vec<(u32, u32, u32)> {
+        self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
+    }
+}
+
+fn drained() -> Drained {
+    let mut all = Drained::default();
+    while capture::drain(|row| match row {
+        Row::Launch(launch) => all.launches.push(*launch),
+        Row::Outside(range) => all.outside.push(*range),
+        Row::Context { id, frames, .. } => all.contexts.push((*id, frames.to_vec())),
+        _ => {}
+    }) {}
+    all
+}
+
+#[test]
+fn the_callback_records_each_launch_once_and_allocates_nothing() {
+    gpuflame::unwind::prepare();
+    capture::refill();
+
+    // A closed window: launches are counted, with the ids that they and the calls nested in them had.
+    call(CallKind::Launch, 1, None, 0);
+    let outside = drained();
+    assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
+    assert_eq!(outside.ranges(), [(1, 1, 1)]);
+    call(CallKind::Launch, 2, Some(3), 0);
+    call(CallKind::Copy { sync: true }, 6, Some(7), 0);
+    assert_eq!(drained().ranges(), [(1, 7, 2)], "what the collector has not heard of, in a range that grows");
+    assert_eq!(drained().ranges(), []);
+
+    assert!(window::open());
+    decode(10..20);
+    prefill(20..30);
+    let first = drained();
+    assert_eq!(first.launches.len(), 20);
+    assert_eq!(first.contexts.len(), 2, "two call sites, two contexts");
+    let contexts: Vec<_> = first.launches.iter().map(|launch| launch.context).collect();
+    assert!(contexts[..10].iter().all(|id| *id == first.contexts[0].0));
+    assert!(contexts[10..].iter().all(|id| *id == first.contexts[1].0));
+    assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
+    assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
+
+    // A nested call counts once, whether it shares the id or has its own.
+    call(CallKind::Launch, 30, Some(30), 0);
+    call(CallKind::Launch, 31, Some(32), 0);
+    call(CallKind::Set { sync: true }, 33, Some(34), 0);
+    let nested = drained().launches;
+    let ids: Vec<_> = nested.iter().map(|launch| (launch.correlation.0, launch.within.0)).collect();
+    assert_eq!(ids, [(30, 30), (31, 31), (32, 31), (33, 33), (34, 33)]);
+    assert_eq!(nested[1].context, nested[2].context);
+
+    // A failed launch is counted, not recorded.
+    call(CallKind::Launch, 40, Some(41), 700);
+    assert_eq!(drained().launches, []);
+    let failed = capture::losses().find(|(loss, _)| *loss == gpuflame::record::Loss::LaunchesFailed);
+    assert_eq!(failed.map(|(_, count)| count), Some(1));
+
+    // A call that never returned does not swallow those that follow.
+    abandon(50);
+    decode(51..53);
+    let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
+    assert_eq!(after, [51, 52]);
+
+    // What is outside before a window and what is after it are two ranges: ids between them are nobody's.
+    assert!(window::close());
+    call(CallKind::Launch, 60, None, 0);
+    assert!(window::open());
+    decode(61..63);
+    assert!(window::close());
+    call(CallKind::Launch, 63, None, 0);
+    assert!(window::open());
+    let mut around = drained().ranges();
+    around.sort_unstable();
+    assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
+
+    // Steady state: nothing is allocated, and nothing lost. The time is read off a line, as after the second visit
+    // of the collector.
+    capture::renew_clock();
+    thread::sleep(Duration::from_millis(5));
+    let mut seen = 0;
+    for round in 0..50u32 {
+        capture::renew_clock();
+        let before = ALLOCATIONS.get();
+        decode(1000 + round * 1000..2000 + round * 1000);
+        prefill(100_000 + round * 1000..101_000 + round * 1000);
+        let allocated = ALLOCATIONS.get() - before;
+        assert_eq!(allocated, 0, "round {round}");
+        let drained = drained();
+        let new = if round == 0 { 2 } else { 0 };
+        assert_eq!(drained.contexts.len(), new, "known stacks stay known");
+        seen += drained.launches.len();
+        capture::refill();
+    }
+    assert_eq!(seen, 50 * 2000);
+}
+
+/// Enters a call and never leaves it.
+#[inline(never)]
+fn abandon(id: u32) {
+    deeper(&|| {
+        let slot = Cell::new(0);
+        Capture::enter(&made(CallKind::Launch, id, &slot, 0));
+    });
+}

@@ -1,0 +1,50 @@
+//! A collector that does not come: launches are recorded as long as there is room, counted when there is none,
+//! and recorded again once somebody has read.
+//!
+//! One test, in a process of its own: the room is the process's.
+
+#[path = "../support/api_call.rs"]
+mod api_call;
+
+use api_call::launch;
+use gpuflame::capture;
+use gpuflame::control::window;
+use gpuflame::record::{Loss, Row};
+
+fn lost(kind: Loss) -> u64 {
+    capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()
+}
+
+/// The ids of all launches that were not read before.
+fn read() -> Vec<u32> {
+    let mut ids = Vec::new();
+    while capture::drain(|row| {
+        if let Row::Launch(launch) = row {
+            ids.push(launch.correlation.0);
+        }
+    }) {}
+    ids
+}
+
+#[test]
+fn launches_for_which_there_is_no_room_are_counted_and_later_ones_recorded() {
+    gpuflame::unwind::prepare();
+    // No chunk was ever laid ready: not even a first one can be had.
+    window::open();
+    launch(1);
+    assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));
+
+    capture::refill();
+    const MANY: u32 = 1_500_000;
+    (0..MANY).for_each(|id| launch(10 + id));
+    let dropped = lost(Loss::LaunchesDropped) - 1;
+    assert!(dropped > 0, "more than 32 MiB of launches found room");
+    let kept = read();
+    assert_eq!(kept.len() as u64 + dropped, u64::from(MANY));
+    let first: Vec<_> = (10..10 + kept.len() as u32).collect();
+    assert!(kept == first, "what found room are the first, in order");
+
+    launch(7);
+    assert_eq!(read(), [7]);
+    assert_eq!(lost(Loss::LaunchesDropped), dropped + 1);
+}

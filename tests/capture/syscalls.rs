@@ -1,0 +1,176 @@
+//! The callback makes no system call: each one that the launching thread tried would be caught.
+//!
+//! Linux can have every system call of a thread sent back as a signal while a byte says so (*syscall user
+//! dispatch*, since 5.11). The byte is set around launches of every kind, with all their stacks known, and
+//! what the signal handler counts must be nothing. So no lock is waited for, no memory mapped, no file read and
+//! no clock asked but through the vdso.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+#[path = "../support/api_call.rs"]
+mod api_call;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::fs;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use api_call::made;
+use gpuflame::capture::{self, Capture};
+use gpuflame::control::window;
+use gpuflame::tracer::{CallKind, Tracer as _};
+use support::is_ci;
+
+/// What the kernel looks at: system calls pass, or come back as signals.
+static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
+const PASS: u8 = 0;
+const CATCH: u8 = 1;
+
+/// The number of the system call that came back; -1 = none did.
+static CAUGHT: AtomicI64 = AtomicI64::new(-1);
+
+/// Notes what was tried, and lets everything pass from now on, the handler's own return too.
+extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
+    SELECTOR.store(PASS, Ordering::Relaxed);
+    // SAFETY: the kernel passes the interrupted registers.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
+}
+
+/// Has system calls of this thread come back while the selector says so. False: this kernel cannot.
+fn catch_on_this_thread() -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
+    const ON: usize = 1;
+    // SAFETY: the handler only touches atomics and the context that it is given; the selector is static.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = caught as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()), 0);
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, ON, 0usize, 0usize, SELECTOR.as_ptr()) == 0
+    }
+}
+
+/// The first system call that `work` makes.
+fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
+    CAUGHT.store(-1, Ordering::Relaxed);
+    SELECTOR.store(CATCH, Ordering::SeqCst);
+    work();
+    SELECTOR.store(PASS, Ordering::SeqCst);
+    Some(CAUGHT.load(Ordering::Relaxed)).filter(|number| *number >= 0)
+}
+
+/// One API call, with one inside it that has an id of its own.
+#[inline(never)]
+fn launch(kind: CallKind, id: u32, result: u32) {
+    let (outer, inner) = (Cell::new(0), Cell::new(0));
+    Capture::enter(&made(kind, id, &outer, 0));
+    inside(&|| {
+        Capture::enter(&made(kind, id + 1, &inner, 0));
+        Capture::exit(&made(kind, id + 1, &inner, result));
+    });
+    Capture::exit(&made(kind, id, &outer, result));
+}
+
+#[inline(never)]
+fn inside(call: &dyn Fn()) {
+    black_box(&mut [0u8; 128]);
+    call();
+    black_box(());
+}
+
+#[inline(never)]
+fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
+    if calls == 0 {
+        leaf();
+        return 0;
+    }
+    black_box(deep(black_box(calls - 1), leaf)) + 1
+}
+
+/// Launches of every kind, from stacks of 40 depths in turn, so that some of each is new to the memo.
+fn launches(first: u32) {
+    for turn in 0..1000 {
+        let id = first + turn * 10;
+        deep(turn * 7 % 40, &|| {
+            launch(CallKind::Launch, id, 0);
+            launch(CallKind::Copy { sync: true }, id + 2, 0);
+            launch(CallKind::Set { sync: false }, id + 4, 0);
+            launch(CallKind::Launch, id + 6, 700);
+        });
+    }
+}
+
+/// What was recorded so far is read, empty memory laid ready, and the clock's line renewed, as the collector does.
+fn collect() {
+    capture::renew_clock();
+    while capture::drain(|_| {}) {}
+    capture::refill();
+}
+
+/// Whether the kernel is as new as syscall user dispatch, which it then has on every x86-64.
+fn kernel_can_send_them_back() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(5), Some(11))
+}
+
+/// Whether the kernel keeps time by something that the C library can read without it.
+fn clock_needs_no_syscall() -> bool {
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let source = fs::read_to_string(source).unwrap_or_default();
+    ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page"].contains(&source.trim())
+}
+
+#[test]
+fn no_launch_makes_a_system_call_once_its_stack_is_known() {
+    gpuflame::unwind::prepare();
+    collect();
+    if !catch_on_this_thread() {
+        assert!(
+            !(is_ci() && kernel_can_send_them_back()),
+            "this kernel sends no system calls back, and could"
+        );
+        eprintln!("skipped: this kernel cannot send system calls back (it can since Linux 5.11)");
+        return;
+    }
+    // SAFETY: getppid only returns a number.
+    let made = first_syscall_of(|| _ = unsafe { libc::syscall(libc::SYS_getppid) });
+    assert_eq!(made, Some(libc::SYS_getppid), "what is made is caught");
+    if first_syscall_of(|| _ = capture::now()).is_some() {
+        assert!(
+            !(is_ci() && clock_needs_no_syscall()),
+            "the clock is read by a system call, and need not be"
+        );
+        eprintln!("skipped: this machine's clock can only be read by a system call");
+        return;
+    }
+    // With the second visit of the collector there is a line that callbacks read the time off.
+    thread::sleep(Duration::from_millis(5));
+    collect();
+    window::open();
+    // The first round learns the stacks, and the last finds the window closed. They are one loop, with a number
+    // of rounds that no compiler knows, since another place of call would be another stack.
+    let mut round = 0;
+    while black_box(round) < 10 {
+        if round == 9 {
+            window::close();
+        }
+        CAUGHT.store(-1, Ordering::Relaxed);
+        SELECTOR.store(if round == 0 { PASS } else { CATCH }, Ordering::SeqCst);
+        launches(round * 20_000);
+        SELECTOR.store(PASS, Ordering::SeqCst);
+        assert_eq!(CAUGHT.load(Ordering::Relaxed), -1, "the number of a system call in round {round}");
+        collect();
+        round += 1;
+    }
+    assert_eq!(
+        capture::losses().map(|(_, count)| count).sum::<u64>(),
+        10_000,
+        "those that failed, and no other"
+    );
+}

@@ -1,0 +1,212 @@
+//! The command as a user meets it: what it says, what it leaves, and with which code it ends.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::command::{gpuflame, gpuflame_with};
+use crate::support::{Run, Way, compile, hand, root, scratch};
+use serde_json::Value;
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_folded_stacks_of_a_recording_are_those_by_hand() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    let ran = gpuflame(&folder, ["flamegraph", "hand.gfr", "--format", "folded"]).ok();
+    assert_eq!(ran.stdout, hand::FOLDED);
+    assert_eq!(ran.stderr, "");
+    gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.folded"]).ok();
+    assert_eq!(fs::read_to_string(folder.join("out.folded")).unwrap(), hand::FOLDED);
+    assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
+}
+
+#[test]
+fn a_dash_is_standard_input() {
+    let folder = scratch("cli");
+    let ran =
+        gpuflame_with(&folder, ["flamegraph", "-", "--format", "folded", "-o", "-"], &hand::bytes()).ok();
+    assert_eq!(ran.stdout, hand::FOLDED);
+}
+
+#[test]
+fn a_recorded_run_is_drawn_as_the_run_drew_itself() {
+    let program = compile("tests/programs/load.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).args(["--threads", "2", "--launches", "500"]);
+    let done = run.env("GPUFLAME_FORMATS", "folded,svg,idle,gfr").ok();
+    for name in ["out.svg", "out.folded", "out.idle.svg", "out.idle.folded"] {
+        let again = format!("again-{name}");
+        let what = ["-q", "flamegraph", "out.gfr", "-o", &again, "--idle"];
+        let what = if name.contains("idle") { &what[..] } else { &what[..5] };
+        gpuflame(&done.folder, what.iter().copied()).ok();
+        assert_eq!(done.file(&format!("again-{name}")), done.file(name), "{name}");
+    }
+}
+
+#[test]
+fn what_the_library_and_the_command_write_is_for_its_owner_alone() {
+    let program = compile("tests/programs/load.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).args(["--launches", "50"]);
+    let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
+    gpuflame(&done.folder, ["-q", "flamegraph", "out.gfr", "-o", "command.svg"]).ok();
+    gpuflame(&done.folder, ["-q", "convert", "out.gfr", "-o", "set", "--to", "parquet"]).ok();
+    let written = ["out.folded", "out.csv", "out.activities.csv", "out.gfr", "command.svg"];
+    for name in written.into_iter().chain(["set/run=0/rank=0/activities.parquet"]) {
+        let rights = fs::metadata(done.folder.join(name)).unwrap().permissions().mode();
+        assert_eq!(rights & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn info_counts_what_the_recording_holds() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    let ran = gpuflame(&folder, ["info", "hand.gfr", "--format", "json"]).ok();
+    let info: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let fact = |what: &str| {
+        let facts = info["facts"].as_array().unwrap();
+        facts.iter().find(|fact| fact["what"] == what).unwrap_or_else(|| panic!("no {what}"))["value"].clone()
+    };
+    assert_eq!(fact("launches"), 7);
+    assert_eq!(fact("launches matched"), 6);
+    assert_eq!(fact("launches launch pending"), 1);
+    assert_eq!(fact("activities"), 8);
+    assert_eq!(fact("activities launched before recording"), 1);
+    assert_eq!(fact("activities no launch stack"), 1);
+    assert_eq!(info["devices"][0]["gpu_time_ns"], 42_001);
+    // gemm and the copy overlap: 20 to 40.001 us, and 0 to 10.
+    assert_eq!(info["devices"][0]["busy_ns"], 30_001);
+    assert_eq!(info["devices"][1]["busy_ns"], 15_000);
+    assert_eq!(info["losses"][0]["lost"], "timestamp_not_collected");
+}
+
+#[test]
+fn top_ranks_kernels_stacks_and_delays() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    let ran = gpuflame(&folder, ["top", "hand.gfr", "--by", "kernels,stacks,delay", "--format", "json"]).ok();
+    let top: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(top["kernels"][0]["name"], "gemm<float>");
+    assert_eq!(top["kernels"][0]["total_ns"], 20_001);
+    assert_eq!(top["kernels"][0]["count"], 2);
+    assert_eq!(top["kernels"][0]["share_percent"], 35.0889, "20,001 of 57,001");
+    assert_eq!(top["stacks"][0]["stack"], "main;decode;cudaLaunchKernel");
+    assert_eq!(top["stacks"][0]["total_ns"], 20_001);
+    // gemm was launched at 12 and 16 us and began at 20 and 30.
+    let delay = top["delay"].as_array().unwrap().iter().find(|row| row["count"] == 2).unwrap();
+    assert_eq!((delay["avg_ns"].as_u64(), delay["max_ns"].as_u64()), (Some(11_000), Some(14_000)));
+    let text = gpuflame(&folder, ["top", "hand.gfr", "-n", "1"]).ok().stdout;
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(text.contains("20.001 us"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_read_is_one_line_with_a_next_step() {
+    let folder = scratch("cli");
+    fs::write(folder.join("empty"), "").unwrap();
+    fs::write(folder.join("text"), "hello\n").unwrap();
+    for verb in ["flamegraph", "info", "top"] {
+        gpuflame(&folder, [verb, "none.gfr"]).fails(1, &["none.gfr", "no such file", "name a"]);
+        gpuflame(&folder, [verb, "."]).fails(1, &["is a folder", "name a file"]);
+        gpuflame(&folder, [verb, "empty"]).fails(1, &["empty: is empty"]);
+        gpuflame(&folder, [verb, "text"]).fails(1, &["text: "]);
+    }
+    assert_eq!(names(&folder), ["empty", "text"]);
+}
+
+#[test]
+fn a_cut_recording_gives_what_came_before_the_cut() {
+    let folder = scratch("cli");
+    let whole = hand::bytes();
+    fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 5]).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED), "only the closing of the window is lost");
+    assert!(ran.stderr.contains("cut.gfr: record") && ran.stderr.contains("is cut short"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_output_that_cannot_be_written_leaves_nothing_and_keeps_what_was_there() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    fs::create_dir(folder.join("out")).unwrap();
+    gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "no/out.svg"])
+        .fails(1, &["no/out.svg", "make it first"]);
+    gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out"]).fails(1, &["out was not written"]);
+    fs::write(folder.join("old.svg"), "old").unwrap();
+    gpuflame(&folder, ["flamegraph", "none.gfr", "-o", "old.svg"]).fails(1, &["none.gfr"]);
+    assert_eq!(fs::read_to_string(folder.join("old.svg")).unwrap(), "old");
+    assert_eq!(names(&folder), ["hand.gfr", "old.svg", "out"]);
+}
+
+#[test]
+fn the_settings_of_the_library_are_listed_by_the_command_and_its_help() {
+    let folder = scratch("cli");
+    let (listed, help) = (gpuflame(&folder, ["settings"]).ok(), gpuflame(&folder, ["help", "settings"]).ok());
+    for setting in gpuflame::settings::SETTINGS {
+        let line = format!("{} ({}; default: ", setting.name, setting.values);
+        assert!(listed.stdout.contains(&line), "{}", listed.stdout);
+        assert!(help.stdout.contains(setting.name), "{}", help.stdout);
+    }
+    let json: Value =
+        serde_json::from_str(&gpuflame(&folder, ["settings", "--format", "json"]).ok().stdout).unwrap();
+    assert_eq!(json["settings"][2]["default"], "ns");
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_ends_with_two() {
+    let folder = scratch("cli");
+    for args in [
+        &["paint", "x"][..],
+        &["top"],
+        &["flamegraph", "x", "--unit", "h"],
+        &["info", "x", "--format", "svg"],
+    ] {
+        let ran = gpuflame(&folder, args);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.stderr.contains("error: "), "{}", ran.stderr);
+    }
+    assert_eq!(gpuflame(&folder, ["--help"]).code, 0);
+    assert_eq!(
+        gpuflame(&folder, ["--version"]).stdout,
+        concat!("gpuflame ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+}
+
+#[test]
+fn every_verb_explains_itself() {
+    let folder = scratch("cli");
+    let help = gpuflame(&folder, ["--help"]).ok().stdout;
+    let verbs =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let verbs: Vec<_> =
+        verbs.filter_map(|line| line.split_whitespace().next()).filter(|v| *v != "help").collect();
+    assert!(verbs.len() >= 3, "{help}");
+    for verb in verbs {
+        let text = gpuflame(&folder, [verb, "--help"]).ok().stdout;
+        assert!(text.lines().count() > 5 && text.contains(&format!("gpuflame {verb}")), "{text}");
+        let example = text.lines().skip_while(|line| !line.starts_with("Example")).nth(1);
+        assert!(example.is_some_and(|line| line.starts_with(&format!("  gpuflame {verb} "))), "{text}");
+    }
+}
+
+#[test]
+fn nothing_of_the_command_is_in_the_shared_library() {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "-e", "normal", "--prefix", "none", "-p", "gpuflame-capi"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    assert!(tree.contains("inferno v"), "this is not the tree of the shared library:\n{tree}");
+    for foreign in ["clap", "indicatif", "serde_json", "prost", "parquet"] {
+        let has = tree.lines().any(|line| line.starts_with(&format!("{foreign} v")));
+        assert!(!has, "{foreign} is in the shared library:\n{tree}");
+    }
+}

@@ -1,0 +1,13 @@
+//! The command as a user meets it: its verbs, on recordings and traces that can be worked out by hand.
+#![cfg(feature = "cli")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command;
+mod convert;
+mod kernel_extractor;
+mod merge;
+mod steps;
+mod verbs;
+mod viewers;

@@ -1,0 +1,243 @@
+//! `gpuflame merge`, on traces as the eBPF tutorial makes them.
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+
+/// A launch as the test knows it: when, by which thread, from which of the stacks, and how long its kernel.
+#[derive(Clone, Copy)]
+struct Truth {
+    time: u64,
+    thread: u32,
+    stack: usize,
+    nanos: u64,
+}
+
+const STACKS: [&str; 7] = [
+    "_start;__libc_start_main;0x70c4;main;chat(int, char*);forward(T*, int);__device_stub__Z5accumPf(float*);cudaLaunchKernel",
+    "_start;__libc_start_main;0x70c4;main;chat(int, char*);forward(T*, int);__device_stub__Z6matmulPf(float*);cudaLaunchKernel",
+    "_start;__libc_start_main;0x70c4;main;forward(T*, int);rope;cudaLaunchKernel",
+    "_start;__libc_start_main;0x70c4;main;forward(T*, int);attention;cudaLaunchKernel",
+    "_start;__libc_start_main;0x70c4;main;forward(T*, int);swiglu;cudaLaunchKernel",
+    "_start;__libc_start_main;0x70c4;main;forward(T*, int);argmax;cudaLaunchKernel",
+    "main;warm;cudaLaunchKernel",
+];
+
+/// Repeatable chance.
+fn chance(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
+}
+
+fn truth(count: usize, threads: u32) -> Vec<Truth> {
+    let (mut state, mut time) = (7, 1_761_680_628_903_821_454_u64);
+    (0..count)
+        .map(|_| {
+            time += 2_000 + chance(&mut state) % 30_000;
+            let thread = 500 + (chance(&mut state) as u32) % threads;
+            let stack = chance(&mut state) as usize % STACKS.len();
+            Truth { time, thread, stack, nanos: 300 + chance(&mut state) % 90_000 }
+        })
+        .collect()
+}
+
+/// The CPU's side, `late` ns after the launch; every `keep`th line is there.
+fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
+    let mut text = String::new();
+    for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
+        let id = if with_ids { format!(";[correlation {}]", at + 1) } else { String::new() };
+        let time = launch.time.wrapping_add_signed(late);
+        writeln!(text, "{time} pt_main thread 500 {} 1 {}{id}", launch.thread, STACKS[launch.stack]).unwrap();
+    }
+    fs::write(path, text).unwrap();
+}
+
+/// The tutorial's JSON: microseconds with three places.
+fn write_gpu(path: &Path, truth: &[Truth]) {
+    let mut events = Vec::new();
+    let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
+    for (at, launch) in truth.iter().enumerate() {
+        let (id, begin) = (at + 1, micros(launch.time));
+        events.push(format!(
+            "{{\"name\":\"Runtime: cudaLaunchKernel\",\"ph\":\"X\",\"ts\":{begin},\"dur\":1.5,\"tid\":{},\"pid\":500,\
+             \"cat\":\"CUDA_Runtime\",\"args\":{{\"correlationId\":{id}}}}}",
+            launch.thread
+        ));
+        events.push(format!(
+            "{{\"name\":\"Kernel: k{}\",\"ph\":\"X\",\"ts\":{},\"dur\":{},\"tid\":\"GPU0_Stream7\",\"pid\":\"Device_0\",\
+             \"cat\":\"GPU_Kernel\",\"args\":{{\"correlationId\":{id}}}}}",
+            launch.stack,
+            micros(launch.time + 5_000),
+            micros(launch.nanos)
+        ));
+    }
+    fs::write(path, format!("{{\"traceEvents\":[\n{}\n]}}\n", events.join(",\n"))).unwrap();
+}
+
+fn folded(path: &Path) -> BTreeMap<String, u64> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines.is_sorted());
+    lines
+        .iter()
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(s, n)| (s.to_owned(), n.parse().unwrap()))
+        .collect()
+}
+
+/// What should come out: every kernel under the stack that launched it.
+fn expected(truth: &[Truth]) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for launch in truth {
+        let frames: Vec<_> = STACKS[launch.stack]
+            .split(';')
+            .filter(|frame| !matches!(*frame, "_start" | "__libc_start_main"))
+            .collect();
+        *sums.entry(format!("{};[GPU_Kernel]k{}", frames.join(";"), launch.stack)).or_default() +=
+            launch.nanos;
+    }
+    sums
+}
+
+fn setting(count: usize, threads: u32) -> (PathBuf, Vec<Truth>) {
+    let folder = scratch("merge");
+    let truth = truth(count, threads);
+    write_gpu(&folder.join("gpu.json"), &truth);
+    (folder, truth)
+}
+
+fn merged(folder: &Path, more: &[&str]) -> (BTreeMap<String, u64>, String, String) {
+    let args = ["merge", "-c", "cpu.txt", "-g", "gpu.json", "-o", "merged.folded", "-t", "10", "-s"];
+    let ran = gpuflame(folder, args.iter().chain(more)).ok();
+    (folded(&folder.join("merged.folded")), ran.stdout, ran.stderr)
+}
+
+#[test]
+fn as_many_launches_as_the_tutorial_saw_become_its_seven_stacks() {
+    let (folder, truth) = setting(92_732, 1);
+    write_cpu(&folder.join("cpu.txt"), &truth, 700, false, |_| true);
+    let (lines, summary, _) = merged(&folder, &[]);
+    assert_eq!(lines, expected(&truth));
+    assert_eq!(lines.values().sum::<u64>(), truth.iter().map(|launch| launch.nanos).sum::<u64>());
+    assert!(summary.contains("CPU stacks captured: 92732"), "{summary}");
+    assert!(summary.contains("0 by id, 92732 by order, 0 by time"), "{summary}");
+}
+
+#[test]
+fn threads_are_matched_each_by_itself() {
+    let (folder, truth) = setting(5_000, 8);
+    // Probes of different threads are late by more than the gap between launches.
+    write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
+    assert_eq!(merged(&folder, &[]).0, expected(&truth));
+}
+
+#[test]
+fn lost_stacks_leave_their_kernels_without_one_and_shift_nobody_else() {
+    let (folder, truth) = setting(5_000, 1);
+    let keep = |at: usize| at % 10 != 3;
+    write_cpu(&folder.join("cpu.txt"), &truth, 700, false, keep);
+    let (mut lines, summary, _) = merged(&folder, &[]);
+    let kept: Vec<_> =
+        truth.iter().enumerate().filter(|(at, _)| keep(*at)).map(|(_, launch)| *launch).collect();
+    let lost: u64 =
+        lines.iter().filter(|(stack, _)| stack.starts_with("[no launch stack];")).map(|(_, n)| n).sum();
+    let all: u64 = truth.iter().map(|launch| launch.nanos).sum();
+    assert_eq!(lost, all - kept.iter().map(|launch| launch.nanos).sum::<u64>());
+    lines.retain(|stack, _| !stack.starts_with('['));
+    assert_eq!(lines, expected(&kept));
+    assert!(summary.contains("4500 by time"), "{summary}");
+}
+
+#[test]
+fn ids_are_right_with_clocks_apart_and_time_says_that_it_is_not_sure() {
+    let (folder, truth) = setting(5_000, 1);
+    write_cpu(&folder.join("cpu.txt"), &truth, -20_000, true, |at| at > 0);
+    let (lines, summary, warning) = merged(&folder, &[]);
+    let mut all_but_first = expected(&truth[1..]);
+    all_but_first.insert(format!("[no launch stack];[GPU_Kernel]k{}", truth[0].stack), truth[0].nanos);
+    assert_eq!(lines, all_but_first);
+    assert!(
+        summary.contains("4999 by id") && summary.contains("In doubt (clocks 0 ns apart, gaps 0 ns): 0"),
+        "{summary}"
+    );
+    assert!(!warning.contains("in doubt"), "{warning}");
+    write_cpu(&folder.join("cpu.txt"), &truth, -20_000, false, |at| at > 0);
+    let (_, _, warning) = merged(&folder, &[]);
+    assert!(warning.contains("stacks matched without an id are in doubt"), "{warning}");
+    let (lines, _, warning) = merged(&folder, &["--offset", "20"]);
+    assert_eq!(lines, all_but_first, "the right offset makes it right");
+    assert!(!warning.contains("in doubt"), "{warning}");
+}
+
+#[test]
+fn the_unit_is_asked_for() {
+    let (folder, truth) = setting(100, 1);
+    write_cpu(&folder.join("cpu.txt"), &truth, 0, false, |_| true);
+    let counts: BTreeMap<String, u64> = merged(&folder, &["--unit", "count"]).0;
+    assert_eq!(counts.values().sum::<u64>(), 100);
+    let micros = merged(&folder, &["--unit", "us"]).0;
+    for (stack, nanos) in expected(&truth) {
+        assert_eq!(micros[&stack], (nanos + 500) / 1000);
+    }
+}
+
+/// What the tutorial's first script does, as slowly as it does it.
+fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for stack in truth {
+        let time = stack.time.wrapping_add_signed(late);
+        let (mut best, mut least) = (None, tolerance);
+        for launch in truth {
+            if launch.time.abs_diff(time) < least {
+                least = launch.time.abs_diff(time);
+                best = Some(launch);
+            }
+        }
+        let (mut frames, mut seen) = (Vec::new(), false);
+        for frame in STACKS[stack.stack].split(';') {
+            match frame {
+                "_start" | "__libc_start_main" => {}
+                _ if frame.contains("cudaLaunchKernel") || frame.contains("__device_stub__") => {
+                    if !seen {
+                        frames.push("cudaLaunchKernel".to_owned());
+                    }
+                    seen = true;
+                }
+                _ => frames.push(frame.to_owned()),
+            }
+        }
+        frames.push(
+            best.map_or("[GPU_Launch_Pending]".to_owned(), |launch| format!("[GPU_Kernel]k{}", launch.stack)),
+        );
+        *counts.entry(frames.join(";")).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn the_first_script_is_followed_in_its_errors_when_asked_to() {
+    let (folder, truth) = setting(1_500, 1);
+    for (late, tolerance) in [(700, "10"), (-20_000, "10"), (9_000, "0.005")] {
+        write_cpu(&folder.join("cpu.txt"), &truth, late, false, |_| true);
+        let lines = merged(&folder, &["--seed1-compat", "-t", tolerance]);
+        let nanos = (tolerance.parse::<f64>().unwrap() * 1e6) as u64;
+        assert_eq!(lines.0, as_the_script(&truth, late, nanos), "{late} ns late, within {tolerance} ms");
+    }
+}
+
+#[test]
+fn what_is_missing_or_of_another_kind_is_said_and_nothing_is_written() {
+    let (folder, truth) = setting(10, 1);
+    write_cpu(&folder.join("cpu.txt"), &truth, 0, false, |_| true);
+    gpuflame(&folder, ["merge"]).fails(1, &["cpu_results.txt", "no such file"]);
+    gpuflame(&folder, ["merge", "-c", "cpu.txt"]).fails(1, &["gpu_results.json", "no such file"]);
+    gpuflame(&folder, ["merge", "-c", "gpu.json", "-g", "gpu.json"]).fails(1, &["not CPU stacks"]);
+    gpuflame(&folder, ["merge", "-c", "cpu.txt", "-g", "cpu.txt"]).fails(1, &["not a GPU trace"]);
+    fs::write(folder.join("none.json"), "{\"traceEvents\":[]}").unwrap();
+    gpuflame(&folder, ["merge", "-c", "cpu.txt", "-g", "none.json"])
+        .fails(1, &["no launches and no kernels"]);
+    assert!(!folder.join("merged_trace.folded").exists());
+}

@@ -1,0 +1,234 @@
+//! `extract`, `stats` and `decode-steps` on traces small enough to work out by hand, in Paddle's layout.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+
+/// An event as Paddle's logger writes it: `ts` cut to microseconds, the truth in the arguments.
+fn event(category: &str, name: &str, start: &str, end: &str, stream: u32) -> String {
+    let ts = start.split('.').next().unwrap();
+    format!(
+        "  {{\n    \"name\": \"{name}\", \"pid\": 0, \"tid\": \"7(C++)\",\n    \"ts\": {ts}, \"dur\": 1.000,\n    \
+         \"ph\": \"X\", \"cat\": \"{category}\",\n    \"args\": {{\"start_time\": \"{start} us\", \
+         \"end_time\": \"{end} us\", \"device\": 0, \"stream\": {stream}}}\n  }}"
+    )
+}
+
+fn trace(folder: &Path, events: &[String]) {
+    let text = format!(
+        "\n{{\n  \"schemaVersion\": \"1.0.2\",\n  \"traceEvents\": [\n{}\n  ]\n}}",
+        events.join(",\n")
+    );
+    fs::write(folder.join("trace.json"), text).unwrap();
+}
+
+fn kernel(name: &str, start: &str, end: &str) -> String {
+    event("Kernel", name, start, end, 7)
+}
+
+fn step(number: u32, start: &str, end: &str) -> String {
+    event("ProfileStep", &format!("ProfileStep#{number}[15.000 ms]"), start, end, 0)
+}
+
+#[test]
+fn extract_keeps_what_lies_wholly_in_the_window_by_start() {
+    let folder = scratch("extract");
+    trace(
+        &folder,
+        &[
+            kernel("late[0.002 ms]", "20.500", "22.500"),
+            kernel("gemm<a, \\\"b\\\">", "10.100", "22.445"),
+            event("Memcpy", "copy", "10.000", "11.000", 7),
+            event("Memset", "set", "9.999", "12.000", 7),
+            kernel("edge", "22.445", "30.000"),
+            kernel("beyond", "29.000", "30.001"),
+            event("Operator", "matmul", "12.000", "13.000", 7),
+        ],
+    );
+    let ran = gpuflame(&folder, ["extract", "trace.json", "out.csv", "10,30.000"]).ok();
+    let expected = "kernel_name,start_time_us,end_time_us,duration_us\n\
+                    copy,10.0,11.0,1.0\n\
+                    \"gemm<a, \"\"b\"\">\",10.1,22.445,12.345\n\
+                    late[0.002 ms],20.5,22.5,2.0\n\
+                    edge,22.445,30.0,7.555\n";
+    assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), expected);
+    assert!(ran.stderr.contains("4 of 6 GPU operations"), "{}", ran.stderr);
+    trace(&folder, &[kernel("a", "2684054.000", "2684066.345")]);
+    let duration = |compat: &[&str]| {
+        let args = ["extract", "trace.json", "-", "0,1e9"].iter().chain(compat).copied().collect::<Vec<_>>();
+        gpuflame(&folder, args).ok().stdout.lines().nth(1).unwrap().rsplit_once(',').unwrap().1.to_owned()
+    };
+    assert_eq!(duration(&[]), "12.345");
+    assert_eq!(duration(&["--compat"]), "12.345000000204891");
+}
+
+#[test]
+fn stats_average_steps_that_are_alike() {
+    let folder = scratch("stats");
+    let events = [
+        step(1, "0.000", "1000.000"),
+        kernel("before", "1.000", "2.000"),
+        kernel("recover_decode_task[0.010 ms]", "10.000", "20.000"),
+        kernel("gemm[0.030 ms]", "25.000", "55.000"),
+        kernel("copy", "50.000", "60.000"),
+        kernel("last", "70.000", "80.000"),
+        step(2, "2000.000", "3000.000"),
+        kernel("recover_decode_task[0.012 ms]", "2010.000", "2022.000"),
+        kernel("gemm[0.030 ms]", "2025.000", "2057.000"),
+        kernel("copy", "2050.000", "2060.000"),
+        kernel("last", "2074.000", "2086.000"),
+        step(3, "4000.000", "5000.000"),
+        kernel("recover_decode_task", "4010.000", "4020.000"),
+        step(4, "6000.000", "7000.000"),
+        kernel("other", "6010.000", "6020.000"),
+        step(5, "10000.000", "41000.000"),
+        kernel("recover_decode_task", "10010.000", "10020.000"),
+        kernel("crosses", "4990.000", "5001.000"),
+    ];
+    trace(&folder, &events);
+    let ran = gpuflame(&folder, ["stats", "trace.json", "out.csv"]).ok();
+    let expected = "operation_name,avg_start_time_us,avg_end_time_us,avg_duration_us,bubble_time_us\n\
+                    recover_decode_task,0.0,11.0,11.0,0.0\n\
+                    gemm,15.0,46.0,31.0,4.0\n\
+                    copy,40.0,50.0,10.0,0.0\n\
+                    last,62.0,73.0,11.0,12.0\n";
+    assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), expected);
+    assert!(ran.stderr.contains("averaged 2 of 5 steps (4 of the right length"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("left out 1 steps that have no `recover_decode_task`"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 operations begin in a step and end behind it"), "{}", ran.stderr);
+    let none = gpuflame(&folder, ["stats", "trace.json", "-", "NONE"]).ok();
+    // Untrimmed, most steps have one operation, and the first of those is step 3's.
+    assert!(none.stdout.ends_with("recover_decode_task,10.0,20.0,10.0,10.0\n"), "{}", none.stdout);
+}
+
+#[test]
+fn a_bubble_is_idle_time_unless_another_kind_is_asked_for() {
+    let folder = scratch("bubbles");
+    let events = [
+        step(1, "0.000", "1000.000"),
+        event("Kernel", "long", "10.000", "100.000", 7),
+        event("Kernel", "short", "20.000", "30.000", 8),
+        event("Kernel", "next", "105.000", "110.000", 8),
+    ];
+    trace(&folder, &events);
+    let bubbles = |kind: &str| {
+        let ran = gpuflame(&folder, ["stats", "trace.json", "-", "none", "--bubbles", kind]).ok();
+        let column = ran.stdout.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned());
+        column.collect::<Vec<_>>()
+    };
+    assert_eq!(bubbles("union"), ["10.0", "0.0", "5.0"]);
+    assert_eq!(bubbles("stream"), ["10.0", "20.0", "75.0"]);
+    assert_eq!(bubbles("order"), ["10.0", "0.0", "75.0"]);
+}
+
+#[test]
+fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
+    let folder = scratch("refused");
+    let refused = |args: &[&str], code: i32, what: &[&str]| {
+        let ran = gpuflame(&folder, args);
+        match code {
+            1 => ran.fails(1, what),
+            _ => {
+                assert!(ran.code == 2 && what.iter().all(|what| ran.stderr.contains(what)), "{}", ran.stderr)
+            }
+        }
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| name == "trace.json"), "{args:?} left {left:?}");
+    };
+    let both = |code, what: &[&str]| {
+        refused(&["extract", "trace.json", "out.csv", "0,1e9"], code, what);
+        refused(&["stats", "trace.json", "out.csv"], code, what);
+        refused(&["decode-steps", "fd", "trace.json", "--output-csv", "out.csv"], code, what);
+    };
+    both(1, &["trace.json", "no such file", "name a recording"]);
+    fs::create_dir(folder.join("trace.json")).unwrap();
+    both(1, &["trace.json", "is a folder", "name a file in it"]);
+    fs::remove_dir(folder.join("trace.json")).unwrap();
+    fs::write(folder.join("trace.json"), "").unwrap();
+    both(1, &["trace.json", "is empty", "was the program that wrote it stopped"]);
+    fs::write(folder.join("trace.json"), "{\"traceEvents\": [{\"ph\": \"X\"").unwrap();
+    both(1, &["trace.json", "cut short at byte 27, in event 0", "0 events before it are whole"]);
+    fs::write(folder.join("trace.json"), "{\"schema\": \"1.0.1\", \"nodes\": []}").unwrap();
+    both(1, &["trace.json", "execution trace", "give the Kineto trace of the same run"]);
+    fs::write(folder.join("trace.json"), "{\"name\": \"package\", \"version\": 1}").unwrap();
+    both(1, &["trace.json", "JSON without `traceEvents`"]);
+    fs::write(folder.join("trace.json"), "hello, world\n").unwrap();
+    both(1, &["trace.json", "no trace that gpuflame knows"]);
+    trace(&folder, &[kernel("a", "1.000", "2.000"), kernel("b", "3.000", "4.000")]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&fs::read(folder.join("trace.json")).unwrap()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    for length in [12, gzip.len() / 2, gzip.len() - 1] {
+        fs::write(folder.join("trace.json"), &gzip[..length]).unwrap();
+        both(1, &["trace.json", "gzip data is cut short or damaged"]);
+    }
+    trace(&folder, &[kernel("a", "1.000", "2.000")]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once a step"]);
+    refused(
+        &["extract", "trace.json", "out.csv", "1"],
+        2,
+        &["Invalid time range format. Expected: start,end"],
+    );
+    refused(&["extract", "trace.json", "out.csv", "3,2"], 2, &["ends before it starts"]);
+    refused(&["stats", "trace.json", "out.csv", "none", "1", "--min-ms", "2"], 2, &["swap them"]);
+    trace(&folder, &[step(1, "0.000", "50000.000"), kernel("a", "1.000", "2.000")]);
+    let what =
+        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other bounds"];
+    refused(&["stats", "trace.json", "out.csv"], 1, &what);
+    trace(&folder, &[step(1, "0.000", "500.000"), kernel("a", "1000.000", "2000.000")]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["All ProfileSteps are empty", "1 GPU operations"]);
+}
+
+#[test]
+fn decode_steps_of_servers_are_told_by_their_frames() {
+    let folder = scratch("decode");
+    let frame = |name: &str, ms: u32| {
+        format!(
+            "{{\"ph\": \"X\", \"cat\": \"python_function\", \"name\": \"{name}\", \"ts\": {}.000, \"dur\": 5.000}}",
+            ms * 1000
+        )
+    };
+    let sglang = "python/sglang/srt/managers/scheduler.py(2174): get_next_batch_to_run";
+    // 12, 14, 40 (too long), 16 in the first half; the rest lies behind it.
+    let starts = [100, 112, 126, 166, 182, 270];
+    let events: Vec<String> = starts
+        .iter()
+        .map(|&ms| frame(sglang, ms))
+        .chain([frame("scheduler.py(1): get_next_batch_to_run", 105)])
+        .collect();
+    fs::write(folder.join("trace.json"), format!("[{}]", events.join(","))).unwrap();
+    let ran = gpuflame(&folder, ["decode-steps", "sglang", "trace.json", "--output-csv", "ms.csv"]).ok();
+    assert_eq!(
+        fs::read_to_string(folder.join("ms.csv")).unwrap(),
+        "latency_ms\n12.000000\n14.000000\n16.000000\n"
+    );
+    for row in [
+        "Count:    3",
+        "Mean:     14.000 ms",
+        "Std Dev:  1.633 ms",
+        "Median:   14.000 ms",
+        "P90:      15.600 ms",
+        "P99:      15.960 ms",
+    ] {
+        assert!(ran.stdout.contains(row), "{row}: {}", ran.stdout);
+    }
+    trace(
+        &folder,
+        &[
+            step(1, "0.000", "15200.000"),
+            step(2, "20000.000", "32200.000"),
+            step(3, "40000.000", "90000.000"),
+        ],
+    );
+    let ran = gpuflame(&folder, ["decode-steps", "fd", "trace.json"]).ok();
+    assert!(
+        ran.stdout.contains("Count:    2") && ran.stdout.contains("Mean:     13.700 ms"),
+        "{}",
+        ran.stdout
+    );
+    let ran = gpuflame(&folder, ["decode-steps", "vllm", "trace.json"]);
+    assert!(ran.code == 1 && ran.stderr.contains("no steps found"), "{}", ran.stderr);
+}

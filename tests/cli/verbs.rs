@@ -1,0 +1,398 @@
+//! `check`, `diff`, `view`, `merge-ranks` and differential flame graphs, on the recording by hand.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::command::gpuflame;
+use crate::support::{hand, is_ci, root, scratch};
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    let folder = scratch("verbs");
+    hand::recording(&folder);
+    folder
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let ran = gpuflame(folder, args.iter().chain(&["--format", "json"])).ok();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+fn row<'a>(table: &'a Value, key: &str, value: &str) -> &'a Value {
+    let rows = table.as_array().unwrap();
+    rows.iter().find(|row| row[key] == value).unwrap_or_else(|| panic!("no {value} in {table}"))
+}
+
+#[test]
+fn the_doctor_counts_what_is_to_be_doubted() {
+    let folder = folder();
+    let found = json(&folder, &["check", "hand.gfr"]);
+    let count = |what: &str| row(&found["findings"], "what", what)["count"].as_u64().unwrap();
+    assert_eq!(count("activities launched before recording"), 1);
+    assert_eq!(count("activities without a launch"), 1);
+    assert_eq!(count("times not collected"), 1);
+    assert_eq!(count("launches at the end without an activity"), 1);
+    assert_eq!(count("overlaps on a stream"), 0);
+    assert_eq!(row(&found["findings"], "what", "times are in nanoseconds")["result"], "ok");
+    assert_eq!(row(&found["findings"], "what", "times not collected")["result"], "BAD");
+    assert_eq!(row(&found["findings"], "what", "overlaps on a stream")["result"], "none");
+    let results: Vec<_> = found["findings"].as_array().unwrap().iter().map(|row| &row["result"]).collect();
+    assert_eq!(results[0], "BAD", "the worst stands first");
+    assert_eq!(gpuflame(&folder, ["check", "hand.gfr", "--strict"]).code, 1);
+}
+
+#[test]
+fn the_doctor_sees_clocks_that_jump_and_waits_that_nobody_recorded() {
+    let folder = scratch("verbs");
+    let event = |cat: &str, name: &str, ts: u64, dur: u64, id: u32| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"{name}\",\"pid\":0,\"tid\":7,\"ts\":{ts},\"dur\":{dur},\
+             \"args\":{{\"correlation\":{id},\"device\":0,\"stream\":{id}}}}}"
+        )
+    };
+    let (day, minute) = (86_400_000_000, 60_000_000);
+    let events = [
+        event("cuda_runtime", "cudaLaunchKernel", day, 2, 1),
+        event("kernel", "k", 0, 5, 1),
+        event("kernel", "k", day + 10, minute + 1, 2),
+        event("cuda_runtime", "cudaStreamSynchronize", day + 30, 2, 3),
+    ];
+    let write = |more: &str| {
+        fs::write(folder.join("a.json"), format!("{{\"traceEvents\":[{}{more}]}}", events.join(",")))
+            .unwrap();
+        let found = json(&folder, &["check", "a.json"]);
+        ["times not collected", "activities of more than a minute", "no record of what waited for what"]
+            .map(|what| row(&found["findings"], "what", what)["count"].as_u64().unwrap())
+    };
+    assert_eq!(write(""), [1, 1, 1]);
+    let sync = event("cuda_sync", "Stream Sync", day + 30, 2, 3);
+    assert_eq!(write(&format!(",{sync}")), [1, 1, 0]);
+}
+
+#[test]
+fn a_sound_trace_passes_and_a_sick_one_does_not() {
+    let folder = scratch("verbs");
+    let call = |id: u32, ts: u32| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":1,\"tid\":1,\"ts\":{ts},\"dur\":2,\"args\":{{\"correlation\":{id}}}}}"
+        )
+    };
+    let kernel = |id: u32, ts: u32, dur: i32| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":{ts},\"dur\":{dur},\"args\":{{\"correlation\":{id},\"device\":0,\"stream\":7}}}}"
+        )
+    };
+    let write = |name: &str, events: &[String]| {
+        fs::write(folder.join(name), format!("{{\"traceEvents\":[{}]}}", events.join(","))).unwrap();
+    };
+    write("sound.json", &[call(1, 10), kernel(1, 20, 5), call(2, 30), kernel(2, 40, 5)]);
+    assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
+    let found = json(&folder, &["check", "sound.json"]);
+    assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
+    // The second begins before it was launched, and has two kernels; the third begins while the first runs. That
+    // the second's run beside others is no matter: launches with several are graphs, whose nodes may.
+    let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
+    let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
+    write("sick.json", &[&graph[..], &rest[..]].concat());
+    assert_eq!(gpuflame(&folder, ["check", "sick.json", "--strict"]).code, 1);
+    let found = json(&folder, &["check", "sick.json"]);
+    let count = |what: &str| row(&found["findings"], "what", what)["count"].as_u64().unwrap();
+    assert_eq!(count("overlaps on a stream"), 1);
+    assert_eq!(count("activities that begin before their launch"), 1);
+    assert_eq!(count("launches with several activities"), 1);
+    write("cpu.json", &[call(1, 10)]);
+    assert_eq!(gpuflame(&folder, ["check", "cpu.json", "--strict"]).code, 1, "nothing ran on a GPU");
+}
+
+#[test]
+fn two_runs_differ_by_kernel_and_by_stack() {
+    let folder = scratch("verbs");
+    let run = |name: &str, gemm: u32, more: &str| {
+        let mut events = Vec::new();
+        for at in 0..20 {
+            let (launch, start, dur) = (1000 * at + 10, 1000 * at + 20, gemm + at % 3);
+            events.push(format!("{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":1,\"tid\":1,\"ts\":{launch},\"dur\":2,\"args\":{{\"correlation\":{}}}}}", at + 1));
+            events.push(format!("{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":0,\"tid\":7,\"ts\":{start},\"dur\":{dur},\"args\":{{\"correlation\":{},\"device\":0,\"stream\":7}}}}", at + 1));
+        }
+        events.push(format!("{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"{more}\",\"pid\":0,\"tid\":7,\"ts\":90000,\"dur\":3,\"args\":{{\"correlation\":99,\"device\":0,\"stream\":7}}}}"));
+        fs::write(folder.join(name), format!("{{\"traceEvents\":[{}]}}", events.join(","))).unwrap();
+    };
+    run("a.json", 100, "old");
+    run("b.json", 150, "new");
+    let diff = json(&folder, &["diff", "a.json", "b.json"]);
+    assert_eq!(diff["total"][0]["change_ns"], 20 * 50 * 1000);
+    let gemm = &diff["kernels"][0];
+    assert_eq!(
+        (&gemm["name"], &gemm["sure"], &gemm["change_ns"]),
+        (&"gemm".into(), &"yes".into(), &1_000_000.into())
+    );
+    assert_eq!(row(&diff["kernels"], "name", "old")["sure"], "gone");
+    assert_eq!(row(&diff["kernels"], "name", "new")["sure"], "new");
+    assert_eq!(row(&diff["stacks"], "name", "cudaLaunchKernel")["change_ns"], 1_000_000);
+    let same = json(&folder, &["diff", "a.json", "a.json"]);
+    assert_eq!((&same["kernels"][0]["change_ns"], &same["kernels"][0]["sure"]), (&0.into(), &"no".into()));
+    let folded = gpuflame(&folder, ["flamegraph", "--diff", "a.json", "b.json"]).ok().stdout;
+    assert!(folded.contains("cudaLaunchKernel;[GPU_Kernel]gemm 2019000 3019000\n"), "{folded}");
+    assert!(folded.contains("[GPU_Kernel]old 3000 0\n"), "{folded}");
+    gpuflame(&folder, ["flamegraph", "--diff", "a.json", "b.json", "-o", "diff.svg"]).ok();
+    let svg = fs::read_to_string(folder.join("diff.svg")).unwrap();
+    assert!(
+        svg.contains("gemm [GPU_Kernel] (3,019,000 ns") && svg.contains("+"),
+        "a picture with the change of each frame"
+    );
+}
+
+#[test]
+fn single_activities_are_listed_filtered_and_drawn_in_letters() {
+    let folder = folder();
+    let all = json(&folder, &["view", "hand.gfr"]);
+    assert_eq!(all["activities"].as_array().unwrap().len(), 8);
+    let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
+    assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
+    assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
+    // From the first activity, which begins at 0 in the picture.
+    assert_eq!(copy["activities"][0]["start_ns"], 20_000);
+    let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
+    assert_eq!(late["activities"].as_array().unwrap().len(), 2);
+    let stats = json(&folder, &["view", "hand.gfr", "--stats", "--name", "gemm"]);
+    assert_eq!((&stats["stats"][0]["total_ns"], &stats["stats"][0]["count"]), (&20_001.into(), &2.into()));
+    let text = gpuflame(&folder, ["view", "hand.gfr", "--timeline"]).ok().stdout;
+    let lines: Vec<_> = text.lines().skip(1).collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("GPU 0 stream    7 ####"), "{text}");
+    // 85 us in 80 letters: the copy runs from 20 to 32.
+    let copy = lines[1].rsplit(' ').next().unwrap();
+    assert_eq!((copy.find(|c| c != '.'), copy.rfind(|c| c != '.')), (Some(18), Some(30)), "{text}");
+    gpuflame(&folder, ["view", "hand.gfr", "--from", "5", "--to", "5"]).fails(2, &["--from 5", "--to 5"]);
+}
+
+#[test]
+fn ranks_become_frames_and_the_one_with_most_work_is_named() {
+    let folder = scratch("verbs");
+    for rank in [0, 1] {
+        let work = if rank == 1 { 900 } else { 400 };
+        let text = format!(
+            "{{\"traceEvents\":[{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"pid\":0,\"tid\":7,\"ts\":0,\"dur\":{work},\
+             \"args\":{{\"correlation\":1,\"device\":0,\"stream\":7}}}},{{\"ph\":\"X\",\"cat\":\"kernel\",\
+             \"name\":\"ncclDevKernel_AllReduce\",\"pid\":0,\"tid\":8,\"ts\":{work},\"dur\":{},\
+             \"args\":{{\"correlation\":2,\"device\":0,\"stream\":8}}}}]}}",
+            1000 - work
+        );
+        fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
+    }
+    let merged = json(&folder, &["merge-ranks", ".", "-o", "all.folded"]);
+    let ranks = &merged["ranks"];
+    assert_eq!((&ranks[0]["work_ns"], &ranks[1]["work_ns"]), (&400_000.into(), &900_000.into()));
+    assert_eq!(
+        (&ranks[0]["straggler"], &ranks[1]["straggler"]),
+        (&"".into(), &"<- others wait for it".into())
+    );
+    assert_eq!(ranks[0]["busy_ns"], 1_000_000);
+    let folded = fs::read_to_string(folder.join("all.folded")).unwrap();
+    let sum: u64 = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, 2_000_000);
+    assert!(
+        folded.lines().all(|line| line.starts_with("rank 0;") || line.starts_with("rank 1;")),
+        "{folded}"
+    );
+    gpuflame(&folder, ["merge-ranks", ".", "-o", "all.svg"]).ok();
+    assert!(fs::read_to_string(folder.join("all.svg")).unwrap().contains("rank 1"));
+    fs::create_dir(folder.join("empty")).unwrap();
+    gpuflame(&folder, ["merge-ranks", "empty"]).fails(1, &["empty", "no recording or trace"]);
+}
+
+#[test]
+fn a_rank_that_a_trace_states_counts_more_than_its_name() {
+    let folder = scratch("verbs");
+    let write = |name: &str, info: &str| {
+        let kernel = "{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"gemm\",\"ts\":0,\"dur\":1,\"args\":{}}";
+        fs::write(folder.join(name), format!("{{{info}\"traceEvents\":[{kernel}]}}")).unwrap();
+    };
+    let names = || -> Vec<_> {
+        let merged = json(&folder, &["merge-ranks", "rank0.json", "rank1.json"]);
+        merged["ranks"].as_array().unwrap().iter().map(|rank| rank["source"].clone()).collect()
+    };
+    write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
+    write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
+    assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
+    // One that says nothing: then all are told from their names.
+    write("rank1.json", "");
+    assert_eq!(names(), ["rank0.json", "rank1.json"]);
+}
+
+/// A job of two ranks: the recording by hand, and the same with its activities the other way round.
+fn two_ranks() -> PathBuf {
+    let folder = folder();
+    fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
+    fs::write(folder.join("rank1.gfr"), hand::backwards()).unwrap();
+    folder
+}
+
+/// Asks the questions of `examples/ranks` over Parquet, and compares with `merge-ranks`.
+fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
+    let python = viewers().join("venv/bin/python");
+    gpuflame(folder, ["convert", ".", "--to", "parquet", "-o", "data"]).ok();
+    let merged = json(folder, &["merge-ranks", ".", "-n", "10"]);
+    let script = root().join(format!("examples/ranks/{engine}_ranks.py"));
+    let output = Command::new(&python).arg(script).arg(folder.join("data")).output().unwrap();
+    assert!(output.status.success(), "{engine}: {}", String::from_utf8_lossy(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = |table: &Value| table.as_array().unwrap().clone();
+    let (theirs, ours) = (rows(&answer["ranks"]), rows(&merged["ranks"]));
+    assert_eq!(theirs.len(), ours.len(), "{engine}");
+    for (theirs, ours) in theirs.iter().zip(&ours) {
+        assert_eq!(theirs["rank"].to_string(), ours["rank"].as_str().unwrap(), "{engine}");
+        for column in ["busy_ns", "work_ns", "communication_ns"] {
+            assert_eq!(theirs[column], ours[column], "{engine}: {column} of {ours}");
+        }
+    }
+    let straggler = ours.iter().find(|rank| rank["straggler"] != "");
+    let straggler = straggler.map(|rank| rank["rank"].as_str().unwrap().to_owned());
+    // Of equals we name nobody, they the first.
+    assert_eq!(answer["straggler"].to_string(), straggler.unwrap_or_else(|| "0".to_owned()), "{engine}");
+    let stacks = |table: &Value| -> Vec<(String, u64, u64)> {
+        let number = |row: &Value, column: &str| row[column].as_u64().unwrap();
+        let row = |row: &Value| {
+            (row["stack"].as_str().unwrap().to_owned(), number(row, "total_ns"), number(row, "ranks"))
+        };
+        rows(table).iter().map(row).collect()
+    };
+    assert_eq!(stacks(&answer["stacks"]), stacks(&merged["stacks"]), "{engine}");
+    let causes = |table: &Value| -> Vec<(String, u64, u64)> {
+        let row = |row: &Value| {
+            let cause = row["cause"].as_str().unwrap().to_owned();
+            (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
+        };
+        // Windows are not in the table, so that it knows only what lies between two pieces of work.
+        rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
+    };
+    assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
+    answer
+}
+
+fn viewers() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
+}
+
+/// Whether Python has `module`; where it has not, it says how to install it. An error in CI.
+fn has(module: &str, install: &str) -> bool {
+    let python = viewers().join("venv/bin/python");
+    let import = format!("import {module}");
+    let has = python.exists() && Command::new(python).args(["-c", &import]).status().unwrap().success();
+    assert!(has || !is_ci(), "{module} is missing in CI: `{install}` should have run");
+    if !has {
+        eprintln!("skipped: {module} is not installed; run `{install}`");
+    }
+    has
+}
+
+#[test]
+fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
+    if !has("duckdb", "tests/viewers/install") {
+        return;
+    }
+    let answer = agrees_with_merge_ranks(&two_ranks(), "duckdb");
+    // 2 x 20,001 ns under decode, of two ranks.
+    let decode = serde_json::json!({"stack": "main;decode;cudaLaunchKernel", "total_ns": 40_002, "ranks": 2});
+    assert_eq!(answer["stacks"][0], decode);
+    // gemm was launched at 12 us into a gap of GPU 0 from 10 to 20; nobody knows who launched `lone`.
+    let idle = |cause: &str| row(&answer["idle"], "cause", cause)["total_ns"].as_u64().unwrap();
+    assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
+}
+
+/// Ignored since PySpark is 300 MB; `.ci/long` runs it.
+#[test]
+#[ignore = "needs PySpark: run `tests/viewers/install spark` first"]
+fn spark_over_many_ranks_agrees_with_merge_ranks() {
+    if has("pyspark", "tests/viewers/install spark") {
+        agrees_with_merge_ranks(&two_ranks(), "spark");
+    }
+}
+
+/// The eight ranks of a public DLRM run, in which rank 7 is the last to come to collectives.
+#[test]
+fn the_ranks_of_a_real_job_agree_as_well() {
+    let beside = root().join("../shared/traces");
+    let traces = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
+    let archive = traces.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
+    if !archive.exists() {
+        eprintln!("skipped: there is no folder of real traces (GPUFLAME_TRACES names one)");
+        return;
+    }
+    if !has("duckdb", "tests/viewers/install") {
+        return;
+    }
+    let folder = scratch("verbs");
+    let mut tar = Command::new("tar");
+    tar.arg("xzf").arg(archive).args(["--strip-components=1", "-C"]).arg(&folder);
+    assert!(tar.status().unwrap().success());
+    let answer = agrees_with_merge_ranks(&folder, "duckdb");
+    assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
+    // Its 262 operations are 2.825 ms (see tests/import/traces.rs), 1.746 of them in NCCL, as Python's json adds up.
+    let last = &answer["ranks"][7];
+    assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
+    assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
+}
+
+#[test]
+fn folded_stacks_are_drawn_and_compared_as_they_are() {
+    let folder = scratch("verbs");
+    fs::write(folder.join("a.folded"), "main;f;gemm 30\nmain;g 5\nmain;f;gemm 10\n").unwrap();
+    fs::write(folder.join("b.folded"), "main;f;gemm 50\n").unwrap();
+    fs::write(folder.join("c.txt"), "17 app 1 2 0 main;f\n18 app 1 2 0 main;f\n").unwrap();
+    assert_eq!(gpuflame(&folder, ["flamegraph", "a.folded"]).ok().stdout, "main;f;gemm 40\nmain;g 5\n");
+    assert_eq!(gpuflame(&folder, ["flamegraph", "c.txt"]).ok().stdout, "main;f 2\n");
+    let diff = gpuflame(&folder, ["flamegraph", "--diff", "a.folded", "b.folded"]).ok().stdout;
+    assert_eq!(diff, "main;f;gemm 40 50\nmain;g 5 0\n");
+    gpuflame(&folder, ["flamegraph", "a.folded", "-o", "a.svg"]).ok();
+    assert!(fs::read_to_string(folder.join("a.svg")).unwrap().contains("gemm (40 ns"));
+    gpuflame(&folder, ["flamegraph", "--diff", "a.folded", "b.folded", "-o", "d.svg"]).ok();
+    let svg = fs::read_to_string(folder.join("d.svg")).unwrap();
+    assert!(svg.contains("45 ns before, 50 ns after (+11.1 %)"), "the subtitle sums up");
+    assert!(svg.contains("not shown: 1 stacks that are gone (5 ns)"), "what has no width is said");
+    gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
+}
+
+/// A mistake on purpose for each verb: one line, the right code, and nothing written.
+#[test]
+fn each_verb_says_what_is_wrong_in_one_line() {
+    let folder = folder();
+    fs::write(folder.join("a.folded"), "main;f 1\n").unwrap();
+    fs::write(folder.join("other.json"), "{\"hello\": 1}").unwrap();
+    fs::write(folder.join("trace.json"), "{\"traceEvents\": []}").unwrap();
+    let before = names(&folder);
+    let mistakes: [(&[&str], i32, &[&str]); 16] = [
+        (&["check", "nowhere.json"], 1, &["nowhere.json", "no such file"]),
+        (&["check", "other.json"], 1, &["other.json"]),
+        (&["convert", "hand.gfr", "-o", "x.docx"], 2, &["x.docx", "--to chrome"]),
+        (&["convert", "hand.gfr", "hand.gfr", "-o", "x.json"], 2, &["merge-ranks"]),
+        (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["name of a folder"]),
+        (&["convert", "hand.gfr", "other.json", "--to", "parquet", "-o", "data"], 1, &["other.json"]),
+        (&["decode-steps", "vllm", "trace.json"], 1, &["trace.json"]),
+        (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations"]),
+        (&["extract", "trace.json", "x.csv", "5"], 2, &["5"]),
+        (&["flamegraph", "other.json", "-o", "x.svg"], 1, &["other.json"]),
+        (&["info", "."], 1, &["is a folder", "name a file"]),
+        (&["merge", "-c", "hand.gfr", "-o", "x.folded"], 1, &["hand.gfr", "not CPU stacks"]),
+        (&["merge-ranks", "hand.gfr", "-o", "x.png"], 2, &[".png", ".svg"]),
+        (&["stats", "trace.json", "x.csv"], 1, &["trace.json", "ProfileStep"]),
+        (&["top", "hand.gfr", "-o", "no/top.csv"], 1, &["no/top.csv", "make it first"]),
+        (&["view", "hand.gfr", "--from", "9", "--to", "1"], 2, &["--from 9", "--to 1"]),
+    ];
+    for (args, code, words) in mistakes {
+        let ran = gpuflame(&folder, args);
+        match ran.stderr.contains("error: ") {
+            // The command line's own parser says it in more lines, with the usage.
+            true => assert_eq!((ran.code, code), (2, 2), "{args:?}: {}", ran.stderr),
+            false => ran.fails(code, words),
+        }
+        assert_eq!(names(&folder), before, "{args:?} left something");
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}

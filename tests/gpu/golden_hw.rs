@@ -1,0 +1,330 @@
+//! What real CUPTI told a client, recorded by `tests/gpu/run.sh` into `tests/golden/hw/GPU-DRIVER/`, is what the
+//! simulated stack tells: order, ids and fields, every difference listed. Where no recording from hardware is
+//! here, the recorder, the replay and the comparison are held against each other on the simulated stack alone.
+
+#[path = "../support/recordings.rs"]
+mod recordings;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use recordings::Recording;
+use serde_json::Value;
+use support::{Run, Way, compile, root, scratch};
+
+/// A tiny program: its source, its argument, and what stands in the source about launches, kernels, and copies
+/// and fills.
+struct Program {
+    name: &'static str,
+    source: &'static str,
+    argument: &'static str,
+    launches: u64,
+    kernels: u64,
+    others: u64,
+}
+
+const PROGRAMS: [Program; 8] = [
+    Program { name: "runtime", source: "tiny.cu", argument: "runtime", launches: 2, kernels: 2, others: 0 },
+    Program { name: "copies", source: "tiny.cu", argument: "copies", launches: 6, kernels: 0, others: 6 },
+    Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
+    Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
+    Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
+    // Three launches of a graph of two kernels, and two of one that is updated between them.
+    Program {
+        name: "capture",
+        source: "tiny_graph.cu",
+        argument: "capture",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "explicit",
+        source: "tiny_graph.cu",
+        argument: "explicit",
+        launches: 3,
+        kernels: 6,
+        others: 0,
+    },
+    Program {
+        name: "update",
+        source: "tiny_graph.cu",
+        argument: "update",
+        launches: 2,
+        kernels: 4,
+        others: 0,
+    },
+];
+
+fn probe() -> &'static Path {
+    static PROBE: OnceLock<PathBuf> = OnceLock::new();
+    PROBE.get_or_init(|| {
+        let library = scratch("probe").join("probe.so");
+        let sources = root().join("tests/gpu/probe").read_dir().unwrap().map(|entry| entry.unwrap().path());
+        let mut command = Command::new("gcc");
+        command
+            .args(["-shared", "-fPIC", "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&library);
+        command.args(sources.filter(|path| path.extension().is_some_and(|extension| extension == "c")));
+        let output = command.args(["-ldl", "-lpthread"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        library
+    })
+}
+
+fn program(source: &str) -> PathBuf {
+    compile(&format!("tests/gpu/programs/{source}"), &["-O2", "-x", "c", "-std=gnu11"])
+}
+
+/// Runs `run` under the recorder and returns where its recording is.
+fn record(run: Run) -> PathBuf {
+    let folder = scratch("recording");
+    let path = folder.join("recording.jsonl");
+    let run = run.env("CUDA_INJECTION64_PATH", probe()).env("PROBE", "record").env("PROBE_OUT", &path);
+    run.env("PROBE_BUFFER", "65536").ok();
+    path
+}
+
+fn simulated(source: &str, argument: &str, cupti: &str) -> PathBuf {
+    record(Run::new(&program(source), Way::None).arg(argument).env("GPUSIM_CUPTI_VERSION", cupti))
+}
+
+fn replay(recording: &Path) -> Run {
+    Run::new(&compile("tests/gpu/programs/replay.c", &["-O2"]), Way::None).arg(recording)
+}
+
+fn rows(path: &Path) -> Vec<Value> {
+    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_recording_replayed_is_the_recording() {
+    for Program { name, source, argument, .. } in PROGRAMS {
+        let first = simulated(source, argument, "13.0");
+        let recording = Recording::read(&first);
+        let again = Recording::read(&record(replay(&first)));
+        // The player makes no stream of its own, so CUPTI cannot tell the recorder the numbers of recorded ones.
+        let plain = |lines: &[String]| -> Vec<String> {
+            lines.iter().map(|line| without(line, " stream ")).collect()
+        };
+        assert_eq!(plain(&again.callbacks), plain(&recording.callbacks), "{name}");
+        let sorted = |lines: &[String]| -> BTreeSet<String> { plain(lines).into_iter().collect() };
+        assert_eq!(again.records.len(), recording.records.len(), "{name}");
+        assert_eq!(sorted(&again.records), sorted(&recording.records), "{name}");
+    }
+}
+
+/// `line` without a field and its value.
+fn without(line: &str, field: &str) -> String {
+    match line.split_once(field) {
+        Some((before, after)) => format!("{before}{}", after.find(' ').map_or("", |end| &after[end..])),
+        None => line.to_owned(),
+    }
+}
+
+#[test]
+fn gpuflame_reads_a_replayed_recording_as_it_reads_the_program() {
+    for Program { name, source, argument, launches, kernels, others } in PROGRAMS {
+        let recording = simulated(source, argument, "13.0");
+        let done = replay(&recording).env("CUDA_INJECTION64_PATH", support::gpuflame()).ok();
+        for (side, expected) in [("launches", launches), ("activities", kernels + others)] {
+            let (total, parts) = done.sum(side);
+            assert_eq!((total, parts["matched"]), (expected, expected), "{name}\n{}", done.stderr);
+        }
+        let table = done.file("out.csv");
+        let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
+        assert_eq!(counted, kernels, "{name}\n{table}");
+        // Each node of a graph also under the call that made it, which is known by the ids of the recording.
+        let made_by = match name {
+            "capture" | "update" => "cudaLaunchKernel",
+            "explicit" => "cudaGraphAddKernelNode",
+            _ => continue,
+        };
+        for (frames, _) in done.folded() {
+            assert!(frames.contains(&"[graph]".to_owned()), "{name}: {frames:?}");
+            assert_eq!(frames[frames.len() - 2], made_by, "{name}: {frames:?}");
+        }
+    }
+}
+
+/// The count in a line `kernel,NAME,DEVICE,COUNT,..` of the table.
+fn count(line: &str) -> u64 {
+    line.split(',').nth(3).unwrap().parse().unwrap()
+}
+
+#[test]
+fn two_runs_of_a_program_differ_in_nothing() {
+    for Program { name, source, argument, .. } in PROGRAMS {
+        let [one, two] = [0, 1].map(|_| Recording::read(&simulated(source, argument, "13.0")));
+        assert!(!one.callbacks.is_empty() && !one.records.is_empty(), "{name}");
+        assert_eq!(one.differences(&two), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn every_difference_between_recordings_is_listed() {
+    let path = simulated("tiny.cu", "runtime", "13.0");
+    let whole = Recording::read(&path);
+    let changed = |change: &dyn Fn(&mut Vec<Value>)| {
+        let mut rows = rows(&path);
+        change(&mut rows);
+        whole.differences(&Recording::of(&rows))
+    };
+    let find = |rows: &[Value], wanted: &dyn Fn(&Value) -> bool| rows.iter().position(wanted).unwrap();
+
+    let lost_exit = changed(&|rows| {
+        let at = find(rows, &|row| row["call"] == "exit");
+        rows.remove(at);
+    });
+    assert_eq!(lost_exit.len(), 1, "{lost_exit:#?}");
+    assert!(
+        lost_exit[0].starts_with("- callback 4: exit 1:307 cuLaunchKernel correlation 1"),
+        "{lost_exit:#?}"
+    );
+
+    // The nested call with an id of its own, as GPUSIM_CORR=distinct has it: its ENTER, and all later ids.
+    let other_id = changed(&|rows| {
+        let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
+        rows[at]["corr"] = 77.into();
+    });
+    assert!(
+        other_id
+            .iter()
+            .any(|line| line.starts_with("+ callback 3: enter 1:307 cuLaunchKernel correlation 2"))
+    );
+
+    let other_order = changed(&|rows| rows.swap(1, 2));
+    assert!(!other_order.is_empty());
+
+    let other_field = changed(&|rows| {
+        let at = find(rows, &|row| row.get("buffer").is_some());
+        let hex = rows[at]["hex"].as_str().unwrap();
+        // gridX of the first kernel, at byte 52.
+        rows[at]["hex"] = format!("{}02{}", &hex[..104], &hex[106..]).into();
+    });
+    assert_eq!(other_field.len(), 2, "{other_field:#?}");
+    assert!(other_field[0].contains("gridX 1") && other_field[1].contains("gridX 2"), "{other_field:#?}");
+
+    let lost_record = changed(&|rows| {
+        let at = find(rows, &|row| row.get("buffer").is_some());
+        rows[at]["at"].as_array_mut().unwrap().pop();
+    });
+    assert_eq!(lost_record.len(), 1, "{lost_record:#?}");
+    assert!(lost_record[0].starts_with("- record 2: kernel \"b_d20000\""), "{lost_record:#?}");
+}
+
+#[test]
+fn a_stack_that_behaves_otherwise_is_told_from_this_one() {
+    let one = Recording::read(&simulated("tiny.cu", "runtime", "13.0"));
+    let run = Run::new(&program("tiny.cu"), Way::None).arg("runtime").env("GPUSIM_CORR", "distinct");
+    let other = Recording::read(&record(run));
+    assert_ne!(one.differences(&other), Vec::<String>::new());
+}
+
+#[test]
+fn a_broken_recording_is_refused_in_one_line() {
+    for (text, reason) in [
+        ("", "does not say that this is a recording"),
+        ("{\"n\":0,\"recording\":1}\n{\"n\":1,", "line 2"),
+        ("{\"recording\":1}\n{\"buffer\":1,\"at\":[0],\"names\":[\"k\"],\"hex\":\"0a0000\"}", "cut short"),
+        ("{\"recording\":1}\n{\"buffer\":1,\"at\":[0],\"names\":[\"k\"],\"hex\":\"0z\"}", "not hexadecimal"),
+    ] {
+        let path = scratch("broken").join("recording.jsonl");
+        fs::write(&path, text).unwrap();
+        let done = replay(&path).env("CUDA_INJECTION64_PATH", support::gpuflame()).done();
+        assert_eq!(done.code, Some(1), "{text}: {}", done.stderr);
+        let told: Vec<_> = done.stderr.lines().filter(|line| line.starts_with("gpusim: ")).collect();
+        assert!(told.len() == 1 && told[0].contains(reason), "{text}: {}", done.stderr);
+    }
+}
+
+/// The release that the simulated stack plays best for a CUPTI version number.
+fn played(version: u64) -> &'static str {
+    match version {
+        ..=17 => "11.8",
+        18..=21 => "12.0",
+        22..=129_999 => "12.9",
+        130_000..=130_300 => "13.0",
+        _ => "13.4",
+    }
+}
+
+/// Every difference between the recordings in `folder` and the simulated stack's run of the same programs.
+fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
+    let metadata: Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
+    assert_eq!(metadata["simulated"], is_simulated, "{}: whose recording is it?", folder.display());
+    let mut found = Vec::new();
+    for Program { name, source, argument, .. } in PROGRAMS {
+        let path = folder.join(format!("{name}.jsonl"));
+        if !path.exists() {
+            found.push(format!("{name}: there is no recording of it"));
+            continue;
+        }
+        let cupti = played(metadata["cupti"].as_u64().unwrap());
+        let here = Recording::read(&simulated(source, argument, cupti));
+        let lines = Recording::read(&path).differences(&here);
+        found.extend(lines.into_iter().map(|line| format!("{name}: {line}")));
+    }
+    found
+}
+
+#[test]
+fn the_simulated_stack_does_what_was_recorded_on_hardware() {
+    let golden = root().join("tests/golden/hw");
+    let entries = golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
+    let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    if folders.is_empty() {
+        eprintln!("skipped: there is no recording from hardware in tests/golden/hw yet");
+    }
+    let mut found = Vec::new();
+    for folder in folders {
+        let lines = differences_from(&folder, false);
+        found.extend(lines.into_iter().map(|line| format!("{}: {line}", folder.display())));
+    }
+    assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
+}
+
+/// As the kit leaves them: a file a program, and the metadata. Its CUPTI is 13.0, by its number of 130000.
+fn golden_folder() -> PathBuf {
+    let folder = scratch("golden");
+    for Program { name, source, argument, .. } in PROGRAMS {
+        fs::copy(simulated(source, argument, "13.0"), folder.join(format!("{name}.jsonl"))).unwrap();
+    }
+    let metadata =
+        r#"{"gpu": "simulated", "driver": "13.0", "cupti": 130000, "date": "2026-11-21", "simulated": true}"#;
+    fs::write(folder.join("metadata.json"), metadata).unwrap();
+    folder
+}
+
+#[test]
+fn a_folder_of_recordings_is_compared_program_by_program() {
+    let folder = golden_folder();
+    assert_eq!(differences_from(&folder, true), Vec::<String>::new());
+
+    // The second kernel of `streams` in the default stream, and no recording of `explicit`.
+    let path = folder.join("streams.jsonl");
+    let mut changed = rows(&path);
+    let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();
+    let first = changed[at]["at"][1].as_u64().unwrap() as usize * 2;
+    let hex = changed[at]["hex"].as_str().unwrap();
+    // streamId, at byte 48.
+    changed[at]["hex"] = format!("{}07000000{}", &hex[..first + 96], &hex[first + 104..]).into();
+    fs::write(&path, changed.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+    fs::remove_file(folder.join("explicit.jsonl")).unwrap();
+
+    let found = differences_from(&folder, true);
+    assert_eq!(found.last().unwrap(), "explicit: there is no recording of it");
+    let records: Vec<_> = found.iter().filter(|line| line.starts_with("streams: ")).collect();
+    assert_eq!((records.len(), found.len()), (2, 3), "{found:#?}");
+    assert!(
+        records[0].starts_with("streams: - record") && records[0].contains(" stream default "),
+        "{found:#?}"
+    );
+    assert!(records[1].starts_with("streams: + record"), "{found:#?}");
+}

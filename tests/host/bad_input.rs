@@ -1,0 +1,614 @@
+//! Nothing that gpuflame meets may change how the application ends, be it a machine without CUPTI, a full
+//! disk, or records that make no sense: the program returns its own code, one line says what is wrong, and
+//! what is left behind is whole.
+//!
+//! The program, `tests/programs/odd.c`, returns 7 and launches 50 kernels of 1,200 ns, 50 of 301 ns, in
+//! turn, and a fill after every tenth.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{Done, Run, Way, compile, gpuflame, is_ci, scratch, stage};
+
+/// The program's own code.
+const CODE: Option<i32> = Some(7);
+/// Of the program's activities.
+const ADDS: u64 = 50 * 301;
+const MULS: u64 = 50 * 1200;
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/odd.c", &["-O2"]))
+}
+
+fn odd(how: &str) -> Run {
+    Run::new(program(), Way::Injected).arg(how)
+}
+
+/// Runs it with these variables, and expects its own code.
+fn run(how: &str, variables: &[(&str, &str)]) -> Done {
+    let done = variables.iter().fold(odd(how), |run, (name, value)| run.env(name, value)).done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    assert_no_remains(&done.folder);
+    done
+}
+
+fn with_faults(faults: &str) -> Done {
+    run("plain", &[("GPUSIM_FAULTS", faults)])
+}
+
+/// The files in `folder` other than the truth.
+fn files(folder: &Path) -> Vec<String> {
+    let listing = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = listing.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| name != "truth.json");
+    names.sort();
+    names
+}
+
+fn assert_no_remains(folder: &Path) {
+    assert!(!files(folder).iter().any(|name| name.contains(".part")), "{:?}", files(folder));
+}
+
+/// The program ran on, and one line of ours says why there is nothing: it has all these parts.
+fn assert_refused(done: &Done, parts: &[&str]) {
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    let lines = done.ledger("");
+    let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
+    assert!(line.starts_with("not recording: "), "{line}");
+    for part in parts {
+        assert!(line.contains(part), "`{part}` is not in: {line}");
+    }
+    assert_eq!(files(&done.folder), [""; 0]);
+}
+
+/// The number after `word` in the ledger's line of what was lost.
+fn lost(done: &Done, word: &str) -> u64 {
+    let lines = done.ledger("lost: ");
+    let mut parts = lines[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
+    let (_, count) = parts.find(|(name, _)| *name == word).unwrap_or_else(|| panic!("{word}: {lines:?}"));
+    count.parse().unwrap()
+}
+
+/// GPU time by leaf.
+fn by_leaf(done: &Done) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (mut frames, weight) in done.folded() {
+        *sums.entry(frames.pop().unwrap()).or_default() += weight;
+    }
+    sums
+}
+
+fn folded_sum(done: &Done) -> u64 {
+    done.folded().iter().map(|(_, weight)| weight).sum()
+}
+
+fn assert_parts(done: &Done, word: &str, total: u64, expected: &[(&str, u64)]) {
+    let (sum, mut parts) = done.sum(word);
+    parts.retain(|_, count| *count > 0);
+    let expected = expected.iter().map(|(part, count)| ((*part).to_owned(), *count)).collect();
+    assert_eq!((sum, parts), (total, expected), "{word}\n{}", done.stderr);
+}
+
+/// The 110 launches and activities are there, and these are the times of the kernels.
+fn assert_whole(done: &Done, adds: u64, muls: u64) {
+    let leaves = by_leaf(done);
+    assert_eq!(leaves["[GPU_Kernel]add_d301"], adds, "{leaves:?}");
+    assert_eq!(leaves["[GPU_Kernel]mul_d1200"], muls, "{leaves:?}");
+    assert_parts(done, "launches", 110, &[("matched", 110)]);
+}
+
+// What keeps gpuflame from recording.
+
+#[test]
+fn without_cupti_the_line_says_where_it_was_looked_for_and_how_to_get_it() {
+    let done = odd("plain").with_libraries(&stage("no-cupti", &[])).done();
+    assert_refused(&done, &["no CUPTI found", "libcupti.so.13", "pip install nvidia-cuda-cupti"]);
+}
+
+#[test]
+fn a_cupti_that_the_user_names_and_is_not_there_is_named() {
+    let done = run("plain", &[("GPUFLAME_CUPTI", "/nowhere/libcupti.so.13")]);
+    assert_refused(&done, &["GPUFLAME_CUPTI names", "/nowhere/libcupti.so.13"]);
+}
+
+#[test]
+fn a_cupti_that_is_no_library_is_named() {
+    let file = scratch("text").join("libcupti.so.13");
+    fs::write(&file, "no library at all\n").unwrap();
+    let file = file.to_str().unwrap();
+    assert_refused(&run("plain", &[("GPUFLAME_CUPTI", file)]), &[file, "set GPUFLAME_CUPTI="]);
+}
+
+#[test]
+fn a_cupti_without_a_needed_function_is_named_and_the_function_too() {
+    let folder = stage("lacking", &[]);
+    let library = folder.join("libcupti.so.13");
+    let source = folder.join("lacking.c");
+    fs::write(
+        &source,
+        "int cuptiGetVersion(unsigned *version) { *version = 130000; return 0; }\n\
+         int cuptiGetResultString(int code, const char **text) { (void)code; *text = \"?\"; return 0; }\n",
+    )
+    .unwrap();
+    let gcc = Command::new("gcc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(gcc.unwrap().success());
+    let done = odd("plain").env("GPUFLAME_CUPTI", &library).with_libraries(&folder).done();
+    assert_refused(&done, &[library.to_str().unwrap(), "it has no cupti"]);
+    let done = odd("plain").with_libraries(&folder).done();
+    assert_refused(&done, &["no usable CUPTI found", "it has no cupti"]);
+}
+
+#[test]
+fn without_a_gpu_the_line_says_so() {
+    assert_refused(&run("plain", &[("GPUSIM_NDEV", "0")]), &["GPU"]);
+}
+
+#[test]
+fn a_driver_that_is_older_than_cupti_is_named() {
+    // The runtime does not get as far as loading us on such a driver: only its own interface does.
+    let folder = stage("old-driver", &["libcupti.so.13"]);
+    let cupti = folder.join("libcupti.so.13");
+    let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
+    assert_refused(&done, &["libcupti.so.12", "pip install nvidia-cuda-cupti-cu12"]);
+    let done = odd("driver").env("GPUSIM_DRIVER", "12020").env("GPUFLAME_CUPTI", &cupti).done();
+    assert_refused(&done, &["it is for CUDA 13", "the driver supports 12.2"]);
+    let done = odd("driver").env("GPUSIM_DRIVER", "10020").with_libraries(&folder).done();
+    assert_refused(&done, &["the NVIDIA driver is too old", "10.2", "11.8 or later"]);
+}
+
+#[test]
+fn a_runtime_that_refuses_the_driver_does_not_load_us_and_nothing_is_said() {
+    let done = run("plain", &[("GPUSIM_DRIVER", "12020")]);
+    assert_eq!(done.ledger(""), [""; 0]);
+    assert_eq!(files(&done.folder), [""; 0]);
+}
+
+#[test]
+fn another_tool_that_holds_cupti_is_said() {
+    let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1")]);
+    assert_refused(&done, &["another tool", "(39)", "run without"]);
+}
+
+#[test]
+fn a_cupti_that_records_nothing_is_refused() {
+    let done = with_faults("enable:10=35,enable:1=35,enable:22=35,enable:2=35");
+    assert_refused(&done, &["cuptiActivityEnable"]);
+}
+
+#[test]
+fn a_failure_is_told_even_when_quiet() {
+    let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1"), ("GPUFLAME_QUIET", "1")]);
+    assert_refused(&done, &["another tool"]);
+}
+
+#[test]
+fn outputs_that_were_begun_before_the_refusal_are_taken_back() {
+    let done = run("plain", &[("GPUSIM_OTHER_SUBSCRIBER", "1"), ("GPUFLAME_FORMATS", "activities,gfr")]);
+    assert_refused(&done, &["another tool"]);
+}
+
+// Settings.
+
+#[test]
+fn a_malformed_setting_is_said_once_and_the_default_stands() {
+    let done = run("plain", &[("GPUFLAME_UNIT", "hours")]);
+    let lines = done.ledger("GPUFLAME_");
+    assert_eq!(lines, ["UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)"]);
+    done.assert_exact();
+}
+
+#[test]
+fn an_unknown_setting_is_said_once_with_the_nearest_name() {
+    let done = run("plain", &[("GPUFLAME_FORMAT", "svg")]);
+    assert_eq!(done.ledger("GPUFLAME_"), ["FORMAT: no such setting; did you mean GPUFLAME_FORMATS?"]);
+    done.assert_exact();
+}
+
+#[test]
+fn a_setting_that_is_no_text_does_no_harm() {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe;\n\x1b[31m");
+    let done = odd("plain").env("GPUFLAME_UNIT", bytes).env("GPUFLAME_\nODD", "1").done();
+    assert_eq!(done.code, CODE);
+    assert!(!done.stderr.contains('\x1b'), "{:?}", done.stderr);
+    assert!(done.stderr.lines().all(|line| line.starts_with("gpuflame: ")), "{}", done.stderr);
+    done.assert_exact();
+}
+
+#[test]
+fn quiet_prints_nothing() {
+    let done = run("plain", &[("GPUFLAME_QUIET", "1"), ("GPUFLAME_NONSENSE", "1")]);
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+    assert_eq!(files(&done.folder), WRITTEN);
+}
+
+#[test]
+fn the_unit_may_be_microseconds_or_a_count() {
+    let done = run("plain", &[("GPUFLAME_UNIT", "us")]);
+    // 50 x 301 ns are 15.05 us: rounded once, in the sum.
+    assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 15);
+    assert_eq!(by_leaf(&done)["[GPU_Kernel]mul_d1200"], 60);
+    let done = run("plain", &[("GPUFLAME_UNIT", "count")]);
+    let expected = [("[GPU_Kernel]add_d301", 50), ("[GPU_Kernel]mul_d1200", 50), ("[GPU_Memset]", 10)];
+    assert_eq!(by_leaf(&done), expected.map(|(leaf, count)| (leaf.to_owned(), count)).into());
+}
+
+// Places to write to.
+
+/// The lines that say that something could not be written: the rest of stderr is the ledger.
+fn refusals(done: &Done) -> Vec<&str> {
+    done.ledger("cannot write ")
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_said_in_one_line() {
+    let file = scratch("file").join("file");
+    fs::write(&file, "old").unwrap();
+    for prefix in [format!("{}/below/out", file.display()), "/proc/nowhere/out".to_owned()] {
+        let done = run("plain", &[("GPUFLAME_OUTPUT", &prefix)]);
+        let lines = refusals(&done);
+        let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
+        for part in [".folded", ".svg", ".csv", &prefix, "os error", "set GPUFLAME_OUTPUT"] {
+            assert!(line.contains(part), "`{part}` is not in: {line}");
+        }
+        assert_eq!(files(&done.folder), [""; 0]);
+        assert_parts(&done, "launches", 110, &[("matched", 110)]);
+    }
+    assert_eq!(fs::read_to_string(file).unwrap(), "old");
+}
+
+#[test]
+fn streamed_outputs_share_that_line() {
+    let done =
+        run("plain", &[("GPUFLAME_OUTPUT", "/proc/nowhere/out"), ("GPUFLAME_FORMATS", "svg,activities,gfr")]);
+    assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
+    assert!(refusals(&done)[0].contains(".gfr"), "{}", done.stderr);
+}
+
+/// What is written by default.
+const WRITTEN: [&str; 5] = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.svg"];
+/// The same where a name without a number is taken.
+const NUMBERED: [&str; 5] = ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.svg"];
+
+#[test]
+fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
+    let folder = scratch("exists");
+    fs::write(folder.join("out.csv"), "old").unwrap();
+    let done = odd("plain").in_folder(&folder).done();
+    assert_eq!(done.code, CODE);
+    assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), "old");
+    assert_eq!(files(&folder), [&NUMBERED[..], &["out.csv"]].concat());
+    let expected = format!("gpuflame: {0}/out.csv exists; wrote {0}/out.1.csv instead\n", folder.display());
+    assert!(done.stderr.contains(&expected), "{}", done.stderr);
+    assert_eq!(done.ledger("wrote ").len(), 5);
+}
+
+#[test]
+fn a_link_that_points_nowhere_is_a_name_that_exists() {
+    let folder = scratch("dangling");
+    std::os::unix::fs::symlink("/nowhere/else", folder.join("out.svg")).unwrap();
+    let done = odd("plain").in_folder(&folder).done();
+    assert_eq!(done.code, CODE);
+    assert_eq!(fs::read_link(folder.join("out.svg")).unwrap(), Path::new("/nowhere/else"));
+    assert_eq!(files(&folder), [&NUMBERED[..], &["out.svg"]].concat());
+}
+
+#[test]
+fn processes_that_end_together_take_names_of_their_own() {
+    let folder = scratch("together");
+    let runs = 8;
+    let all: Vec<Done> = std::thread::scope(|scope| {
+        let one = || odd("plain").in_folder(&folder).env("GPUSIM_TRUTH", "").done();
+        let threads: Vec<_> = (0..runs).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut wrote: Vec<_> = all.iter().flat_map(|done| done.ledger("wrote ")).collect();
+    wrote.sort();
+    wrote.dedup();
+    assert_eq!(wrote.len(), 5 * runs, "{wrote:?}");
+    assert_eq!(files(&folder).len(), 5 * runs, "{:?}", files(&folder));
+}
+
+/// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(kib: usize) -> Option<Self> {
+        let folder = scratch("disk");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "gpuflame-test"]).arg(&folder);
+        let mounted = mount.output();
+        if mounted.as_ref().is_ok_and(|output| output.status.success()) {
+            return Some(Self(folder));
+        }
+        let is_root =
+            fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+        assert!(!(is_ci() && is_root), "CI tests full disks, and root can mount one: {mounted:?}");
+        eprintln!("skipped: only root may mount the small disk that is to be filled");
+        None
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
+    // Pages of 4 KiB: the folded file and the table take one each, the picture some five.
+    let Some(disk) = Disk::new(16) else { return };
+    let formats = "folded,svg,csv";
+    let done =
+        odd("plain").env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", formats).done();
+    assert_eq!(done.code, CODE);
+    assert_eq!(files(&disk.0), ["out.csv", "out.folded"], "{}", done.stderr);
+    let lines = refusals(&done);
+    let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
+    assert!(line.contains("out.svg: No space left on device"), "{line}");
+    assert_eq!(done.ledger("wrote ").len(), 2);
+    let whole = run("plain", &[]);
+    for name in ["out.csv", "out.folded"] {
+        assert_eq!(fs::read_to_string(disk.0.join(name)).unwrap(), whole.file(name));
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_half_written() {
+    let Some(disk) = Disk::new(16) else { return };
+    let old = "x".repeat(16 << 10);
+    fs::write(disk.0.join("out.folded"), &old).unwrap();
+    for formats in ["folded,svg,csv", "activities,gfr"] {
+        let run = odd("plain").env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", formats);
+        let done = run.done();
+        assert_eq!(done.code, CODE);
+        assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
+        assert!(refusals(&done)[0].contains("No space left on device"), "{}", done.stderr);
+        assert_eq!(files(&disk.0), ["out.folded"]);
+        assert_eq!(fs::read_to_string(disk.0.join("out.folded")).unwrap(), old);
+        assert_parts(&done, "launches", 110, &[("matched", 110)]);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_in_mid_run_costs_only_what_is_on_it() {
+    let Some(disk) = Disk::new(64) else { return };
+    let run = odd("plain").arg("20000").env("GPUFLAME_OUTPUT", disk.0.join("out"));
+    let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").done();
+    assert_eq!(done.code, CODE);
+    assert_eq!(files(&disk.0), ["out.folded"], "{}", done.stderr);
+    assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
+    assert_parts(&done, "launches", 22_000, &[("matched", 22_000)]);
+    let folded = fs::read_to_string(disk.0.join("out.folded")).unwrap();
+    let weights = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
+}
+
+// Launches and records that are wrong. Each tenth launch is a short kernel, and so is each eleventh
+// piece of work; of each twentieth piece of work the last of five is a long one, the others are short.
+
+#[test]
+fn launches_that_fail_are_counted() {
+    let done = with_faults("launch_fail:every=10");
+    assert_eq!(done.truth().count("failed_launches"), 10);
+    assert_eq!(lost(&done, "launches_failed"), 10);
+    assert_parts(&done, "launches", 100, &[("matched", 100)]);
+    assert_parts(&done, "activities", 100, &[("matched", 100)]);
+    assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 40 * 301);
+    assert_eq!(folded_sum(&done), done.truth().count("total_ns"));
+}
+
+#[test]
+fn records_without_usable_times_are_counted_and_have_no_weight() {
+    for fault in ["zero_ts", "reversed"] {
+        let done = with_faults(&format!("{fault}:every=11"));
+        assert_eq!(done.truth().fault(fault), 10);
+        assert_whole(&done, ADDS - 10 * 301, MULS);
+        assert_parts(&done, "activities", 110, &[("matched", 110)]);
+        assert_eq!(lost(&done, "timestamp_not_collected"), 10);
+        assert_eq!(folded_sum(&done), done.truth().count("total_ns") - 10 * 301);
+        let untimed = |(frames, weight): &(Vec<String>, u64)| {
+            frames.contains(&"[timestamp not collected]".to_owned()) && *weight == 0
+        };
+        assert!(done.folded().iter().any(untimed), "{:?}", done.folded());
+        assert!(done.file("out.csv").contains("missing,[timestamp not collected],,10,0,"));
+    }
+}
+
+#[test]
+fn records_that_begin_before_their_launch_are_its_own() {
+    let done = with_faults("early_start:every=11");
+    assert_eq!(done.truth().fault("early_start"), 10);
+    done.assert_exact();
+}
+
+#[test]
+fn records_of_an_unknown_kind_are_counted_and_the_others_read() {
+    let done = with_faults("unknown_kind:every=11");
+    assert_eq!(done.truth().fault("unknown_kind"), 10);
+    assert_eq!(lost(&done, "activities_unreadable"), 10);
+    assert_whole(&done, ADDS, MULS);
+    assert_parts(&done, "activities", 110, &[("matched", 110)]);
+    assert_eq!(folded_sum(&done), done.truth().count("total_ns"));
+}
+
+#[test]
+fn records_with_an_id_of_no_launch_have_no_stack() {
+    let done = with_faults("unmatched_corr:every=20");
+    assert_eq!(done.truth().fault("unmatched_corr"), 5);
+    assert_parts(&done, "activities", 115, &[("matched", 110), ("no_launch_stack", 5)]);
+    assert_whole(&done, ADDS + 4 * 301, MULS + 1200);
+    let stackless = |(frames, weight): (Vec<String>, u64)| {
+        let [root, leaf] = &frames[..] else { return None };
+        (root == "[no launch stack]").then(|| (leaf.clone(), weight))
+    };
+    let expected = [("[GPU_Kernel]add_d301", 4 * 301), ("[GPU_Kernel]mul_d1200", 1200)];
+    let found: Vec<_> = done.folded().into_iter().filter_map(stackless).collect();
+    assert_eq!(found, expected.map(|(leaf, weight)| (leaf.to_owned(), weight)));
+}
+
+#[test]
+fn records_that_come_twice_are_two_activities_of_one_launch() {
+    let done = with_faults("dup_corr:every=20");
+    assert_eq!(done.truth().fault("dup_corr"), 5);
+    assert_parts(&done, "activities", 115, &[("matched", 115)]);
+    assert_whole(&done, ADDS + 4 * 301, MULS + 1200);
+}
+
+#[test]
+fn names_that_are_none_have_their_time_all_the_same() {
+    for (fault, leaf) in [
+        ("name_null", "[GPU_Kernel][unnamed kernel]".to_owned()),
+        ("name_bad_utf8", "[GPU_Kernel]_Z\u{fffd}\u{fffd}\u{fffd}kernel".to_owned()),
+        ("name_4k", format!("[GPU_Kernel]{}", "k".repeat(4096))),
+    ] {
+        let done = with_faults(&format!("{fault}:every=10"));
+        assert_eq!(done.truth().fault(fault), 10);
+        assert_whole(&done, ADDS - 10 * 301, MULS);
+        assert_eq!(by_leaf(&done).get(&leaf), Some(&(10 * 301)), "{:?}", by_leaf(&done));
+        assert_parts(&done, "activities", 110, &[("matched", 110)]);
+        assert_eq!(folded_sum(&done), done.truth().count("total_ns"));
+    }
+}
+
+#[test]
+fn a_kind_that_cupti_does_not_record_is_said_and_its_launches_are_pending() {
+    let done = with_faults("enable:2=35");
+    let notes = done.ledger("CUPTI does not record ");
+    assert!(notes.len() == 1 && notes[0].starts_with("fills: "), "{}", done.stderr);
+    assert_parts(&done, "launches", 110, &[("matched", 100), ("launch_pending", 10)]);
+    assert_parts(&done, "activities", 100, &[("matched", 100)]);
+    assert_eq!(folded_sum(&done), ADDS + MULS);
+    assert_eq!(by_leaf(&done)["[GPU_Launch_Pending]"], 0);
+}
+
+#[test]
+fn what_a_broken_cupti_had_delivered_is_kept_and_the_rest_is_pending() {
+    // From its fatal error on it neither delivers nor calls back: work 100,000 is the first that is not seen.
+    let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
+    assert_eq!(done.code, CODE);
+    assert_eq!(done.ledger("CUPTI gave up").len(), 1, "{}", done.stderr);
+    let (truth, (launches, parts)) = (done.truth(), done.sum("launches"));
+    assert_eq!(launches, 99_999, "{}", done.stderr);
+    assert!(parts["matched"] > 0);
+    let matched = parts["matched"];
+    assert_parts(&done, "activities", matched, &[("matched", matched)]);
+    // Nor can a buffer be read that was handed over and not read until then: that is counted.
+    if matched < truth.count("delivered") {
+        assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
+    } else {
+        assert_eq!(folded_sum(&done), truth.count("delivered_ns"));
+    }
+}
+
+#[test]
+fn all_that_can_be_wrong_with_a_record_at_once_still_adds_up() {
+    let faults = "zero_ts:every=7,reversed:every=11,early_start:every=13,unknown_kind:every=17,\
+                  dup_corr:every=19,name_null:every=23,name_bad_utf8:every=29,name_4k:every=31";
+    for version in ["11.8", "13.4"] {
+        let variables = [
+            ("GPUSIM_FAULTS", faults),
+            ("GPUSIM_CUPTI_VERSION", version),
+            ("GPUSIM_CORR", "distinct"),
+            ("GPUSIM_SHUFFLE", "3"),
+            ("GPUSIM_EARLY", "1"),
+        ];
+        let done = run("plain", &variables);
+        let truth = done.truth();
+        let activities = 110 + truth.fault("dup_corr");
+        assert_parts(&done, "launches", 110, &[("matched", 110)]);
+        assert_parts(&done, "activities", activities, &[("matched", activities)]);
+        assert_eq!(lost(&done, "activities_unreadable"), truth.fault("unknown_kind"));
+        let untimed = truth.fault("zero_ts") + truth.fault("reversed");
+        assert_eq!(lost(&done, "timestamp_not_collected"), untimed);
+    }
+}
+
+#[test]
+fn no_name_can_break_the_folded_file() {
+    let done = run("names", &[]);
+    let expected = [
+        ("[GPU_Kernel]# lost 31_d300", 300),
+        ("[GPU_Kernel]evil:main:fake 12_d100", 100),
+        ("[GPU_Kernel]two lines 99  _d200", 200),
+    ];
+    assert_eq!(by_leaf(&done), expected.map(|(leaf, weight)| (leaf.to_owned(), weight)).into());
+    let sites: Vec<_> = done.by_site().into_keys().map(|(site, _)| site).collect();
+    assert_eq!(sites, ["main;names;lines", "main;names;number", "main;names;semicolon"]);
+    assert!(done.stderr.lines().all(|line| line.starts_with("gpuflame: ")), "{}", done.stderr);
+    let table = done.file("out.csv");
+    let mut table = csv::Reader::from_reader(table.as_bytes());
+    let names: Vec<_> = table.records().map(|row| row.unwrap()[1].to_owned()).collect();
+    assert_eq!(names, ["# lost 31_d300", "two lines 99  _d200", "evil;main;fake 12_d100"]);
+}
+
+// Ways to end.
+
+#[test]
+fn a_program_that_does_not_use_cuda_leaves_no_trace() {
+    for way in [Way::Injected, Way::Preloaded] {
+        let done = Run::new(program(), way).arg("no_cuda").done();
+        assert_eq!((done.code, done.stderr.as_str()), (CODE, ""));
+        assert_eq!(files(&done.folder), [""; 0]);
+    }
+}
+
+#[test]
+fn exit_on_one_thread_while_another_launches_ends_well() {
+    for _ in 0..5 {
+        let done = run("exit_in_mid_launch", &[]);
+        let sites = done.by_site();
+        let add = "[GPU_Kernel]add_d301".to_owned();
+        assert_eq!(sites[&("main;exit_in_mid_launch;work".to_owned(), add.clone())], ADDS, "{}", done.stderr);
+        assert!(sites[&("launch_for_ever".to_owned(), add)].is_multiple_of(301));
+        assert!(done.sum("launches").0 > 110);
+        done.sum("activities");
+        assert_eq!(files(&done.folder), WRITTEN);
+    }
+}
+
+#[test]
+fn exit_handlers_of_the_application_may_launch() {
+    let done = run("handlers", &[]);
+    assert_eq!(done.stdout, "late\nlast\n");
+    let late = done.by_site().into_iter().filter(|((site, _), _)| site.ends_with("late"));
+    assert_eq!(late.map(|(_, weight)| weight).collect::<Vec<_>>(), [1200], "{}", done.stderr);
+    assert_parts(&done, "launches", 111, &[("matched", 111)]);
+    assert_eq!(folded_sum(&done), done.truth().count("total_ns"));
+}
+
+#[test]
+fn what_was_recorded_before_a_device_reset_is_there() {
+    run("reset", &[]).assert_exact();
+}
+
+#[test]
+fn a_kernel_that_still_runs_at_exit_has_no_time_and_nobody_waits_for_it() {
+    let done = run("still_running", &[("GPUSIM_CLOCK", "real")]);
+    assert_parts(&done, "launches", 2, &[("matched", 2)]);
+    assert_parts(&done, "activities", 2, &[("matched", 2)]);
+    assert_eq!(lost(&done, "timestamp_not_collected"), 1);
+    let leaves = [("[GPU_Kernel]add_d301", 301), ("[GPU_Kernel]rest_d60000000000", 0)];
+    assert_eq!(by_leaf(&done), leaves.map(|(leaf, weight)| (leaf.to_owned(), weight)).into());
+}
+
+#[test]
+fn a_program_that_skips_its_exit_handlers_ends_at_once_with_nothing_written() {
+    let done = run("no_handlers", &[]);
+    assert_eq!(done.ledger(""), [""; 0]);
+    assert_eq!(files(&done.folder), [""; 0]);
+}
+
+#[test]
+fn a_path_that_is_no_gpuflame_is_none_of_our_business() {
+    let copy = scratch("gone").join("libgpuflame.so");
+    fs::copy(gpuflame(), &copy).unwrap();
+    fs::remove_file(&copy).unwrap();
+    let done = Run::new(program(), Way::None).arg("plain").env("CUDA_INJECTION64_PATH", &copy).done();
+    assert_eq!((done.code, done.stderr.as_str()), (CODE, ""));
+}

@@ -1,0 +1,10 @@
+//! The application is not harmed, and loses nothing, whatever it is and does.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod descriptors;
+mod memory;
+mod preload;
+mod runtimes;

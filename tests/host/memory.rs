@@ -1,0 +1,172 @@
+//! What gpuflame holds: bounded by the number of distinct stacks, whatever the number of launches. Measured
+//! twice: by what the ledger says, and by what the kernel says of the process, less the same without us.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::support::{Run, Way, compile};
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// What it may hold whatever the program does, and for each distinct (context, name, device).
+const MOST: f64 = 64.0 * MIB;
+const MOST_PER_CELL: f64 = 256.0;
+/// How much more it may hold after more of the same.
+const MOST_GROWTH: f64 = 2.0 * MIB;
+
+/// What may be held while more comes than is read: 1 GiB of activities that wait and a MiB for each of eight
+/// threads, 32 MiB of launches, 32 MiB while a device's time of long ago is put in order, and everything else.
+const MOST_BEHIND: f64 = (1024.0 + 8.0 + 32.0 + 32.0) * MIB + MOST;
+/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client, as others measured it on hardware.
+const TRACED_DRIVER: u32 = 4_000;
+/// Of each 1,024 launches of `load` 16 are followed by a copy and a fill, and one by a copy more; each of eight
+/// threads has 2,500,000 of them: 39,063 times two and 2,442 times one.
+const LAUNCHED_BY_20_M: u64 = 20_000_000 + 8 * (2 * 39_063 + 2_442);
+
+/// What it held at the end of `main`, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    by_ledger: f64,
+    /// Anonymous memory of the process beyond what it has without gpuflame.
+    by_kernel: f64,
+}
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
+}
+
+fn resident(stdout: &str) -> f64 {
+    let line = stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(stdout);
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
+}
+
+/// Runs `load` with `args`; gpuflame keeps up, since the program waits for it every 4,096 launches.
+fn held(args: &str) -> Held {
+    held_at(&format!("{args} --flush 4096"), 0)
+}
+
+/// Has the simulation keep no truth, which takes memory of its own.
+fn quiet(run: Run) -> Run {
+    run.env("GPUSIM_TRUTH", "")
+}
+
+/// What the program takes by itself.
+fn without() -> f64 {
+    static WITHOUT: OnceLock<f64> = OnceLock::new();
+    *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
+}
+
+/// Runs `load` with `args`; a launch takes `launch_ns` at least.
+fn load(args: &str, launch_ns: u32) -> crate::support::Done {
+    let run = Run::new(program(), Way::Injected).args(args.split(' '));
+    quiet(run).env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
+}
+
+/// The number of MiB that the ledger calls `what`, in bytes.
+fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
+    let cost = done.ledger("own cost:")[0];
+    let mib = cost.split(", ").find_map(|part| part.strip_suffix(what)).expect(cost);
+    mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
+}
+
+/// Runs `load` and takes the least of two runs: by when the collector got a processor, a buffer of 1 MiB more than
+/// usual has been written to, or a table was full a moment longer. What grows with the number of launches is in
+/// both.
+fn held_at(args: &str, launch_ns: u32) -> Held {
+    let run = |_| {
+        let done = load(args, launch_ns);
+        let (launches, parts) = done.sum("launches");
+        assert_eq!(parts["matched"], launches, "{}", done.stderr);
+        Held { by_ledger: by_ledger(&done, " MiB held"), by_kernel: resident(&done.stdout) - without() }
+    };
+    let least = |one: Held, other: Held| Held {
+        by_ledger: one.by_ledger.min(other.by_ledger),
+        by_kernel: one.by_kernel.min(other.by_kernel),
+    };
+    (0..2).map(run).reduce(least).expect("two runs")
+}
+
+fn assert_bounded(held: Held, cells: u32) {
+    let most = MOST + MOST_PER_CELL * f64::from(cells);
+    assert!(held.by_ledger > MIB, "gpuflame does not count: {held:?}");
+    assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
+}
+
+/// Whether as much is held after many launches as after few.
+fn stays(few: Held, many: Held) -> Result<(), String> {
+    for (who, growth) in
+        [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
+    {
+        if growth.abs() > MOST_GROWTH {
+            return Err(format!("{:.1} MiB more by the {who}: {few:?}, {many:?}", growth / MIB));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_held_does_not_follow_the_number_of_launches() {
+    let few = held("--launches 1000000");
+    // Some ten call paths from each of eight threads.
+    assert_bounded(few, 80);
+    stays(few, held("--launches 4000000")).unwrap();
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn twenty_million_launches_hold_no_more_than_one_million() {
+    let few = held("--launches 1000000");
+    let many = held("--launches 20000000");
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
+    assert_bounded(many, 80);
+    stays(few, many).unwrap();
+}
+
+#[test]
+#[ignore = "wants a second core for itself; .ci/long runs it"]
+fn a_thread_that_never_waits_holds_no_more_after_twenty_million_launches() {
+    let few = held_at("--threads 1 --launches 1000000", 0);
+    let many = held_at("--threads 1 --launches 20000000", 0);
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
+    assert_bounded(many, 10);
+    stays(few, many).unwrap();
+}
+
+#[test]
+#[ignore = "wants the machine for itself; .ci/long runs it"]
+fn eight_threads_that_never_wait_hold_64_mib_at_most_after_twenty_million_launches() {
+    let few = held_at("--launches 1000000", TRACED_DRIVER);
+    let many = held_at("--launches 20000000", TRACED_DRIVER);
+    eprintln!("1 M: {few:?}, 20 M: {many:?}");
+    // Not "the same": whenever the collector gets no processor for a while, more launches wait at once than
+    // ever before, and the join's table of those grows by up to 17 MiB.
+    assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
+}
+
+/// Eight threads on two processors, each of which launches four times as fast as a driver lets it, leave the
+/// collector a ninth of the machine, where it needs a sixth.
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn launches_that_outrun_the_collector_are_counted_and_hold_64_mib_at_most_in_the_end() {
+    let done = load("--launches 20000000", 0);
+    // `sum` tests that they add up.
+    let (launches, parts) = done.sum("launches");
+    let (activities, _) = done.sum("activities");
+    eprintln!("{}", done.stderr);
+    assert_eq!((launches, activities), (LAUNCHED_BY_20_M, LAUNCHED_BY_20_M));
+    assert!(parts["matched"] > 0);
+    let (held, most) = (by_ledger(&done, " MiB held"), by_ledger(&done, " at most"));
+    assert!(held <= MOST && most <= MOST_BEHIND, "{held} bytes held, {most} at most");
+}
+
+#[test]
+fn a_leak_of_a_hundred_bytes_a_launch_is_noticed() {
+    let few = held("--launches 500000 --leak 100");
+    let error = stays(few, held("--launches 1000000 --leak 100")).unwrap_err();
+    assert!(error.contains("by the kernel"), "{error}");
+}
+
+#[test]
+fn sixty_five_thousand_stacks_cost_256_bytes_each_at_most() {
+    assert_bounded(held("--contexts 16"), 1 << 16);
+}

@@ -1,0 +1,131 @@
+//! Programs whose stacks are not what the system gave a thread: Python's greenlets, Boost's fibers, Go, Java.
+//!
+//! No launch is lost, every stack is what libgcc sees of it, and each ends as the runtime lets it.
+#![cfg(target_arch = "x86_64")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Done, Run, Way, compile, cuda, is_ci, root, scratch};
+
+/// What `tests/runtimes.sh` installs and names; `None`, with a sentence: it cannot be had here.
+fn installed(what: &str) -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
+    let script = root().join("tests/runtimes.sh");
+    let output = Command::new(script).args([what.as_ref(), cache.as_os_str()]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    assert!(!is_ci(), "CI tests with {what}\n{said}");
+    eprintln!("skipped: {what} cannot be had here\n{said}");
+    None
+}
+
+/// The library by which they launch.
+fn launcher() -> PathBuf {
+    compile("tests/runtimes/launch.c", &["-O2", "-shared", "-fPIC"])
+}
+
+/// Runs a program that is to make so many launches, every stack of which is taken again.
+fn run(program: &Path, args: &[&str], launches: u64) -> Done {
+    let run = Run::new(program, Way::Injected).args(args.iter().copied());
+    let done = run.env("GPUFLAME_VERIFY", "1").ok();
+    assert_eq!(done.truth().count("count"), launches);
+    for what in ["launches", "activities"] {
+        let (total, parts) = done.sum(what);
+        assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
+    }
+    let unlike = "0 unlike a walk of every frame, 0 unlike libgcc's";
+    assert_eq!(done.ledger("verified: "), [format!("{launches} stacks taken again, {unlike}")]);
+    let stacks = done.folded();
+    assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), launches * 100);
+    for (frames, _) in stacks {
+        let [.., function, call, kernel] = &frames[..] else { panic!("{frames:?}") };
+        assert_eq!([function, call, kernel], ["launch_step", "cudaLaunchKernel", "[GPU_Kernel]step_d100"]);
+    }
+    done
+}
+
+/// How many distinct stacks were marked as `what` in the ledger.
+fn marked(done: &Done, what: &str) -> u64 {
+    let line = done.ledger("lost: ")[0];
+    let count = line.split(", ").find_map(|part| part.strip_prefix(what)?.strip_prefix(' '));
+    count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
+}
+
+/// Greenlets share the thread's own stack: what one has on it is moved aside when another runs. So stacks reach
+/// `main`, through the frames in which the thread switched to the greenlet.
+#[test]
+fn greenlets_are_seen_to_the_bottom_of_the_thread() {
+    let Some(python) = installed("greenlet") else { return };
+    let program = root().join("tests/runtimes/greenlets.py");
+    let library = launcher();
+    let args = [program.to_str().unwrap(), library.to_str().unwrap(), "200", "20"];
+    let done = run(&python, &args, 4000);
+    assert_eq!((marked(&done, "stacks_guessed"), marked(&done, "stacks_cut")), (0, 0));
+    for (frames, _) in done.folded() {
+        assert!(frames.iter().any(|frame| frame.contains("g_switch")), "{frames:?}");
+    }
+}
+
+/// A fiber of Boost has a stack of its own, which begins in hand-written code without unwind information: cut there.
+#[test]
+fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
+    if installed("boost").is_none() {
+        return;
+    }
+    let library = launcher();
+    let flags = ["-O2", "-Wl,--no-as-needed", library.to_str().unwrap(), "-lboost_context"];
+    let program = compile("tests/runtimes/fibers.cpp", &flags);
+    let done = run(&program, &["500", "40"], 20_000);
+    assert_eq!((marked(&done, "stacks_guessed"), marked(&done, "stacks_cut")), (0, 20));
+    for (frames, _) in done.folded() {
+        assert_eq!(frames[..2], ["[stack cut short]", "make_fcontext"]);
+        let depth = frames.iter().filter(|frame| *frame == "dig").count();
+        assert!((1..=20).contains(&depth), "{frames:?}");
+    }
+}
+
+/// C is called on a stack of the thread, by hand-written code without unwind information that has left the
+/// goroutine's: cut there.
+#[test]
+fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
+    let Some(go) = installed("go") else { return };
+    let folder = scratch("go");
+    let program = folder.join("goroutines");
+    let libraries = format!("{} -L{} -lcudart -lcuda", launcher().display(), cuda().display());
+    let mut build = Command::new(go);
+    build.args(["build", "-o"]).arg(&program).arg(root().join("tests/runtimes/goroutines.go"));
+    build.env("GO111MODULE", "off").env("CGO_ENABLED", "1").env("CGO_LDFLAGS", libraries);
+    build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
+    let output = build.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let done = run(&program, &["500", "40"], 20_000);
+    let expected = ["[stack cut short]", "runtime.asmcgocall", "launch_step"];
+    for (frames, _) in done.folded() {
+        assert_eq!(frames[..3], expected);
+    }
+}
+
+/// Java's methods have no unwind information. Where the virtual machine is told to keep frame pointers, stacks reach the
+/// bottom and are marked as guessed; where it is not, methods that it has compiled well may cut them.
+#[test]
+#[ignore = "installs a JDK"]
+fn a_java_program_is_seen_to_the_bottom_of_its_threads_by_frame_pointers() {
+    let Some(compiler) = installed("java") else { return };
+    let folder = scratch("java");
+    let source = root().join("tests/runtimes/Threads.java");
+    assert!(Command::new(&compiler).arg("-d").arg(&folder).arg(source).status().unwrap().success());
+    let (library, java) = (launcher(), compiler.with_file_name("java"));
+    let args = ["-cp", folder.to_str().unwrap(), "Threads", library.to_str().unwrap(), "16", "2000"];
+    run(&java, &args, 32_000);
+    let keeps = ["-XX:+PreserveFramePointer"].iter().chain(&args).copied().collect::<Vec<_>>();
+    let done = run(&java, &keeps, 32_000);
+    assert_eq!(marked(&done, "stacks_cut"), 0);
+    assert!(marked(&done, "stacks_guessed") > 0);
+    for (frames, _) in done.folded() {
+        assert_eq!(frames[0], "thread_native_entry");
+        assert!(frames.contains(&"Java_Threads_launch".to_owned()), "{frames:?}");
+    }
+}

@@ -1,0 +1,10 @@
+//! Other tools' traces: read exactly, in any state.
+#![cfg(feature = "cli")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod damaged;
+mod json;
+mod others;
+mod traces;

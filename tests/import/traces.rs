@@ -1,0 +1,500 @@
+//! Real traces of other tools: each opens, links as an independent count says, and loses no nanosecond.
+//!
+//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
+//! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use gpuflame::aggregate::Aggregate;
+use gpuflame::bubbles::Ops;
+use gpuflame::export::{self, FOLDED, work_name};
+use gpuflame::import::{self, Kind, Linked, Options};
+use gpuflame::join::{Join, Launched, Origin, Sink};
+use gpuflame::profile::Profile;
+use gpuflame::profile::views::GPU;
+use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
+use gpuflame::timeline::Timeline;
+
+/// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
+type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
+
+const CHROME: [Counted; 17] = [
+    ("b200/eager_trace.json.gz", 24656, 929, 929, 0, 0, 1, 11_665_760),
+    ("et-pairs/linear_kineto.json.gz", 86859, 10356, 10356, 0, 0, 1, 370_983_000),
+    ("graphs/graph_execution.json.gz", 19289, 423, 423, 0, 25, 15, 156_085_905),
+    ("h100/Falconsai_nsfw_image_detection__1016002.json.gz", 5138, 156, 156, 0, 0, 1, 1_225_310),
+    ("h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz", 50125, 534, 534, 0, 0, 1, 158_433_174),
+    ("kineto-2021/gpu_metrics_input.json", 340, 32, 32, 0, 0, 1, 50_000),
+    ("kineto-2021/worker0.1623143566756.pt.trace.json.gz", 75718, 9096, 9096, 0, 0, 1, 602_145_000),
+    ("kineto-2023/control.json.gz", 109_123, 9450, 9450, 0, 0, 1, 501_567_000),
+    ("kineto-2023/event_sync_trace.json.gz", 149, 6, 6, 0, 0, 1, 372_000),
+    ("kineto-2023/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 30, 0, 0, 0, 0, 0, 0),
+    ("kineto-2023/rank_not_found.json.gz", 2467, 0, 0, 0, 0, 0, 0),
+    ("kineto-2023/test.json.gz", 105_167, 15632, 15018, 614, 12, 502, 963_762_000),
+    ("kineto-2024/after_fix_trace.json", 75, 1, 1, 0, 0, 1, 20),
+    ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 68692, 6095, 6095, 0, 0, 1, 472_454_441),
+    ("kineto-mtia/mtia_inference_rank_0.json.gz", 16158, 0, 0, 0, 0, 0, 0),
+    ("kineto-rocm/mi250_minitoy_train_ROCm6_2_kineto.json.gz", 220, 16, 16, 0, 0, 1, 149_042),
+    ("kineto-rocm/resnet_act_checkpoint.json.gz", 56451, 3653, 2685, 968, 0, 1, 100_230_072),
+];
+
+/// The eight ranks of `dlrm-8-ranks/dlrm_kineto.tar.gz`, by rank.
+const DLRM: [Counted; 8] = [
+    ("worker0", 3290, 261, 261, 0, 0, 1, 6_851_000),
+    ("worker1", 3424, 326, 262, 64, 0, 1, 12_601_000),
+    ("worker2", 3268, 262, 262, 0, 0, 1, 4_579_000),
+    ("worker3", 3474, 337, 273, 64, 0, 1, 11_042_000),
+    ("worker4", 3310, 273, 273, 0, 0, 1, 7_739_000),
+    ("worker5", 3250, 261, 261, 0, 0, 1, 7_311_000),
+    ("worker6", 3272, 262, 262, 0, 0, 1, 4_628_000),
+    ("worker7", 3250, 262, 262, 0, 0, 1, 2_825_000),
+];
+
+/// The folder of traces; says why a test is skipped where there is none.
+fn traces() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
+    let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
+    if !folder.is_dir() {
+        eprintln!("skipped: there is no folder of real traces (GPUFLAME_TRACES names one)");
+        return None;
+    }
+    Some(folder)
+}
+
+/// A trace from file to folded stacks.
+fn explained(path: &Path) -> (Linked, Profile, Vec<String>) {
+    let (mut join, mut aggregate, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
+    let opened = import::open(path).unwrap();
+    let linked = import::rows(opened, &Options::default(), &mut |row: &Row<'_>| {
+        join.push(row, &mut aggregate);
+        profile.push(row);
+    })
+    .unwrap();
+    let activities = join.as_if_over(&mut aggregate).activities;
+    aggregate.fill(&mut profile);
+    assert_eq!(activities.matched, linked.linked, "{}: the join finds what was linked", path.display());
+    assert_eq!(activities.launched_before, linked.before, "{}", path.display());
+    assert_eq!(activities.no_stack, linked.ops - linked.linked - linked.before, "{}", path.display());
+    let mut folded = Vec::new();
+    FOLDED.draw(&profile, &GPU, &export::Options::default(), &mut folded).unwrap();
+    let lines = String::from_utf8(folded).unwrap().lines().map(str::to_owned).collect();
+    (linked, profile, lines)
+}
+
+fn weights(folded: &[String]) -> u64 {
+    folded.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+}
+
+fn check(path: &Path, counted: &Counted) -> Vec<String> {
+    let (name, events, ops, with_launch, before, shared, most, nanos) = *counted;
+    let (linked, _, folded) = explained(path);
+    assert_eq!(linked.seen.events, events, "{name}: events");
+    assert_eq!((linked.ops, linked.linked, linked.before), (ops, with_launch, before), "{name}: linked");
+    assert_eq!((linked.shared, linked.most), (shared, most), "{name}: shared ids");
+    assert_eq!(linked.nanos, nanos, "{name}: GPU time");
+    assert_eq!(weights(&folded), nanos, "{name}: the folded weights");
+    folded
+}
+
+#[test]
+fn chrome_traces_link_as_counted_and_lose_no_nanosecond() {
+    let Some(folder) = traces() else { return };
+    for counted in &CHROME {
+        let path = folder.join(counted.0);
+        assert_eq!(import::open(&path).unwrap().kind(), Kind::Chrome, "{}", counted.0);
+        check(&path, counted);
+    }
+}
+
+#[test]
+fn what_was_launched_before_the_trace_is_shown_as_such() {
+    let Some(folder) = traces() else { return };
+    let counted = CHROME.iter().find(|counted| counted.0.contains("resnet")).unwrap();
+    let folded = check(&folder.join(counted.0), counted);
+    assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
+}
+
+/// What the command says of a trace in which 25 launches of graphs share their ids with up to 15 kernels each.
+#[test]
+fn all_kernels_of_a_graph_launch_are_under_its_call() {
+    let Some(folder) = traces() else { return };
+    let trace = folder.join("graphs/graph_execution.json.gz");
+    let trace = trace.to_str().unwrap();
+    let out = scratch("graphs-trace");
+    let folded = gpuflame(&out, ["-q", "flamegraph", trace, "--format", "folded"]).ok().stdout;
+    let mut by_call: BTreeMap<&str, u64> = BTreeMap::new();
+    for line in folded.lines().filter(|line| !line.starts_with("# ")) {
+        let (stack, weight) = line.rsplit_once(' ').unwrap();
+        let call = stack.split(';').rev().find(|frame| frame.starts_with("hip")).unwrap_or("none");
+        *by_call.entry(call).or_default() += weight.parse::<u64>().unwrap();
+    }
+    let counted = [
+        ("hipExtModuleLaunchKernel", 346_637),
+        ("hipGraphLaunch", 149_919_755),
+        ("hipLaunchKernel", 595_208),
+        ("hipMemcpyAsync", 77_399),
+        ("hipModuleLaunchKernel", 5_146_906),
+    ];
+    assert_eq!(by_call, BTreeMap::from(counted));
+    let info = gpuflame(&out, ["info", trace]).ok().stdout;
+    for (what, count) in [
+        ("launches matched", 87),
+        ("activities matched", 423),
+        ("launches with several activities", 25),
+        ("most activities of a launch", 15),
+    ] {
+        let line = info.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_else(|| panic!("{info}"));
+        assert_eq!(line.trim().parse::<u64>(), Ok(count), "{what}");
+    }
+}
+
+#[test]
+fn the_ranks_of_a_job_link_as_counted() {
+    let Some(folder) = traces() else { return };
+    let unpacked = unpacked_ranks(&folder);
+    for entry in unpacked.read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let counted = DLRM.iter().find(|counted| name.starts_with(counted.0)).unwrap();
+        check(&path, counted);
+    }
+}
+
+/// The eight traces of a job, unpacked into a folder of this test.
+fn unpacked_ranks(folder: &Path) -> PathBuf {
+    let unpacked = scratch("ranks-of-a-job");
+    let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
+    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&unpacked).status();
+    assert!(tar.unwrap().success());
+    unpacked.join("dlrm_kineto")
+}
+
+#[test]
+fn a_launch_hangs_under_the_python_code_that_made_it() {
+    let Some(folder) = traces() else { return };
+    let (_, _, folded) = explained(&folder.join("b200/eager_trace.json.gz"));
+    let through_torch = folded.iter().filter(|line| line.contains("torch/nn/modules/module.py")).count();
+    assert!(through_torch > 100, "only {through_torch} stacks come through torch's modules");
+    let line = folded.iter().find(|line| {
+        line.contains("aten::linear;aten::addmm;cudaLaunchKernel")
+            || line.contains("aten::linear;aten::mm;cudaLaunchKernel")
+            || line.contains(";aten::mm;cu")
+    });
+    assert!(line.is_some(), "no operator between Python and the call");
+}
+
+/// What HolisticTraceAnalysis looks at: what was launched before the last step of the profiler began, and so has
+/// a launch; of a trace with one step only, everything.
+#[derive(Default)]
+struct LookedAt {
+    timeline: Timeline,
+    /// By a bit mask of kinds of work: when any of them ran.
+    kinds: [Timeline; 8],
+    /// Kernels that communicate.
+    communicate: HashSet<NameId>,
+    aggregate: Aggregate,
+    /// Correlation id, duration of the call, duration on the GPU, time from the end of the call to the start on
+    /// the GPU: in nanoseconds.
+    launches: Vec<[u64; 4]>,
+}
+
+impl Sink for LookedAt {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if let Origin::Launch(launched) = origin {
+            let duration = u64::from(launched.duration);
+            let (start, end) = (activity.start.0, activity.end.0);
+            let delay = start.saturating_sub(launched.time.0 + duration);
+            self.launches.push([u64::from(activity.correlation.0), duration, end - start, delay]);
+        }
+        self.timeline.activity(activity, origin);
+        let kind = self.kind(activity);
+        let with = self.kinds.iter_mut().enumerate().filter(|(mask, _)| mask & kind != 0);
+        with.for_each(|(_, timeline)| timeline.activity(activity, origin));
+        self.aggregate.activity(activity, origin);
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.timeline.pending(id, launched);
+    }
+}
+
+const COMPUTATION: usize = 1;
+const COMMUNICATION: usize = 2;
+const MEMORY: usize = 4;
+
+impl LookedAt {
+    fn kind(&self, activity: &Activity) -> usize {
+        match activity.work() {
+            Work::Kernel(name) if self.communicate.contains(&name) => COMMUNICATION,
+            Work::Kernel(_) => COMPUTATION,
+            _ => MEMORY,
+        }
+    }
+
+    /// How long any of `kinds` ran.
+    fn any_of(&self, kinds: usize) -> u64 {
+        let mut profile = Profile::default();
+        self.kinds[kinds].fill(&mut profile);
+        profile.times().iter().map(|time| time.busy).sum()
+    }
+
+    /// How long all of `kinds` ran and nothing else did: what there is besides the others, less what there is
+    /// besides the others and some of `kinds`.
+    fn exactly(&self, kinds: usize) -> u64 {
+        let all = COMPUTATION | COMMUNICATION | MEMORY;
+        let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
+        let within = (0..=all).filter(|some| some & !kinds == 0);
+        let signed = within.map(|some| match (kinds & !some).count_ones() % 2 {
+            0 => besides(all & !some),
+            _ => -besides(all & !some),
+        });
+        u64::try_from(signed.sum::<i128>()).expect("no time is negative")
+    }
+}
+
+fn looked_at(path: &Path) -> (Vec<[u64; 4]>, Profile) {
+    let (looked_at, profile) = all_looked_at(path);
+    (looked_at.launches, profile)
+}
+
+fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
+    let mut steps = Ops::with_steps();
+    import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
+    let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
+    begins.sort_unstable();
+    // Of a single step it takes all.
+    let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
+    let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
+    let mut kept = HashSet::new();
+    import::rows(import::open(path).unwrap(), &Options::default(), &mut |row: &Row<'_>| {
+        match row {
+            Row::Name { id, text } if text.starts_with("nccl") => drop(looked_at.communicate.insert(*id)),
+            Row::Launch(launch) if launch.time.0 >= last => return,
+            Row::Launch(launch) => drop(kept.insert(launch.correlation)),
+            Row::Activity(activity) if last < u64::MAX && !kept.contains(&activity.correlation) => return,
+            _ => {}
+        }
+        join.push(row, &mut looked_at);
+        looked_at.timeline.row(row);
+        profile.push(row);
+    })
+    .unwrap();
+    join.as_if_over(&mut looked_at);
+    looked_at.timeline.fill(&mut profile);
+    looked_at.aggregate.fill(&mut profile);
+    (looked_at, profile)
+}
+
+/// A trace, the folder of its golden tables, its rank, and whether its times have digits behind the microsecond:
+/// then the other tool makes whole microseconds of start and end of each of the operations and calls before it
+/// subtracts them, so that each of its figures is wrong by up to 2 us.
+fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
+    let golden = folder.join("golden-hta");
+    let kineto =
+        |trace: &str, name: &str, rank, rounded| (folder.join(trace), golden.join(name), rank, rounded);
+    let mut all = vec![
+        kineto("kineto-2023/control.json.gz", "trace_diff_control", 3, false),
+        kineto("kineto-2023/test.json.gz", "trace_diff_test", 1, false),
+        kineto("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", "ns_resolution", 0, true),
+    ];
+    for entry in unpacked_ranks(folder).read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let rank = name.strip_prefix("worker").and_then(|rest| rest.split(['_', '.']).next()).unwrap();
+        all.push((path.clone(), golden.join("dlrm8"), rank.parse().unwrap(), false));
+    }
+    assert_eq!(all.len(), 3 + 8);
+    all
+}
+
+fn rows_of(table: &Path) -> Vec<BTreeMap<String, String>> {
+    let mut table = csv::Reader::from_path(table).unwrap();
+    table.deserialize().map(|row| row.unwrap()).collect()
+}
+
+/// Whole microseconds, in nanoseconds.
+fn nanos(row: &BTreeMap<String, String>, column: &str) -> u64 {
+    (row[column].parse::<f64>().unwrap() * 1000.0) as u64
+}
+
+#[test]
+fn launch_delays_are_those_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
+        let (launches, _) = looked_at(&trace);
+        // Of a graph it shows no launch: many operations have the id of one call.
+        let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
+        launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
+        calls.retain(|_, launches| launches.len() == 1);
+        assert_eq!(calls.len(), table.len(), "{}", trace.display());
+        let mut ours: Vec<_> = calls.values().map(|call| [call[0][1], call[0][2], call[0][3]]).collect();
+        let mut theirs: Vec<_> = table
+            .iter()
+            .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
+            .collect();
+        if !rounded {
+            // Ours are numbered anew, and several threads launch.
+            ours.sort_unstable();
+            theirs.sort_unstable();
+            assert!(ours == theirs, "{}: other launches", trace.display());
+            continue;
+        }
+        // By one thread only: both are in the order of the calls.
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
+            assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
+        }
+    }
+}
+
+#[test]
+fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let mut theirs = BTreeMap::new();
+        for row in rows_of(&golden.join("kernel_breakdown_1.csv")) {
+            if row["rank"] == rank.to_string() {
+                let [sum, least, most, mean] =
+                    ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
+                let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
+                // `Memcpy HtoD (Pinned -> Device)`: ours are not told apart by the kind of the host's memory.
+                let is_memory = row["kernel_type"] == "MEMORY";
+                let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
+                let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
+                *all = [all[0] + sum, all[1].min(least), all[2].max(most), all[3] + count];
+            }
+        }
+        let (_, profile) = looked_at(&trace);
+        let mut found = 0;
+        for one in profile.works() {
+            let name = match one.work {
+                Work::Copy(kind) => format!("Memcpy {}", kind.label()),
+                Work::Set => "Memset".into(),
+                work => work_name(&profile, work),
+            };
+            let [sum, least, most, count] =
+                *theirs.get(&*name).unwrap_or_else(|| panic!("{}: {name}", trace.display()));
+            let wrong = if rounded { 2000 } else { 0 };
+            let ours = one.weight;
+            assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
+            let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
+            assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
+            // Of durations that are mostly cut to 0 no count is left.
+            assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
+            found += 1;
+        }
+        assert_eq!(found, theirs.len(), "{}", trace.display());
+    }
+}
+
+#[test]
+fn busy_and_idle_time_are_those_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let table = rows_of(&golden.join("temporal.csv"));
+        let row = table.iter().find(|row| row["rank"] == rank.to_string()).unwrap();
+        let idle = nanos(row, "idle_time(us)");
+        let busy = nanos(row, "compute_time(us)") + nanos(row, "non_compute_time(us)");
+        let (launches, profile) = looked_at(&trace);
+        let [time] = profile.times() else { panic!("{}: not one GPU", trace.display()) };
+        // 0.75 us for each of the operations on average.
+        let wrong = if rounded { launches.len() as u64 * 1000 } else { 0 };
+        assert!(
+            time.busy.abs_diff(busy) <= wrong && time.idle.abs_diff(idle) <= wrong,
+            "{}: {time:?} {row:?}",
+            trace.display()
+        );
+        assert!(
+            (time.busy + time.idle).abs_diff(busy + idle) <= 1000,
+            "{}: {time:?} {row:?}",
+            trace.display()
+        );
+    }
+}
+
+#[test]
+fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    // Nanoseconds of each mix of kinds over all ranks of a job, and the operations of which they are made.
+    let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        let (found, _) = all_looked_at(&trace);
+        let of_rank = |name: &str| {
+            let table = rows_of(&golden.join(name));
+            table.into_iter().find(|row| row["rank"] == rank.to_string()).unwrap()
+        };
+        let wrong = if rounded { found.launches.len() as u64 * 1000 } else { 0 };
+        let compute = nanos(&of_rank("temporal.csv"), "compute_time(us)");
+        assert!(found.any_of(COMPUTATION).abs_diff(compute) <= wrong, "{}", trace.display());
+        if let Ok(percent) = of_rank("overlap.csv")["comp_comm_overlap_pctg"].parse::<f64>() {
+            let both = found.exactly(COMPUTATION | COMMUNICATION)
+                + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
+            let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
+            // It shows two digits.
+            assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
+        }
+        let (sums, operations) = jobs.entry(golden).or_default();
+        (1..8).for_each(|kinds| sums[kinds] += found.exactly(kinds));
+        *operations += if rounded { found.launches.len() } else { 0 };
+    }
+    for (golden, (sums, operations)) in jobs {
+        let mut theirs = [0; 8];
+        for row in rows_of(&golden.join("kernel_breakdown_0.csv")) {
+            let bit = |word: &str| match word {
+                "COMPUTATION" => COMPUTATION,
+                "COMMUNICATION" => COMMUNICATION,
+                "MEMORY" => MEMORY,
+                other => panic!("{other}"),
+            };
+            theirs[row["kernel_type"].split(" overlapping ").map(bit).sum::<usize>()] = nanos(&row, "sum");
+        }
+        let is_near = |(ours, theirs): (&u64, &u64)| ours.abs_diff(*theirs) <= operations as u64 * 1000;
+        assert!(sums.iter().zip(&theirs).all(is_near), "{}: {sums:?} {theirs:?}", golden.display());
+    }
+}
+
+#[test]
+fn every_other_file_says_what_it_is() {
+    let Some(folder) = traces() else { return };
+    for (name, word) in [
+        ("et-pairs/linear_et.json.gz", "execution trace"),
+        ("perfetto/gpu_compute_launch.textproto", "Perfetto"),
+        ("dlrm-8-ranks/dlrm_kineto.tar.gz", "tar archive"),
+        ("chakra-et/chakra.0.et", "no trace"),
+        ("golden-hta/ns_resolution/temporal.csv", "no trace"),
+    ] {
+        let message = import::open(&folder.join(name)).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains(word), "{message}");
+        assert!(!message.contains('\n'));
+    }
+}
+
+#[test]
+fn exports_of_nsys_link_within_each_process() {
+    let Some(folder) = traces() else { return };
+    for (name, ops, linked, nanos) in [
+        ("nsys/h100_2gpu_1s.sqlite", 3442 + 904 + 22, 1632 + 438 + 22, 44_829_522 + 1_880_842_214 + 29_216),
+        ("nsys/mock.sqlite", 3, 3, 4129 + 1632),
+    ] {
+        assert_eq!(import::open(&folder.join(name)).unwrap().kind(), Kind::Nsys);
+        let (found, _, folded) = explained(&folder.join(name));
+        assert_eq!((found.ops, found.linked, found.nanos), (ops, linked, nanos), "{name}");
+        assert_eq!(weights(&folded), nanos, "{name}");
+    }
+}
+
+#[test]
+fn rocprofs_kernels_have_their_names_and_times() {
+    let Some(folder) = traces() else { return };
+    let path = folder.join("rocprofv3/908_results.json.gz");
+    assert_eq!(import::open(&path).unwrap().kind(), Kind::Rocprof);
+    let (found, profile, folded) = explained(&path);
+    assert_eq!((found.ops, found.linked, found.nanos), (43_915, 0, 4_441_741_378));
+    assert_eq!(weights(&folded), 4_441_741_378);
+    assert!(profile.kernels().len() > 10);
+    assert!(!folded.iter().any(|line| line.contains("without a name")));
+}

@@ -1,0 +1,145 @@
+//! The examples hold: built as their heads say, exact against what the simulated stack really ran.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::support::{Run, Way, compile, is_ci, root, scratch};
+
+/// The headers of the simulated stack, which stand for CUDA's own and are not held to strict warnings.
+fn as_system() -> [String; 2] {
+    ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
+}
+
+fn example(source: &str, flags: &[&str]) -> PathBuf {
+    let system = as_system();
+    let flags: Vec<&str> = system.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+    compile(source, &flags)
+}
+
+#[test]
+fn the_decode_loop_is_exact_with_every_cupti_and_with_one_thread_or_three() {
+    let program = example("examples/llm_inference.c", &["-std=c99", "-O2"]);
+    for (cupti, threads) in [("11.8", "1"), ("12.9", "3"), ("13.0", "1"), ("13.0", "3"), ("13.4", "3")] {
+        let run = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", cupti);
+        let done = run.args(["--tokens", "24", "--threads", threads]).ok();
+        done.assert_exact();
+        assert!(done.truth().count("count") > 1000);
+    }
+}
+
+#[test]
+fn the_decode_loop_is_exact_with_frame_pointers_and_without() {
+    for flag in ["-fno-omit-frame-pointer", "-fomit-frame-pointer"] {
+        let program = example("examples/llm_inference.c", &["-std=c99", "-O2", flag]);
+        Run::new(&program, Way::Injected).args(["--tokens", "8", "--threads", "3"]).ok().assert_exact();
+    }
+}
+
+/// Linked, it sees nothing before its window; injected, it sees that and leaves it out.
+fn assert_only_the_middle_is_recorded(program: &Path) {
+    for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
+        let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
+        let truth = done.truth();
+        let inside: Vec<_> = truth.sums.iter().filter(|((site, _), _)| site.contains(";measure")).collect();
+        let found = done.by_site();
+        assert_eq!(found.iter().collect::<Vec<_>>(), inside, "{}", done.stderr);
+        assert_eq!(inside.len(), 1, "{:?}", truth.sums);
+        for side in ["launches", "activities"] {
+            let (total, parts) = done.sum(side);
+            assert_eq!((total, parts["matched"]), (before + 200, 100), "{way:?}\n{}", done.stderr);
+            assert_eq!(parts["outside"], before + 100, "{way:?}\n{}", done.stderr);
+        }
+        assert!(done.stdout.contains("300 launches"), "{}", done.stdout);
+    }
+}
+
+const STRICT: [&str; 4] = ["-O2", "-pedantic", "-DGPUSIM", "-DLINKED"];
+
+#[test]
+fn embedding_in_strict_c99_records_the_middle_hundred() {
+    let flags = [&["-std=c99"], &STRICT[..]].concat();
+    assert_only_the_middle_is_recorded(&example("examples/embed.c", &flags));
+}
+
+#[test]
+fn embedding_in_strict_cpp11_records_the_middle_hundred() {
+    let flags = [&["-std=c++11"], &STRICT[..]].concat();
+    assert_only_the_middle_is_recorded(&example("examples/embed.cpp", &flags));
+}
+
+#[test]
+fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
+    let deps = std::env::current_exe().unwrap();
+    let demo = deps.parent().and_then(Path::parent).unwrap().join("examples/demo");
+    let folder = scratch("demo");
+    let mut command = Command::new(&demo);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
+        command.env_remove(name);
+    }
+    let Output { status, stdout, stderr } = command.current_dir(&folder).output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{}: {status}\n{stdout}{stderr}", demo.display());
+    let is_simulated = stdout.contains("on the simulated CUDA stack, whose times are made up");
+    assert!(is_simulated || Path::new("/dev/nvidiactl").exists(), "{stdout}{stderr}");
+    assert!(is_simulated || stdout.contains("recording a decode loop on "), "{stdout}");
+    let mut suffixes: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    suffixes.sort();
+    let mut suffixes: Vec<_> =
+        suffixes.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
+    suffixes.sort_unstable();
+    assert_eq!(suffixes, ["csv", "folded", "folded", "svg", "svg"], "{stdout}{stderr}");
+    assert!(stderr.contains("gpuflame: launches ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
+}
+
+/// Has the examples' own script build one; `None` where this machine has no nvcc and cannot get one.
+fn with_nvcc(name: &str) -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let script = root().join("examples/build-cuda.sh");
+    let output = Command::new(script).env("CARGO_TARGET_DIR", target).output().unwrap();
+    if output.status.success() {
+        return Some(target.join("examples-cuda").join(name));
+    }
+    let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let has_no_nvcc = reason.contains("cannot install nvcc") || reason.contains("virtual environment");
+    assert!(has_no_nvcc && !is_ci(), "{reason}");
+    eprintln!("skipped: {reason}");
+    None
+}
+
+#[test]
+fn the_cuda_program_that_nvcc_builds_is_exact_on_the_simulated_stack() {
+    let Some(program) = with_nvcc("llm_inference") else { return };
+    for threads in ["1", "3"] {
+        let run = Run::new(&program, Way::Injected);
+        let done = run.args(["--tokens", "16", "--threads", threads]).ok();
+        done.assert_exact_as(&done.truth().without_stubs());
+    }
+}
+
+#[test]
+fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
+    let Some(program) = with_nvcc("graph_decode") else { return };
+    let done = Run::new(&program, Way::Injected).ok();
+    // 40 layers of 8 kernels for 1,000 tokens.
+    let (nodes, parts) = done.sum("graph activities");
+    assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
+    // 10 us each; the second half was captured anew.
+    let each = 500 * 40 * 10_000;
+    let mut expected = Vec::new();
+    for caller in ["prepare", "grow_cache"] {
+        for (function, kernels) in [
+            ("attention", ["norm", "qkv", "scores", "softmax", "values"].as_slice()),
+            ("feed_forward", ["norm", "up", "down"].as_slice()),
+        ] {
+            let layer =
+                format!("main;generate;cudaGraphLaunch;[graph];{caller};capture;step;layer;{function}");
+            let line = |kernel| format!("{layer};cudaLaunchKernel;[GPU_Kernel]{kernel}_kernel {each}");
+            expected.extend(kernels.iter().map(line));
+        }
+    }
+    expected.sort();
+    let file = done.file("out.folded");
+    let mut found: Vec<_> = file.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, expected, "{}", done.stderr);
+}

@@ -1,0 +1,9 @@
+//! What the project promises of itself: its map, its library, its README, its examples.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod examples;
+mod layers;
+mod library;
+mod readme;

@@ -1,0 +1,59 @@
+//! The README says what the code does: its table of settings is made from the one that is parsed.
+
+use std::fs;
+
+use gpuflame::settings::SETTINGS;
+
+const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
+
+#[test]
+fn the_table_of_settings_is_that_of_the_code() {
+    let path = crate::support::root().join("README.md");
+    let readme = fs::read_to_string(&path).unwrap();
+    let (before, rest) = readme.split_once(HEADER).expect("README.md has the table's header");
+    let (table, after) = rest.split_once("\n\n").expect("an empty line ends the table");
+    let expected = rows();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(path, format!("{before}{HEADER}{expected}\n\n{after}")).unwrap();
+        return;
+    }
+    assert_eq!(table, expected, "UPDATE_GOLDEN=1 cargo test --test project writes it");
+}
+
+/// The cells of the rows of all tables in `text`.
+fn cells(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+#[test]
+fn the_table_of_costs_is_that_of_the_performance_page() {
+    let between = |file: &str| {
+        let text = fs::read_to_string(crate::support::root().join(file)).unwrap();
+        let (_, rest) = text.split_once("<!-- `cargo bench` writes this table. -->").expect(file);
+        rest.split_once("<!-- End of the table. -->").expect(file).0.to_owned()
+    };
+    let (short, page) = (between("README.md"), between("tests/bench/performance.md"));
+    let machine =
+        page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
+    assert!(short.contains(&format!("({machine})")), "{machine}");
+    // A page's table per situation: the method, then 16, 32 and 64 calls.
+    let rows = cells(&page);
+    for row in &cells(&short)[2..] {
+        let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();
+        for (cell, other) in row[1..].iter().zip(on_page) {
+            assert!(other[3].starts_with(&format!("{cell} (")), "{row:?} is not {other:?}");
+        }
+    }
+}
+
+fn rows() -> String {
+    let row = |setting: &gpuflame::settings::Setting| {
+        let default = match setting.default {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        format!("| `{}` | {} | {default} | {} |", setting.name, setting.values, setting.help)
+    };
+    SETTINGS.iter().map(row).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,140 @@
+//! Who left the GPU idle: against the gaps between what the simulated stack says it really ran.
+
+use std::collections::BTreeMap;
+
+use crate::support::{Done, Run, Way, compile};
+use serde_json::Value;
+
+/// Idle time by (GPU, call site of the work that ended it). Before the first work there is none.
+type Gaps = BTreeMap<(u64, String), u64>;
+
+fn stall(args: &[&str]) -> Run {
+    let program = compile("tests/programs/stall.c", &["-O2"]);
+    let truth = "lines.jsonl,summary:truth.json";
+    Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUSIM_TRUTH", truth)
+}
+
+/// The gaps in the union of what ran on each GPU.
+fn true_gaps(done: &Done) -> Gaps {
+    let rows = done.file("lines.jsonl");
+    let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+    let mut work: Vec<_> = rows
+        .map(|row| {
+            let site = row["site"].as_str().unwrap().to_owned();
+            (number(&row, "device"), number(&row, "start"), number(&row, "end"), site)
+        })
+        .collect();
+    work.sort();
+    let (mut gaps, mut free) = (Gaps::new(), BTreeMap::<u64, u64>::new());
+    for (device, start, end, site) in work {
+        let free = free.entry(device).or_insert(start);
+        if start > *free {
+            *gaps.entry((device, site)).or_default() += start - *free;
+        }
+        *free = end.max(*free);
+    }
+    gaps
+}
+
+/// The same from the idle profile, all causes together.
+fn found_gaps(done: &Done) -> Gaps {
+    let mut gaps = Gaps::new();
+    for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
+        let (leaf, site) = (frames.last().unwrap(), frames[..frames.len() - 2].join(";"));
+        let device = leaf.strip_prefix("[GPU").unwrap().split('_').next().unwrap().parse().unwrap_or(0);
+        *gaps.entry((device, site)).or_default() += nanos;
+    }
+    gaps
+}
+
+fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
+    done.folded_file("out.idle.folded").into_iter()
+}
+
+/// What the ledger says of a GPU, held against the idle profile: window, busy, idle.
+fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
+    let (window, parts) = done.sum(&format!("GPU {gpu} window_ns"));
+    let (idle, causes) = done.sum(&format!("GPU {gpu} idle_ns"));
+    assert_eq!(idle, parts["idle"]);
+    assert_eq!(causes["unknown"], 0, "{}", done.stderr);
+    assert_eq!(done.ledger(&format!("GPU {gpu} late")), [""; 0]);
+    (window, parts["busy"], idle)
+}
+
+#[test]
+fn the_function_that_stalls_is_named_with_the_time_it_lost() {
+    for clock in ["virtual", "real"] {
+        let done = stall(&["--steps", "40"]).env("GPUSIM_CLOCK", clock).ok();
+        let planted: u64 = done.stdout.trim().parse().unwrap();
+        let blamed: u64 = idle(&done)
+            .filter(|(frames, _)| frames.join(";").starts_with("main;step;load_batch;"))
+            .filter(|(frames, _)| frames.last().unwrap() == "[GPU_Idle host late]")
+            .map(|(_, nanos)| nanos)
+            .sum();
+        let true_gaps = true_gaps(&done);
+        let gap = true_gaps[&(0, "main;step;load_batch".to_owned())];
+        // A machine that is busy with other things may add to the gap, behind what the program has measured.
+        assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
+        assert_eq!(found_gaps(&done), true_gaps, "{clock}");
+        let (_, busy, idle_time) = account(&done, 0);
+        // Four kernels and a copy of 1,000 bytes a step.
+        assert_eq!(busy, 40 * (2 * 2000 + 2 * 1000 + 2000 + 1000 / 25));
+        assert_eq!(idle(&done).map(|(_, nanos)| nanos).sum::<u64>(), idle_time);
+    }
+}
+
+#[test]
+fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
+    let run = stall(&["--steps", "20", "--devices", "2", "--streams", "2"]);
+    let done = run.env("GPUSIM_NDEV", "2").env("GPUSIM_SHUFFLE", "3").ok();
+    assert_eq!(found_gaps(&done), true_gaps(&done));
+    let (first, second) = (account(&done, 0), account(&done, 1));
+    assert_eq!(first.0, second.0, "one window for both");
+    let line = "GPU 1 streams: ";
+    assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
+    // The second GPU had nothing to do until the first was done.
+    let opening: u64 = idle(&done)
+        .filter(|(frames, _)| frames[0] == "[since the window opened]")
+        .filter(|(frames, _)| frames.last().unwrap().starts_with("[GPU1_Idle"))
+        .map(|(_, nanos)| nanos)
+        .sum();
+    assert!(opening > 20 * 5_000_000, "{opening}");
+}
+
+#[test]
+fn a_window_in_which_the_gpu_works_off_what_came_before_is_not_idle() {
+    let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
+    let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
+    let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
+    // Virtual time: 300 kernels of 20 ms follow each other. Those of the first hundred last longer than the
+    // window is open, and the second hundred, launched in it, runs after it.
+    let (window, busy, idle) = account(&done, 0);
+    assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
+    assert!(busy > 100 * 20_000_000, "{}", done.stderr);
+}
+
+#[test]
+fn who_does_not_want_idle_time_gets_no_files_of_it() {
+    let done = stall(&["--steps", "1"]).env("GPUFLAME_FORMATS", "folded").ok();
+    assert_eq!(done.ledger("wrote").len(), 1);
+    let done = stall(&["--steps", "1"]).env("GPUFLAME_FORMATS", "idle").ok();
+    let wrote = done.ledger("wrote");
+    assert!(wrote[0].ends_with("out.idle.folded") && wrote[1].ends_with("out.idle.svg"), "{wrote:?}");
+    assert_eq!(wrote.len(), 2);
+}
+
+#[test]
+fn a_gpu_whose_clock_is_behind_is_told() {
+    let run = stall(&["--steps", "3", "--devices", "2"]).env("GPUSIM_NDEV", "2");
+    let done = run.env("GPUSIM_SKEW_NS", "-50000000").ok();
+    assert_eq!(done.ledger("GPU 0 clock"), [""; 0]);
+    let line = done.ledger("GPU 1 clock: ");
+    let [line] = line[..] else { panic!("{}", done.stderr) };
+    let words: Vec<_> = line.split(' ').collect();
+    assert_eq!(words[0], "15", "all that ran there: {line}");
+    // Its work begins 5 us after its launch, or later, so that the clock shows nearly all of its error.
+    let at = words.iter().position(|word| *word == "ns;").unwrap();
+    let behind: u64 = words[at - 1].parse().unwrap();
+    assert!((49_000_000..50_000_000).contains(&behind), "{line}");
+}

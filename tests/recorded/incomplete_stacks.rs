@@ -1,0 +1,46 @@
+//! Stacks that cannot be told in full: each is counted, and no GPU time is lost for it.
+#![cfg(target_arch = "x86_64")]
+
+use std::collections::BTreeMap;
+
+use crate::support::{Done, Run, Way, compile};
+
+/// `[whole, guessed, cut, both, deep]`: how many stacks of each kind launch.
+fn run(stacks: [u32; 5]) -> Done {
+    let program = compile("tests/programs/stacks.c", &["-O2", "-fomit-frame-pointer"]);
+    let args = stacks.map(|count| count.to_string());
+    let run = Run::new(&program, Way::Injected).args(args.iter().map(String::as_str));
+    run.env("GPUFLAME_VERIFY", "1").ok()
+}
+
+/// What the ledger says was lost of stacks.
+fn lost(done: &Done) -> BTreeMap<&str, u64> {
+    let [line] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
+    let counts = line.split(", ").map(|part| part.rsplit_once(' ').unwrap());
+    counts
+        .filter(|(what, count)| what.starts_with("stacks_") && *count != "0")
+        .map(|(what, count)| (what, count.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn stacks_that_are_whole_are_not_counted_as_lost() {
+    let done = run([5, 0, 0, 0, 0]);
+    assert_eq!(lost(&done), BTreeMap::new(), "{}", done.stderr);
+    assert_eq!(done.ledger("stacks "), ["5 distinct"]);
+}
+
+#[test]
+fn stacks_that_were_guessed_cut_or_truncated_are_counted_once_each() {
+    let done = run([1, 2, 3, 4, 5]);
+    // Of those deeper than is kept the same 1,024 innermost frames are left.
+    assert_eq!(done.ledger("stacks "), ["11 distinct"], "1 + 2 + 3 + 4, and one that stands for five");
+    let expected = [("stacks_guessed", 2 + 4), ("stacks_cut", 3 + 4), ("stacks_truncated", 1)];
+    assert_eq!(lost(&done), BTreeMap::from(expected), "{}", done.stderr);
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"]), (150, 150), "ten from each of fifteen stacks");
+    let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, done.truth().sums.values().sum::<u64>(), "every ns hangs under some stack");
+    let verified = "150 stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
+    assert_eq!(done.ledger("verified: "), [verified]);
+}

@@ -1,0 +1,22 @@
+//! Programs recorded on the simulated stack: what the outputs say, held against what the stack says it really ran.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod call_sites;
+mod copies;
+mod dependencies;
+mod devices;
+mod graphs;
+mod idle;
+mod incomplete_stacks;
+mod modules;
+mod ranges;
+mod recording;
+mod roots;
+mod third_party;
+mod threads;
+mod unified;
+mod verify;
+mod waits_and_memory;
+mod windows;

@@ -1,0 +1,127 @@
+//! Names of code that is gone by the time the outputs are written.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::support::{Done, Run, Way, compile, root, scratch};
+
+/// The plugin under this name.
+fn plugin(name: &str) -> PathBuf {
+    let library = scratch("plugin").join(format!("{name}.so"));
+    let mut command = Command::new("gcc");
+    command.args(["-g", "-O2", "-shared", "-fPIC", "-fomit-frame-pointer"]).arg(format!("-DNAME={name}"));
+    command.arg("-I").arg(root().join("tests/gpusim/include"));
+    command.arg(root().join("tests/programs/plugin.c")).arg("-o").arg(&library);
+    assert!(command.status().unwrap().success());
+    library
+}
+
+#[test]
+fn a_launch_from_an_unloaded_plugin_has_the_plugins_names() {
+    let program = compile("tests/programs/plugins.c", &["-O2"]);
+    let names = ["red", "green", "blue", "red2"];
+    let plugins: Vec<_> = names.iter().map(|name| plugin(name)).collect();
+    let done = plugins.iter().fold(Run::new(&program, Way::Injected), |run, plugin| run.arg(plugin)).ok();
+    let addresses: BTreeSet<_> = done.stdout.lines().collect();
+    assert!(addresses.len() < names.len(), "no two plugins lay at the same address:\n{}", done.stdout);
+    let expected: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let stack = format!("main;run;plugin_run;inner_{name};cudaLaunchKernel;[GPU_Kernel]step_d1000");
+            (stack, 1000)
+        })
+        .collect();
+    let mut found: Vec<_> =
+        done.folded().into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect();
+    let mut sorted = expected;
+    sorted.sort();
+    found.sort();
+    assert_eq!(found, sorted, "{}", done.stderr);
+}
+
+#[test]
+fn code_that_nobody_can_name_keeps_its_place() {
+    let program = compile("tests/programs/plugins.c", &["-O2"]);
+    let library = plugin("gone");
+    let stripped = Command::new("strip").arg("--strip-all").arg(&library).status().unwrap();
+    assert!(stripped.success());
+    let done = Run::new(&program, Way::Injected).arg(&library).ok();
+    let [(frames, 1000)] = &done.folded()[..] else { panic!("{:?}", done.folded()) };
+    assert_eq!(frames[..3], ["main", "run", "plugin_run"], "the exported name survives");
+    assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
+}
+
+/// Runs `reloads` with these plugins.
+fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Done {
+    let program = compile("tests/programs/reloads.c", &["-O2"]);
+    let run =
+        Run::new(&program, Way::Injected).arg(cycles.to_string()).arg(stacks.to_string()).arg(namespace);
+    let done = plugins.iter().fold(run, |run, plugin| run.arg(plugin)).ok();
+    let addresses: BTreeSet<_> = done.stdout.lines().map(|line| line.split(' ').next()).collect();
+    let places = addresses.len();
+    assert!(
+        places <= cycles as usize / 2,
+        "the plugins hardly ever lay at the same address:\n{}",
+        done.stdout
+    );
+    done
+}
+
+/// How many launches of 1,000 ns hang under the red plugin, the green one, and one that is not known.
+fn launches_by_plugin(done: &Done) -> [u64; 3] {
+    let mut launches = [0; 3];
+    for (frames, nanos) in done.folded() {
+        let has = |name: &str| frames.iter().any(|frame| frame.starts_with(name));
+        match ["inner_red", "inner_green", "[unknown module]+0x"].map(has) {
+            [true, false, false] => launches[0] += nanos / 1000,
+            [false, true, false] => launches[1] += nanos / 1000,
+            [false, false, true] => launches[2] += nanos / 1000,
+            _ => panic!("{frames:?}"),
+        }
+    }
+    launches
+}
+
+#[test]
+fn plugins_that_take_turns_at_one_address_without_a_pause_have_their_names() {
+    let done = reload(200, 0, "-", &["red", "green"].map(plugin));
+    assert_eq!(launches_by_plugin(&done), [100, 200, 0], "{}", done.stderr);
+}
+
+#[test]
+fn plugins_that_take_turns_beside_a_namespace_of_its_own_have_their_names() {
+    let done = reload(20, 0, "libm.so.6", &["red", "green"].map(plugin));
+    assert_eq!(launches_by_plugin(&done), [10, 20, 0], "{}", done.stderr);
+}
+
+#[test]
+fn plugins_that_take_turns_more_often_than_a_frame_can_count_have_their_names() {
+    let done = reload(5000, 0, "-", &["red", "green"].map(plugin));
+    assert_eq!(launches_by_plugin(&done), [2500, 5000, 0], "{}", done.stderr);
+}
+
+#[test]
+fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
+    let red = plugin("red");
+    // Each another file, as far as anybody can tell: the epochs of that address last for 4,094 of them.
+    let names = (0..4200).map(|n| red.with_file_name(format!("{n}.so")));
+    let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
+    let done = reload(4200, 0, "-", &links);
+    let [red, green, unknown] = launches_by_plugin(&done);
+    assert_eq!((red + unknown, green), (2100 + 4200, 0), "{}", done.stderr);
+    // Some three for two files; what lay there before may have had an epoch or two.
+    assert!((150..170).contains(&unknown), "{unknown} launches of modules that are not known");
+    let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
+    assert!(losses.ends_with("stacks_module_unknown 1"), "they all look alike: {losses}");
+}
+
+#[test]
+fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
+    let done = reload(60, 500, "-", &["red", "green"].map(plugin));
+    assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
+    // Each plugin has one for each place that it lay at.
+    let plugins: BTreeSet<_> = done.stdout.lines().collect();
+    assert_eq!(done.ledger("stacks "), [format!("{} distinct", 500 + plugins.len())], "{}", done.stderr);
+}

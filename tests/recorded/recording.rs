@@ -1,0 +1,187 @@
+//! The two outputs that grow with the run: the table of activities has a row for each, and the recording,
+//! read back and joined again, gives the other files once more, byte for byte.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+
+use crate::support::{Done, Run, Way, compile};
+use gpuflame::explain::{self, Explain, Ledger, Snapshot};
+use gpuflame::export::{self, FOLDED, Options, SVG};
+use gpuflame::profile::Profile;
+use gpuflame::profile::views::GPU;
+use gpuflame::record::Reader;
+use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
+
+fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
+    let program = compile(program, &["-O2"]);
+    let run = Run::new(&program, Way::Injected).args(args.iter().copied());
+    let run = run.env("GPUFLAME_FORMATS", "folded,svg,csv,activities,gfr");
+    variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
+}
+
+/// Explains the recording as a process of its own would: from the file, and the files it names.
+fn explain(done: &Done) -> (Profile, Ledger) {
+    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
+    let mut explain = Explain::new(explain::Options::default());
+    while let Some(row) = reader.next_row().unwrap() {
+        explain.push(&row, &mut ());
+    }
+    assert_eq!(reader.skipped(), 0);
+    let Snapshot { profile, ledger } = explain.snapshot(&[], &mut ());
+    Symbolizer::new(SymbolizeOptions::default()).name(profile);
+    (profile.clone(), ledger)
+}
+
+fn assert_explained_alike(done: &Done) {
+    let (profile, ledger) = explain(done);
+    let (mut folded, mut svg, mut csv) = (Vec::new(), Vec::new(), Vec::new());
+    FOLDED.draw(&profile, &GPU, &Options::default(), &mut folded).unwrap();
+    SVG.draw(&profile, &GPU, &Options::default(), &mut svg).unwrap();
+    export::write_csv(&profile, &mut csv).unwrap();
+    assert_eq!(String::from_utf8(folded).unwrap(), done.file("out.folded"));
+    assert_eq!(String::from_utf8(csv).unwrap(), done.file("out.csv"));
+    assert_eq!(String::from_utf8(svg).unwrap(), done.file("out.svg"));
+    for sum in ledger.sums() {
+        assert!(sum.holds(), "{sum}");
+    }
+    for sum in [ledger.launches(), ledger.activities(), ledger.graph_activities()] {
+        let (total, parts) = done.sum(&sum.what);
+        assert_eq!(sum.total, total);
+        assert_eq!(
+            sum.parts.iter().map(|(word, part)| ((*word).to_owned(), *part)).collect::<BTreeMap<_, _>>(),
+            parts
+        );
+    }
+}
+
+/// Rows of the table of activities by header.
+fn activities(done: &Done) -> Vec<BTreeMap<String, String>> {
+    let text = done.file("out.activities.csv");
+    csv::Reader::from_reader(text.as_bytes()).deserialize().map(|row| row.unwrap()).collect()
+}
+
+#[test]
+fn a_recording_explains_itself_as_the_session_did() {
+    for ids in ["shared", "distinct"] {
+        let args = ["--threads", "3", "--launches", "6000"];
+        let done = record("tests/programs/load.c", &args, &[("GPUSIM_CORR", ids), ("GPUSIM_SHUFFLE", "5")]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        done.assert_exact();
+        assert_explained_alike(&done);
+    }
+}
+
+#[test]
+fn a_recording_of_graphs_explains_who_made_their_nodes() {
+    for mode in ["copies", "children", "updated"] {
+        let done = record("tests/programs/graphs.c", &[mode, "20"], &[]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert!(done.file("out.folded").contains(";[graph];capture;"), "{}", done.file("out.folded"));
+        assert_explained_alike(&done);
+        let rows = activities(&done);
+        assert!(rows.len() > 100);
+        assert!(
+            rows.iter().all(|row| row["graph_node"] != "0" && !row["created_stack"].is_empty()),
+            "{mode}"
+        );
+    }
+}
+
+#[test]
+fn a_recording_of_what_went_wrong_explains_that() {
+    let faults = "zero_ts:every=7,unknown_kind:every=17,unmatched_corr:every=20,dup_corr:every=19,\
+                  name_null:every=23,launch_fail:every=9,name_4k:every=31,name_bad_utf8:every=29";
+    let done = record("tests/programs/odd.c", &["plain"], &[("GPUSIM_FAULTS", faults)]);
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_explained_alike(&done);
+}
+
+#[test]
+fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
+    let details = [("GPUSIM_TRUTH", "detail.json,summary:truth.json")];
+    let done = record("tests/programs/load.c", &["--threads", "2", "--launches", "2000"], &details);
+    let mut rows: Vec<_> = activities(&done)
+        .into_iter()
+        .map(|row| {
+            let number = |field: &str| row[field].parse::<u64>().unwrap();
+            assert_eq!(number("duration_ns"), number("end_ns") - number("start_ns"));
+            assert_eq!(row["reason"], "");
+            assert_eq!(row["channel"], row["stream"], "so the simulated GPU has it");
+            let numbers = ["correlation", "device", "context", "stream", "bytes", "start_ns", "end_ns"];
+            (numbers.map(number), row["kind"].clone(), row["name"].clone())
+        })
+        .collect();
+    let mut truth: Vec<_> = done
+        .file("detail.json")
+        .lines()
+        .map(|line| {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            let (kind, name) = match row["kind"].as_str().unwrap() {
+                "kernel" => ("kernel", row["name"].as_str().unwrap()),
+                "memset" => ("set", "memset"),
+                _ => ("copy", row["copy"].as_str().unwrap()),
+            };
+            let numbers = ["corr", "device", "context", "stream", "bytes", "start", "end"];
+            (numbers.map(|field| row[field].as_u64().unwrap()), kind.to_owned(), name.to_owned())
+        })
+        .collect();
+    rows.sort();
+    truth.sort();
+    assert!(truth.len() > 2000);
+    assert_eq!(rows, truth);
+}
+
+#[test]
+fn launches_stand_where_the_simulation_made_them() {
+    // 0.3 s, in which the collector tells callbacks the time again and again.
+    let load = ["--threads", "2", "--launches", "150000"];
+    let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
+    let done = record("tests/programs/load.c", &load, &variables);
+    let mut threads: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for line in done.file("detail.json").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let number = |field: &str| row[field].as_u64().unwrap();
+        threads.entry(number("tid")).or_default().push((number("enter"), number("corr")));
+    }
+    let launches: BTreeMap<u64, [u64; 2]> = activities(&done)
+        .into_iter()
+        .map(|row| {
+            let number = |field: &str| row[field].parse::<u64>().unwrap();
+            let begun = number("launch_ns");
+            (number("correlation"), [begun, begun + number("launch_duration_ns")])
+        })
+        .collect();
+    // What a kernel that corrects its clock may make of it between two visits of the collector.
+    const OFF: u64 = 50_000;
+    let mut compared = 0;
+    for calls in threads.values_mut() {
+        calls.sort_unstable();
+        for (call, next) in calls.iter().zip(&calls[1..]) {
+            let [begun, ended] = launches[&call.1];
+            assert!(call.0 <= begun + OFF, "{begun} is before its call began, {}", call.0);
+            assert!(ended <= next.0 + OFF, "{ended} is after the next call began, {}", next.0);
+            compared += 1;
+        }
+    }
+    assert!(compared > 150_000, "{compared}");
+}
+
+#[test]
+fn the_table_says_why_a_row_has_no_partner_or_no_time() {
+    let faults = "zero_ts:every=11,unmatched_corr:every=20,enable:2=35";
+    let done = record("tests/programs/odd.c", &["plain"], &[("GPUSIM_FAULTS", faults)]);
+    let mut reasons: BTreeMap<_, u64> = BTreeMap::new();
+    for row in activities(&done) {
+        *reasons.entry((row["kind"].clone(), row["reason"].clone())).or_default() += 1;
+    }
+    let truth = done.truth();
+    let (untimed, unmatched) = (truth.fault("zero_ts"), truth.fault("unmatched_corr"));
+    let key = |kind: &str, reason: &str| (kind.to_owned(), reason.to_owned());
+    let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
+    assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
+    assert_eq!(count("kernel", "no_launch_stack"), unmatched, "{reasons:?}");
+    assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
+    assert_eq!(count("launch", "launch_pending"), 10, "{reasons:?}");
+    assert_eq!(reasons.values().sum::<u64>(), 110 + unmatched);
+}

@@ -1,0 +1,63 @@
+//! A CUDA client that we did not write, NVIDIA's Python binding, is profiled like any other program.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Done, Run, Way, is_ci, root};
+
+/// A Python with the binding; `None`, with a sentence: it cannot be had here.
+fn python() -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
+    let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    assert!(!is_ci(), "CI tests with cuda-bindings from PyPI\n{said}");
+    eprintln!("skipped: cuda-bindings cannot be installed from PyPI here\n{said}");
+    None
+}
+
+/// Calls and GPU time of each leaf, and the API calls it was launched by.
+fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
+    let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
+    for (mut frames, weight) in done.folded() {
+        let (leaf, call) = (frames.pop().unwrap(), frames.pop().unwrap());
+        let (sum, calls) = leaves.entry(leaf).or_default();
+        *sum += weight;
+        if !calls.contains(&call) {
+            calls.push(call);
+        }
+    }
+    leaves
+}
+
+#[test]
+fn the_python_binding_is_profiled_right() {
+    let Some(python) = python() else { return };
+    for (way, version) in [(Way::Injected, "13.0"), (Way::Preloaded, "12.9")] {
+        let run = Run::new(&python, way).env("GPUSIM_CUPTI_VERSION", version);
+        let done = run.arg(root().join("tests/programs/bindings.py")).ok();
+        let truth = done.truth();
+        // 200 of each kernel, 20 copies and fills, and the copy back.
+        assert_eq!(truth.count("count"), 441);
+        assert_eq!((done.sum("launches").0, done.sum("launches").1["matched"]), (441, 441));
+        assert_eq!((done.sum("activities").0, done.sum("activities").1["matched"]), (441, 441));
+
+        let leaves = by_leaf(&done);
+        let one = |call: &str| vec![call.to_owned()];
+        assert_eq!(leaves["[GPU_Kernel]net::gemm_d777"], (200 * 777, one("cuLaunchKernel")));
+        assert_eq!(leaves["[GPU_Kernel]relu_d301"], (200 * 301, one("cuLaunchKernelEx")));
+        assert_eq!(leaves["[GPU_Memcpy HtoD]"].1, one("cuMemcpyHtoDAsync"));
+        assert_eq!(leaves["[GPU_Memcpy DtoH]"].1, one("cuMemcpyDtoH"));
+        assert_eq!(leaves["[GPU_Memset]"].1, one("cuMemsetD8Async"));
+        let sum: u64 = leaves.values().map(|(nanos, _)| nanos).sum();
+        assert_eq!(sum, truth.count("total_ns"), "{leaves:?}");
+
+        let table = done.file("out.csv");
+        for kernel in ["net::gemm_d777,0,200,155400,", "relu_d301,0,200,60200,"] {
+            assert!(table.contains(&format!("kernel,{kernel}")), "{table}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `GPUFLAME_VERIFY`: stacks are taken again by other ways, and the ledger says what differed.
+#![cfg(target_arch = "x86_64")]
+
+use crate::support::{Run, Way, compile};
+
+#[test]
+fn every_second_stack_is_taken_again_and_none_differs() {
+    let program = compile("tests/programs/load.c", &["-O2"]);
+    let args = ["--threads", "4", "--launches", "20000"];
+    let done = Run::new(&program, Way::Injected).args(args).env("GPUFLAME_VERIFY", "2").ok();
+    done.assert_exact();
+    let taken = done.truth().count("count") / 2;
+    let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
+    let (stacks, rest) = line.split_once(' ').unwrap();
+    // Each thread counts for itself.
+    assert!(stacks.parse::<u64>().unwrap().abs_diff(taken) <= 4, "{line}, of {taken}");
+    assert_eq!(rest, "stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's");
+}
+
+#[test]
+fn fibers_on_stacks_that_come_and_go_are_seen_as_libgcc_sees_them() {
+    let program = compile("tests/programs/fibers.c", &["-O2"]);
+    // 2 turns of 4 threads, 60 fibers, 8 rounds, 20 launches each.
+    let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
+    let launches = 2 * 4 * 60 * 8 * 20;
+    assert_eq!(done.sum("launches").1["matched"], launches);
+    let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
+    assert_eq!(
+        line,
+        format!("{} stacks taken again, 0 unlike a walk of every frame, 0 unlike libgcc's", launches / 2)
+    );
+    // They end where the context was made.
+    assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
+}
+
+#[test]
+fn a_stack_that_libgcc_sees_differently_is_counted() {
+    let program = compile("tests/programs/registered.c", &["-O2"]);
+    let verified = |through_it: &str| {
+        let run = Run::new(&program, Way::Injected).args([through_it]).env("GPUFLAME_VERIFY", "1");
+        run.ok().ledger("verified: ").join("\n")
+    };
+    let line = |stacks: u32| {
+        format!("10 stacks taken again, 0 unlike a walk of every frame, {stacks} unlike libgcc's")
+    };
+    assert_eq!(verified("0"), line(0));
+    assert_eq!(verified("1"), line(10));
+}
+
+#[test]
+fn nothing_is_said_where_it_was_not_asked_for() {
+    let program = compile("tests/programs/registered.c", &["-O2"]);
+    let done = Run::new(&program, Way::Injected).args(["0"]).ok();
+    assert_eq!(done.ledger("verified: "), Vec::<&str>::new());
+}

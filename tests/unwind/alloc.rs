@@ -1,0 +1,52 @@
+//! A capture allocates nothing: not the first, which compiles every rule, and not the thousandth.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "support/deep.rs"]
+mod deep;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use deep::deep;
+use gpuflame::unwind::{self, Skip, Unwinder};
+
+thread_local! {
+    /// Of this thread: the test harness allocates on another, whenever it gets a processor.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counted.
+struct Counting;
+
+// SAFETY: all calls are handed on unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's duty is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's duty is the same.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[test]
+fn no_capture_allocates() {
+    unwind::prepare();
+    let mut unwinder = Unwinder::new().expect("memory for an unwinder");
+    let (mut before, mut after, mut frames) = (0, 0, 0);
+    for calls in [0, 40, 40, 7, 300, 1500, 40] {
+        deep(calls, &mut || {
+            before = ALLOCATIONS.get();
+            frames = unwinder.capture(Skip::None).frames.len();
+            after = ALLOCATIONS.get();
+        });
+        assert_eq!(before, after, "at a depth of {calls}");
+        assert!(frames > calls.min(1000));
+    }
+}

@@ -1,0 +1,159 @@
+//! What a capture on a fiber's stack takes does not depend on how many fibers there are.
+//!
+//! The system calls of captures are counted: Linux sends them back as signals (see `tests/capture/syscalls.rs`), and the
+//! handler makes them itself.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+#[path = "support/build.rs"]
+mod build;
+#[path = "support/switch.rs"]
+mod switch;
+
+use std::arch::{asm, naked_asm};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use gpuflame::record::ContextFlags;
+use gpuflame::unwind::{self, Skip, Unwinder, tls};
+use switch::{foreign, on_stack};
+
+const FIBERS: usize = 2000;
+/// A stack and the page below it that cannot be read: two mappings each.
+const STACK: usize = 32 << 10;
+const PAGE: usize = 4096;
+
+/// What the kernel looks at: system calls pass, or come back as signals.
+static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
+const PASS: u8 = 0;
+const CATCH: u8 = 1;
+
+/// How often the copying call came back, `getpid`, and any other.
+static CALLS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// The place that a handler returns to. The kernel lets its system call pass.
+#[unsafe(naked)]
+extern "C" fn restore() {
+    naked_asm!("mov eax, 15", "syscall", "ud2")
+}
+
+/// Counts a system call that came back, and makes it.
+extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
+    SELECTOR.store(PASS, Ordering::Relaxed);
+    // SAFETY: the kernel passes the interrupted registers.
+    let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let of = |register: i32| registers[register as usize];
+    let counter = match of(libc::REG_RAX) {
+        libc::SYS_process_vm_readv => 0,
+        libc::SYS_getpid => 1,
+        _ => 2,
+    };
+    CALLS[counter].fetch_add(1, Ordering::Relaxed);
+    let result: i64;
+    // SAFETY: the same call with the same arguments, which the interrupted code vouches for.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") of(libc::REG_RAX) => result,
+            in("rdi") of(libc::REG_RDI),
+            in("rsi") of(libc::REG_RSI),
+            in("rdx") of(libc::REG_RDX),
+            in("r10") of(libc::REG_R10),
+            in("r8") of(libc::REG_R8),
+            in("r9") of(libc::REG_R9),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    registers[libc::REG_RAX as usize] = result;
+    SELECTOR.store(CATCH, Ordering::Relaxed);
+}
+
+/// As the kernel has it.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Has system calls of this thread come back while the selector says so. False: this kernel cannot.
+fn catch_on_this_thread() -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
+    const ON: usize = 1;
+    const SA_RESTORER: u64 = 0x0400_0000;
+    let action = KernelAction {
+        handler: caught as *const () as usize,
+        flags: libc::SA_SIGINFO as u64 | SA_RESTORER,
+        restorer: restore as *const () as usize,
+        mask: 0,
+    };
+    // SAFETY: the handler only touches atomics and the context that it is given; the selector is static.
+    unsafe {
+        let signal = libc::SIGSYS as usize;
+        let set = libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, size_of::<u64>());
+        assert_eq!(set, 0);
+        let passing = restore as *const () as usize;
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, ON, passing, 16usize, SELECTOR.as_ptr()) == 0
+    }
+}
+
+fn unwinder() -> &'static mut Unwinder {
+    // SAFETY: the test put its unwinder there, and nobody else holds the reference.
+    unsafe { &mut *tls::get().cast::<Unwinder>() }
+}
+
+/// How many frames the last capture had, and how good they are.
+static FRAMES: AtomicUsize = AtomicUsize::new(0);
+static FLAGS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C-unwind" fn capture() {
+    SELECTOR.store(CATCH, Ordering::SeqCst);
+    let captured = unwinder().capture(Skip::None);
+    SELECTOR.store(PASS, Ordering::SeqCst);
+    FRAMES.store(captured.frames.len(), Ordering::Relaxed);
+    FLAGS.store(captured.flags.0 as usize, Ordering::Relaxed);
+}
+
+#[test]
+fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
+    unwind::prepare();
+    foreign();
+    let bytes = FIBERS * (STACK + PAGE) + PAGE;
+    // SAFETY: a fresh mapping, pages of which are then protected.
+    let stacks = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let stacks = libc::mmap(null_mut(), bytes, protection, flags, -1, 0);
+        assert_ne!(stacks, libc::MAP_FAILED);
+        for fiber in 0..=FIBERS {
+            let guard = stacks.byte_add(fiber * (STACK + PAGE));
+            assert_eq!(libc::mprotect(guard, PAGE, libc::PROT_NONE), 0);
+        }
+        stacks
+    };
+    tls::set(Box::into_raw(Box::new(Unwinder::new().expect("memory for an unwinder"))).cast());
+    if !catch_on_this_thread() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "this kernel sends no system calls back (since Linux 5.11)"
+        );
+        eprintln!("skipped: this kernel cannot send system calls back (it can since Linux 5.11)");
+        return;
+    }
+    for round in 0..4 {
+        CALLS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        for fiber in 0..FIBERS {
+            on_stack(capture, stacks.wrapping_byte_add((fiber + 1) * (STACK + PAGE)));
+            assert!(FRAMES.load(Ordering::Relaxed) >= 2, "this function's caller on the fiber");
+            assert_eq!(FLAGS.load(Ordering::Relaxed), ContextFlags::CUT as usize);
+        }
+        let calls = CALLS.each_ref().map(|count| count.load(Ordering::Relaxed));
+        eprintln!("round {round}: {calls:?}");
+        // The first capture learns rules, and maps the room for the copy.
+        if round > 0 {
+            assert_eq!(calls, [FIBERS, 0, 0]);
+        }
+    }
+}

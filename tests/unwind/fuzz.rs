@@ -1,0 +1,163 @@
+//! Random stacks: the unwinder against libgcc's, and the memo against the plain walk.
+//!
+//! `GPUFLAME_FUZZ=N` makes both tests N times longer, with other seeds.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "support/build.rs"]
+mod build;
+#[path = "support/generate.rs"]
+mod generate;
+#[path = "support/oracle.rs"]
+mod oracle;
+
+use generate::{Function, KEEP, OMIT, Program, REALIGN, Random, UNOPTIMISED};
+use gpuflame::record::Frame;
+use gpuflame::unwind::{Skip, Unwinder};
+use oracle::{Addresses, capture_both};
+
+/// Dives and climbs at random over a call tree, with a capture at the end of every dive.
+///
+/// Few functions may stand at a given depth, and frames grow by few sizes: so dives often put the same
+/// return addresses to the same places as earlier ones, with something else between, which is where a
+/// memo that proves too little goes wrong.
+struct Fuzz<'a> {
+    random: Random,
+    functions: &'a [Function],
+    depth: usize,
+    /// Where this dive ends; above it after a capture.
+    target: usize,
+    climbs: bool,
+    /// Shifts which functions stand at which depth.
+    scene: usize,
+    captures_left: usize,
+    capture: &'a mut dyn FnMut(),
+}
+
+const DEEPEST: usize = 120;
+const SHALLOWEST: usize = 3;
+
+impl Fuzz<'_> {
+    /// The function to call next, or none to return.
+    fn choose(&mut self) -> Option<Function> {
+        if !self.climbs && self.depth >= self.target {
+            self.captures_left -= 1;
+            (self.capture)();
+            self.climbs = true;
+            let up = if self.random.below(4) == 0 { self.depth } else { self.random.below(12) };
+            self.target = self.depth.saturating_sub(up).max(SHALLOWEST);
+        }
+        if self.climbs && self.depth <= self.target {
+            self.climbs = false;
+            let down = if self.random.below(8) == 0 { DEEPEST } else { self.random.below(14) };
+            self.target = (self.depth + down).min(DEEPEST);
+            if self.random.below(100) == 0 {
+                self.scene = self.random.below(1 << 20);
+            }
+            return self.choose_again();
+        }
+        let returns = self.climbs || self.captures_left == 0;
+        (!returns).then(|| self.functions[self.place()])
+    }
+
+    fn choose_again(&mut self) -> Option<Function> {
+        if self.captures_left == 0 { None } else { self.choose() }
+    }
+
+    fn place(&mut self) -> usize {
+        ((self.scene + self.depth) * 31 + self.random.below(3)) % self.functions.len()
+    }
+}
+
+/// Decides what the generated function that asks does next.
+extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
+    // SAFETY: `run` put its own state there, and waits for the walk to end.
+    let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
+    program.growth = 1 + fuzz.random.below(3) as i64;
+    let chosen = if fuzz.captures_left == 0 { None } else { fuzz.choose() };
+    match chosen {
+        Some(_) => fuzz.depth += 1,
+        None => fuzz.depth -= 1,
+    }
+    chosen
+}
+
+/// Makes `captures` captures on random stacks of `functions`.
+fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
+    let mut fuzz = Fuzz {
+        random: Random::new(seed),
+        functions,
+        depth: 1,
+        target: 60,
+        climbs: false,
+        scene: 0,
+        captures_left: captures,
+        capture,
+    };
+    let state = (&raw mut fuzz).cast();
+    functions[seed as usize % functions.len()](
+        &mut Program { next, growth: 1, frame: std::ptr::null(), state },
+        1,
+        2,
+    );
+    assert_eq!(fuzz.captures_left, 0);
+}
+
+/// Eight libraries of every kind.
+fn functions() -> Vec<Function> {
+    let kinds = [OMIT, KEEP, REALIGN, OMIT, UNOPTIMISED, REALIGN, OMIT, KEEP];
+    (1u64..).zip(kinds).flat_map(|(seed, options)| generate::library(seed, options)).collect()
+}
+
+fn times() -> usize {
+    std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+}
+
+/// A fresh seed for every repetition.
+fn seeds(base: u64) -> impl Iterator<Item = u64> {
+    base..base + times() as u64
+}
+
+#[test]
+fn random_stacks_agree_with_libgcc() {
+    let functions = functions();
+    let (mut ours, mut theirs) = (Addresses::new(), Addresses::new());
+    let (mut frames, mut different) = (0, 0);
+    for seed in seeds(100) {
+        run(seed, &functions, 300_000, &mut || {
+            let flags = capture_both(&mut ours, &mut theirs);
+            frames += ours.count;
+            let is_same = flags.0 == 0 && ours.as_slice()[1..] == theirs.as_slice()[1..];
+            different += usize::from(!is_same);
+        });
+    }
+    eprintln!("{frames} frames, {different} captures differ");
+    assert_eq!(different, 0);
+}
+
+#[test]
+fn the_memo_gives_what_the_plain_walk_gives() {
+    gpuflame::unwind::prepare();
+    let functions = functions();
+    let mut with = Unwinder::new().expect("memory for an unwinder");
+    let mut without = Unwinder::new().expect("memory for an unwinder");
+    without.remember_stacks(false);
+    let (mut frames, mut kept, mut different) = (0, 0, 0);
+    let mut before: Vec<Frame> = Vec::new();
+    for seed in seeds(200) {
+        run(seed, &functions, 1_000_000, &mut || {
+            let plain = without.capture(Skip::Count(1));
+            let captured = with.capture(Skip::Count(1));
+            let stays = &captured.frames[captured.frames.len() - captured.kept..];
+            let is_same =
+                captured.frames == plain.frames && captured.flags == plain.flags && before.ends_with(stays);
+            different += usize::from(!is_same);
+            frames += captured.frames.len();
+            kept += captured.kept;
+            before.clear();
+            before.extend(captured.frames);
+        });
+    }
+    eprintln!("{frames} frames, {kept} of them kept, {different} captures differ");
+    assert_eq!(different, 0);
+    assert!(kept * 4 > frames, "the memo hardly ever joins");
+}

@@ -1,0 +1,89 @@
+//! As on glibc before 2.35, where a sorted copy of the loader's list stands in for `_dl_find_object`.
+//!
+//! One test at a time, for they load and unload; in a process of its own, for it cannot be undone.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "support/build.rs"]
+mod build;
+#[path = "support/oracle.rs"]
+#[allow(dead_code)]
+mod oracle;
+#[path = "support/seen.rs"]
+mod seen;
+
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
+use build::{Library, compile};
+use gpuflame::unwind;
+use seen::{SEEN, call, twins, use_new_unwinder};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    unwind::as_on_older_glibc();
+    use_new_unwinder(true);
+    alone
+}
+
+fn assert_agrees(library: Library, name: &str) {
+    call(library, name);
+    let (_, ours, theirs) = SEEN.take();
+    assert_eq!(ours, theirs, "{name}");
+    assert!(ours.len() > 4, "{name}");
+}
+
+#[test]
+fn stacks_agree_with_libgcc() {
+    let _alone = alone();
+    let plain = Library::open(&compile("cases.c", &["-O2"]));
+    for name in ["plain", "with_alloca", "realigned", "through_qsort", "many_registers", "slow_frames"] {
+        assert_agrees(plain, name);
+    }
+    assert_agrees(Library::open(&compile("cases.cc", &["-O2"])), "classes");
+}
+
+#[test]
+fn libraries_that_come_and_go_at_one_address_agree_with_libgcc() {
+    let _alone = alone();
+    let twins = twins();
+    let (mut last, mut shared) = (0, 0);
+    for turn in 0..300 {
+        let library = Library::open(&twins[turn % 2]);
+        let address = library.symbol("twin") as usize;
+        assert_agrees(library, "twin");
+        library.close();
+        shared += usize::from(address == last);
+        last = address;
+    }
+    assert!(shared > 100, "the loader hardly ever used an address again: {shared}");
+}
+
+#[test]
+fn threads_that_look_while_others_load_agree_with_libgcc() {
+    let _alone = alone();
+    let case = compile("cases.c", &["-O2"]);
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let case = case.clone();
+            thread::spawn(move || {
+                use_new_unwinder(true);
+                let library = Library::open(&case);
+                for _ in 0..300 {
+                    for name in ["plain", "realigned", "with_alloca"] {
+                        assert_agrees(library, name);
+                    }
+                }
+            })
+        })
+        .collect();
+    let twins = twins();
+    let mut turns = 0;
+    while !workers.iter().all(thread::JoinHandle::is_finished) {
+        Library::open(&twins[turns % 2]).close();
+        turns += 1;
+    }
+    workers.into_iter().for_each(|worker| worker.join().expect("a worker agrees"));
+    assert!(turns > 10, "nothing came or went meanwhile");
+}

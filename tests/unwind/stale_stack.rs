@@ -1,0 +1,54 @@
+//! A stack that is not the thread's own may end where it did not end before: nothing is read beyond.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "support/build.rs"]
+mod build;
+#[path = "support/code.rs"]
+#[allow(dead_code)]
+mod code;
+#[path = "support/oracle.rs"]
+#[allow(dead_code)]
+mod oracle;
+#[path = "support/seen.rs"]
+mod seen;
+
+use std::ptr::null_mut;
+
+use build::Library;
+use code::Code;
+use seen::{SEEN, call, look, twins, use_new_unwinder};
+
+const HALF: usize = 256 << 10;
+
+#[test]
+fn a_guess_does_not_lead_beyond_the_end_of_a_stack_that_shrank() {
+    use_new_unwinder(true);
+    // What the guess will find: a return address into a frame of 1 KiB, the rule of which is known.
+    let library = Library::open(&twins()[1]);
+    call(library, "twin");
+    let inner = SEEN.take().1[0] + 1;
+    // SAFETY: memory of our own; the half that goes is not used any more, and the words lie in the other.
+    let frame = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let stack = libc::mmap(null_mut(), 2 * HALF, protection, flags, -1, 0);
+        assert_ne!(stack, libc::MAP_FAILED);
+        let middle = stack as usize + HALF;
+        let frame = (middle - 16) as *mut [u64; 2];
+        frame.write([0, inner]);
+        frame as usize
+    };
+    let code = Code::new();
+    // Leave the frame alone: the stack of the call begins further down.
+    let stack = Some((frame & !15) - 4096);
+    // So that the stack's bounds are known. No frame pointer is odd.
+    code.run(look, stack, Some(1));
+    let (frames, ..) = SEEN.take();
+    assert!(!frames.is_empty());
+    // SAFETY: as above.
+    unsafe { libc::munmap((frame + 16) as *mut _, HALF) };
+    code.run(look, stack, Some(frame));
+    let (_, ours, _) = SEEN.take();
+    assert_eq!(ours.last(), Some(&(inner - 1)), "the walk ends in the frame that the guess led to");
+    library.close();
+}

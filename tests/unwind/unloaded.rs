@@ -1,0 +1,66 @@
+//! An object may be unloaded by another thread while a capture looks at it, where an address on the stack is garbage:
+//! nothing of it is read that is not there any more.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "support/build.rs"]
+mod build;
+#[path = "support/oracle.rs"]
+#[allow(dead_code)]
+mod oracle;
+#[path = "support/seen.rs"]
+#[allow(dead_code)]
+mod seen;
+
+use std::ffi::c_void;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use build::{Library, compile};
+use seen::{capture, use_new_unwinder};
+
+/// Set in the process that is to do it: what would crash does so in a process of its own.
+const CHILD: &str = "GPUFLAME_TEST_UNLOADS";
+
+#[test]
+fn an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm() {
+    if env::var_os(CHILD).is_some() {
+        return capture_garbage_while_it_goes();
+    }
+    let test = env::current_exe().expect("a test is a program");
+    let child = Command::new(test).env(CHILD, "1").output().expect("the test runs again");
+    assert!(child.status.success(), "{}\n{}", child.status, String::from_utf8_lossy(&child.stderr));
+}
+
+fn capture_garbage_while_it_goes() {
+    extern "C-unwind" fn look() {
+        capture();
+    }
+    type Function = extern "C-unwind" fn(extern "C-unwind" fn(), u64);
+    let garbage = Library::open(&compile("garbage.c", &["-O2"]));
+    // SAFETY: that function is of this type.
+    let with_garbage =
+        unsafe { std::mem::transmute::<*mut c_void, Function>(garbage.symbol("with_garbage")) };
+    let path = compile("large.c", &["-O1"]);
+    let library = Library::open(&path);
+    let inside = library.symbol("room") as u64;
+    library.close();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                Library::open(&path).close();
+            }
+        });
+        use_new_unwinder(true);
+        let (began, mut captures) = (Instant::now(), 0);
+        // The library comes and goes some hundred times. So many addresses in it that there is always one without a rule.
+        while began.elapsed() < Duration::from_secs(1) {
+            with_garbage(look, inside + captures % (1 << 16));
+            captures += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(captures > 1000);
+    });
+}
