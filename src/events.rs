@@ -8,7 +8,7 @@ use crate::record::{Activity, ContextId, CorrelationId, Detail, Nanos, Unified};
 
 /// An activity, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct JoinedActivity {
     /// What the GPU did.
     pub activity: Activity,
     /// Its launch, or the reason why it has none.
@@ -29,7 +29,7 @@ pub struct Call {
 /// A [`Sink`] that keeps what it is shown. What was launched outside of all windows is not kept.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    activities: Vec<Event>,
+    activities: Vec<JoinedActivity>,
     calls: Vec<Call>,
     unified: Vec<Unified>,
 }
@@ -52,8 +52,8 @@ impl Events {
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
     }
 
-    /// All activities.
-    pub fn activities(&self) -> &[Event] {
+    /// All activities, by start.
+    pub fn activities(&self) -> &[JoinedActivity] {
         &self.activities
     }
 
@@ -77,7 +77,7 @@ impl Events {
 
 impl Sink for Events {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        self.activities.push(Event { activity: *activity, origin });
+        self.activities.push(JoinedActivity { activity: *activity, origin });
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::events::{Event, Events};
+use crate::events::{Events, JoinedActivity};
 use crate::import::Linked;
 use crate::join::{Origin, Tally};
 use crate::profile::Profile;
@@ -51,7 +51,7 @@ impl Severity {
 /// How much of something there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// So many.
+    /// How many there are.
     pub count: u64,
     /// Of so many; 0: of no known number.
     pub of: u64,
@@ -77,7 +77,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { events, linked, .. } = *evidence;
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
-    let of = |count: &dyn Fn(&Event) -> bool| {
+    let of = |count: &dyn Fn(&JoinedActivity) -> bool| {
         events.activities().iter().filter(|event| count(event)).count() as u64
     };
     let backwards = of(&|event| {
@@ -288,7 +288,7 @@ fn shared(events: &Events) -> Shared {
     counts
 }
 
-fn launch(event: &Event) -> Option<(CorrelationId, Nanos)> {
+fn launch(event: &JoinedActivity) -> Option<(CorrelationId, Nanos)> {
     match event.origin {
         Origin::Launch(launched) => Some((event.activity.correlation, launched.time)),
         Origin::Missing(_) => None,
@@ -303,7 +303,7 @@ fn tail(events: &Events) -> u64 {
 /// Activities that begin before the one before them on their stream has ended, but for nodes of graphs,
 /// which may run side by side. Where a trace does not say what is one, the activities of a launch with several.
 fn overlaps(events: &Events, shared: &Shared) -> u64 {
-    let is_node = |event: &Event| {
+    let is_node = |event: &JoinedActivity| {
         event.activity.graph.0 != 0 || launch(event).is_some_and(|launch| shared[&launch] > 1)
     };
     let mut ends: HashMap<(DeviceId, GpuContextId, StreamId), Nanos> = HashMap::new();

@@ -41,9 +41,9 @@ pub struct Standing {
 /// Whether a rank is the straggler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// It is not.
+    /// No rank holds the others up.
     Nobody,
-    /// It communicates least.
+    /// It communicates least, since the others wait for it in theirs.
     OthersWait,
     /// It has most work, and not all communicate.
     MostWork,

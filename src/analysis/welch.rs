@@ -4,7 +4,7 @@
 /// Enough of many durations to compare their averages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
-    /// How many.
+    /// The number of values.
     pub count: u64,
     /// Their sum, ns.
     pub nanos: u64,

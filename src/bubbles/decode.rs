@@ -26,7 +26,7 @@ impl FromStr for Framework {
             "vllm" => Ok(Self::Vllm),
             "fastdeploy" | "fd" => Ok(Self::FastDeploy),
             _ => {
-                let message = format!("`{word}` is no framework; use sglang, vllm or fastdeploy (fd)");
+                let message = format!("unknown framework `{word}`; use sglang, vllm or fastdeploy (fd)");
                 Err(Error::new(ErrorKind::Setting, message))
             }
         }

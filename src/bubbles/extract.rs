@@ -9,14 +9,14 @@ use crate::import::json_micros;
 
 /// A stretch of time, ends included, in nanoseconds on the trace's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// The first nanosecond.
+pub struct Stretch {
+    /// The first nanosecond of the stretch.
     pub first: i64,
-    /// The last.
+    /// The last nanosecond, inclusive.
     pub last: i64,
 }
 
-impl FromStr for Window {
+impl FromStr for Stretch {
     type Err = Error;
 
     /// `START,END` in microseconds, with as many digits behind the point as you like.
@@ -37,7 +37,7 @@ impl FromStr for Window {
     }
 }
 
-/// The table.
+/// The operations of the stretch, as a table.
 #[derive(Clone, Debug)]
 pub struct Extract {
     ops: Ops,
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn a_window_is_two_numbers_of_microseconds() {
-        assert_eq!("1,2".parse::<Window>().unwrap(), Window { first: 1000, last: 2000 });
-        let window = "2684054.000, 2687705.2505".parse::<Window>().unwrap();
-        assert_eq!(window, Window { first: 2_684_054_000, last: 2_687_705_251 });
+        assert_eq!("1,2".parse::<Stretch>().unwrap(), Stretch { first: 1000, last: 2000 });
+        let window = "2684054.000, 2687705.2505".parse::<Stretch>().unwrap();
+        assert_eq!(window, Stretch { first: 2_684_054_000, last: 2_687_705_251 });
         for (text, what) in
             [("1", "comma"), ("1,2,3", "comma"), ("1,x", "`x`"), ("1,NaN", "`NaN`"), ("3,2", "ends before")]
         {
-            let message = text.parse::<Window>().unwrap_err().to_string();
+            let message = text.parse::<Stretch>().unwrap_err().to_string();
             assert!(message.starts_with("Invalid time range format. Expected: start,end"), "{message}");
             assert!(message.contains(what), "{message}");
         }

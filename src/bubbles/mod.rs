@@ -10,7 +10,7 @@ mod ops;
 mod stats;
 
 pub use decode::{DecodeSteps, Framework, Latencies};
-pub use extract::{Extract, Window};
+pub use extract::{Extract, Stretch};
 pub use ops::{Ops, TracedOp, TracedStep};
 pub use stats::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 

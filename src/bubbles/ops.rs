@@ -1,6 +1,6 @@
 //! The operations and steps of a trace, and nothing else of it.
 
-use crate::import::{CpuKind, CpuOp, Event, Fork, Names, Op, Sink, Wants};
+use crate::import::{CpuKind, CpuOp, Event, Fork, NameNumbers, Op, Sink, Wants};
 
 /// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct TracedOp {
     pub start: i64,
     /// When it ended.
     pub end: i64,
-    /// Its name's number in [`Names`].
+    /// Its name's number in [`NameNumbers`].
     pub name: u32,
     /// Device and stream; 0 where the trace does not say.
     pub stream: (u32, u32),
@@ -22,7 +22,7 @@ pub struct TracedStep {
     pub start: i64,
     /// When it ended.
     pub end: i64,
-    /// Its name's number in [`Names`].
+    /// Its name's number in [`NameNumbers`].
     pub name: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct Ops {
     /// In the order of the file.
     pub steps: Vec<TracedStep>,
     /// What they are called.
-    pub names: Names,
+    pub names: NameNumbers,
     /// GPU operations there were, within the window or not.
     pub all: u64,
 }

@@ -39,7 +39,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// No call.
+    /// The value where no call is under way.
     pub(super) const NONE: Self = Self {
         is_under_way: false,
         launch: Launch {

@@ -1,4 +1,5 @@
-//! What time it is, asked twice in every launch: `CLOCK_REALTIME`, which activities are timed on, without asking for it.
+//! Reads `CLOCK_REALTIME`, which activities are timed on, cheaply, by extrapolating from the time-stamp counter: each
+//! launch reads it twice.
 //!
 //! The C library takes 21 to 30 ns to answer, the processor's own counter of ticks 11. So the collector asks for both at
 //! every visit and draws a line through what it got; a callback reads the ticks and finds its time on the line. Where
@@ -6,8 +7,8 @@
 //! just after the clock was set, and wherever the kernel does not keep time by these ticks.
 //!
 //! On the line, time is within 0.1 us of the clock's. When somebody sets the clock, or corrects its speed, or the machine
-//! was suspended and its counter with it, callbacks keep to the old one until the collector's next visit, up to 80 ms; and a thread can see time go back by what two lines
-//! differ where one takes the other's place.
+//! was suspended and its counter with it, callbacks keep to the old one until the collector's next visit, up to 80 ms;
+//! and a thread can see time go back by what two lines differ where one takes the other's place.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,19 +18,19 @@ use parking_lot::Mutex;
 use crate::record::Nanos;
 
 /// A line is followed for no longer: a collector that has not come by then may have been gone when the clock was set.
-const LONGEST: Nanos = Nanos(250_000_000);
+const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
 /// Ticks that a line is measured over at least, about a millisecond.
-const SHORTEST: u64 = 1 << 21;
+const MIN_BASE_TICKS: u64 = 1 << 21;
 /// A line is followed so many times as far as it was measured: the 15 ns that a moment is wrong by become 60.
 const FURTHER: u64 = 4;
 /// What lines are measured over, once the session is as old: this long to twice as long.
 const BASE: Nanos = Nanos(1_000_000_000);
 /// Nanoseconds that the clock may be off the line at a visit, and again for every time that the visit is later than the
 /// line was measured over. Further off, it was set or runs at another speed now.
-const OFF: u64 = 1000;
+const MAX_ERROR_NS: u64 = 1000;
 /// Ticks that the two clocks of a moment may be read apart, which is 80 as a rule; further apart, the thread lost its
 /// processor between them.
-const APART: u64 = 400;
+const MAX_READ_GAP_TICKS: u64 = 400;
 /// How often a moment is tried for; the best counts.
 const TRIES: usize = 4;
 /// Bits below the point of a line's speed.
@@ -67,7 +68,7 @@ impl Moment {
         let tries = (0..TRIES).filter_map(|_| {
             let before = ticks();
             let time = ask();
-            let apart = ticks().checked_sub(before).filter(|apart| *apart <= APART)?;
+            let apart = ticks().checked_sub(before).filter(|apart| *apart <= MAX_READ_GAP_TICKS)?;
             Some((apart, Self { ticks: before + apart / 2, time }))
         });
         tries.min_by_key(|(apart, _)| *apart).map(|(_, moment)| moment)
@@ -95,7 +96,7 @@ impl Line {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
         let speed = (u128::from(time) << POINT).checked_div(u128::from(ticks))?;
-        let longest = (u128::from(LONGEST.0) << POINT).checked_div(speed)?;
+        let longest = (u128::from(MAX_LINE_AGE.0) << POINT).checked_div(speed)?;
         let length = u64::try_from(longest).ok()?.min(ticks.saturating_mul(FURTHER));
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
@@ -105,7 +106,7 @@ impl Line {
         let passed = i128::from(moment.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> POINT);
         let off = expected.abs_diff(i128::from(moment.time.0));
-        off > u128::from(OFF) * (1 + passed.unsigned_abs() / u128::from(self.measured))
+        off > u128::from(MAX_ERROR_NS) * (1 + passed.unsigned_abs() / u128::from(self.measured))
     }
 }
 
@@ -137,7 +138,7 @@ impl Course {
     fn go_on(&mut self, moment: Moment) -> Option<Line> {
         let missed = self.line.is_some_and(|line| line.misses(moment));
         let Some([base, next]) = self.bases.filter(|_| !missed) else { return self.begin(moment) };
-        if moment.ticks.wrapping_sub(base.ticks) >= SHORTEST {
+        if moment.ticks.wrapping_sub(base.ticks) >= MIN_BASE_TICKS {
             let Some(line) = Line::through(base, moment) else { return self.begin(moment) };
             self.line = Some(line);
         }
@@ -192,7 +193,7 @@ impl Shared {
         if passed >= length {
             return None;
         }
-        // At most `LONGEST`, a number of 28 bits, with `POINT` more below it; anything if these are of two lines.
+        // At most `MAX_LINE_AGE`, a number of 28 bits, with `POINT` more below it; anything if these are of two lines.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> POINT;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
         // The loads above come before the one below: then what they read was whole.
@@ -354,7 +355,7 @@ mod tests {
             course.go_on(after_step(122_000_000, 19_000)).or(course.go_on(after_step(202_000_000, 19_000)));
         let last = after_step(210_000_000, 19_000);
         let off = at(&line.expect("a line"), last.ticks).unwrap().0.abs_diff(last.time.0);
-        assert!(off < OFF, "{off} ns");
+        assert!(off < MAX_ERROR_NS, "{off} ns");
     }
 
     #[test]
@@ -404,7 +405,7 @@ mod tests {
             followed += usize::from(LINE.at(ticks).is_some());
             let (before, time, after) = (ask(), now(), ask());
             // A hundred times what it is off, for a kernel that is just correcting its clock.
-            let near = before.0 - 10 * OFF..=after.0 + 10 * OFF;
+            let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -36,7 +36,7 @@ mod kind {
 }
 
 static LOG: CommonLog = CommonLog::new();
-/// For the collector.
+/// Executable graphs, as the collector knows them.
 static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
 
 /// Notes what happened to a graph.

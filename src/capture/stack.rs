@@ -19,8 +19,9 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
     capture(own, thread, leaf, std::ptr::from_ref(call).addr())
 }
 
-/// The context of the stack above the frame that `ours` lies in, under `leaf`. The description of a call lies in
-/// the frame of the function that the tracing library called: that one and those inside it are left out.
+/// Captures the caller's stack, skipping our own frames; `leaf` names the API call. `ours` is an address in the frame of
+/// the function that the tracing library called (the description of a call lies there): that frame and those inside it
+/// are left out.
 pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
     let captured = own.unwinder.capture(Skip::Below(ours as u64));
     if let Some(verifying) = &mut own.verifying {

@@ -6,8 +6,9 @@ use super::explain::explain;
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
 use crate::analysis::{Evidence, Finding, Severity, findings};
+use crate::error::Result;
 use crate::events::Events;
 
 /// Say what of a recording or trace is to be doubted.
@@ -32,7 +33,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut events = Events::default();
         let explained = explain(&self.input, console, &mut events)?;
         events.sort();
@@ -47,7 +48,7 @@ impl Check {
         findings.iter().for_each(|finding| table.row(cells(finding)));
         self.output.write(console, |out| report::write(&[table], self.format, out))?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
-        Ok(if bad && self.strict { Ended::Found } else { Ended::Well })
+        Ok(if bad && self.strict { Outcome::Found } else { Outcome::Clean })
     }
 }
 

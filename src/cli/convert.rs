@@ -11,7 +11,7 @@ use super::explain::{Explained, explain};
 use super::flamegraph::view;
 use super::input::Source;
 use super::output::Target;
-use super::{Console, Ended, Outcome, ranks, usage};
+use super::{Console, Outcome, ranks, usage};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FORMATS, Format, Writes};
@@ -50,14 +50,14 @@ pub(super) struct Convert {
 }
 
 impl Convert {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let format = self.format()?;
         let inputs = ranks::expand(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
         if let ("parquet", Target::File(folder)) = (format.word, &self.output)
             && !folder.to_string_lossy().ends_with(".parquet")
         {
             self.dataset(format, &inputs, folder, console)?;
-            return Ok(Ended::Well);
+            return Ok(Outcome::Clean);
         }
         let [input] = &inputs[..] else {
             return Err(usage(
@@ -68,12 +68,12 @@ impl Convert {
             return Err(usage(format!("{} shows single activities; leave `--view` away", format.word)));
         }
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
-            return Err(usage("this format is no use on a terminal; add `-o FILE`"));
+            return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, console)?;
         let options = options(input);
         self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
     fn format(&self) -> Result<&'static Format> {

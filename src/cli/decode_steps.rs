@@ -6,8 +6,9 @@ use super::input::Source;
 use super::output::Target;
 use super::stats::millis;
 use super::trace::{self, How};
-use super::{Console, Ended, Outcome, usage};
+use super::{Console, Outcome, usage};
 use crate::bubbles::{DecodeSteps as Steps, Framework};
+use crate::error::Result;
 
 /// Say how long the decoding steps of sglang, vllm or fastdeploy take.
 ///
@@ -34,7 +35,7 @@ pub(super) struct DecodeSteps {
 }
 
 impl DecodeSteps {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if self.min_ms > self.max_ms {
             return Err(usage("--min-ms is above --max-ms; swap them"));
         }
@@ -52,6 +53,6 @@ impl DecodeSteps {
         if let Some(target) = &self.output_csv {
             target.write(console, |mut out| latencies.write(&mut out))?;
         }
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }

@@ -9,8 +9,9 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
 use crate::analysis::{Durations, change};
+use crate::error::Result;
 use crate::events::Events;
 use crate::export::{clean_frame, event_place, stack_names, work_name};
 use crate::profile::Place;
@@ -54,7 +55,7 @@ const COLUMNS: [&str; 9] = [
 ];
 
 impl Diff {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let before = Run::read(&self.before, console)?;
         let after = Run::read(&self.after, console)?;
         let mut total = Table::new(
@@ -70,7 +71,7 @@ impl Diff {
             self.table("stacks", &before.stacks, &after.stacks),
         ];
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
     /// The largest changes first, whichever way.

@@ -5,8 +5,9 @@ use clap::Args;
 use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
-use super::{Console, Ended, Outcome};
-use crate::bubbles::{Extract as Table, Ops, Window};
+use super::{Console, Outcome};
+use crate::bubbles::{Extract as Table, Ops, Stretch};
+use crate::error::Result;
 
 /// So many operations are shown where the table goes to a file.
 const PREVIEW: usize = 5;
@@ -24,7 +25,7 @@ pub(super) struct Extract {
     output: Target,
     /// The stretch of time in microseconds on the trace's clock, ends included.
     #[arg(value_name = "START,END", allow_hyphen_values = true)]
-    window: Window,
+    window: Stretch,
     /// Write durations as the difference of two floating-point numbers, noise included, as kernel_extractor
     /// does.
     #[arg(long)]
@@ -34,7 +35,7 @@ pub(super) struct Extract {
 }
 
 impl Extract {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut ops = Ops::within(self.window.first, self.window.last);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let all = ops.all;
@@ -47,7 +48,7 @@ impl Extract {
         if let (Target::File(_), false) = (&self.output, console.quiet) {
             Target::Stdout.write(console, |out| preview(&table, out))?;
         }
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::explain::explain_opened;
 use super::input::Source;
 use super::output::Target;
-use super::{Console, Ended, Outcome, usage};
+use super::{Console, Outcome, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, write_diff_folded, write_diff_svg, write_lines_folded,
@@ -75,30 +75,30 @@ enum Format {
 }
 
 impl Flamegraph {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let target = self.output.clone().unwrap_or(Target::Stdout);
         let format = self.format.unwrap_or_else(|| match target.ending() {
             None | Some("folded" | "txt" | "collapsed") => Format::Folded,
             Some(_) => Format::Svg,
         });
         if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
-            return Err(usage("a picture is no use on a terminal; add `-o flame.svg`"));
+            return Err(usage("a picture is no text for a terminal; write it to a file with `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
             self.diff(before, after, format, &target, console)?;
-            return Ok(Ended::Well);
+            return Ok(Outcome::Clean);
         }
         let input = self.input.as_ref().ok_or_else(|| usage("name a recording or a trace"))?;
         let opened = input.open()?;
         if is_folded(&opened) {
             self.folded(input, opened, format, &target, console)?;
-            return Ok(Ended::Well);
+            return Ok(Outcome::Clean);
         }
         let profile = explain_opened(input, opened, &self.read_options(), console, ())?.profile;
         let (view, options) = (self.view(), self.options());
         let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
         target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
     fn view(&self) -> &'static View {
@@ -170,7 +170,7 @@ impl Flamegraph {
 /// The view of this word.
 pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
-    views::view(word).ok_or_else(|| format!("`{word}` is no view; use one of {}", words()))
+    views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))
 }
 
 fn is_folded(opened: &Opened) -> bool {

@@ -6,7 +6,8 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
+use crate::error::Result;
 use crate::record::{Loss, Missing, WindowEdge};
 
 /// Say what a recording holds.
@@ -24,11 +25,11 @@ pub(super) struct Info {
 }
 
 impl Info {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let explained = explain(&self.input, console, ())?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }
 

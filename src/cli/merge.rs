@@ -9,7 +9,7 @@ use clap::Args;
 use super::input::{Source, watched};
 use super::output::Target;
 use super::report::grouped;
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
@@ -53,7 +53,7 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
             return Err(super::usage("the tolerance is a number of milliseconds, 0 or more"));
         }
@@ -83,7 +83,7 @@ impl Merge {
         if self.summary {
             Target::Stdout.write(console, |out| summary(&cpu, &gpu, report.as_ref(), &lines, out))?;
         }
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }
 

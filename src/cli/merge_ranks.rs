@@ -11,7 +11,7 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome, ranks};
+use super::{Console, Outcome, ranks};
 use crate::analysis::{Time, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
@@ -64,12 +64,12 @@ struct Rank {
     idle: u64,
     time: Time,
     linked: (u64, u64),
-    /// Heaviest first.
+    /// Kernels by GPU time, ns, the heaviest first.
     kernels: Vec<(u64, String)>,
 }
 
 impl MergeRanks {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand(&self.inputs)?;
         let mut all = Vec::new();
         let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
@@ -91,7 +91,7 @@ impl MergeRanks {
         }
         let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
         self.table.write(console, |out| report::write(&tables, self.format, out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
     fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {

@@ -31,15 +31,12 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Error, ErrorKind};
 
-/// What a verb ends with.
-type Outcome = std::result::Result<Ended, Error>;
-
-/// How a verb ended that could do its work.
+/// What became of a verb that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    /// Well.
-    Well,
-    /// Well, and it found what it was to fail for.
+enum Outcome {
+    /// It did it: exit code 0.
+    Clean,
+    /// It did it, and found what `--strict` or the like has it fail for: exit code 1.
     Found,
 }
 
@@ -102,8 +99,8 @@ pub fn run() -> ExitCode {
         Verb::View(verb) => verb.run(console),
     };
     match outcome {
-        Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Found) => ExitCode::from(1),
+        Ok(Outcome::Clean) => ExitCode::SUCCESS,
+        Ok(Outcome::Found) => ExitCode::from(1),
         Err(error) => {
             say(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })

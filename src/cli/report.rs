@@ -30,7 +30,7 @@ pub(super) enum Cell {
     Nanos(u64),
     /// A signed span of time.
     Change(i64),
-    /// Percent.
+    /// A share, in percent.
     Share(f64),
     Nothing,
 }

@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
+use crate::error::Result;
 use crate::settings::SETTINGS;
 
 /// List the environment variables that the library reads.
@@ -22,12 +23,12 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.output.write(console, |out| match self.format {
             Format::Text => Ok(out.write_all(text().as_bytes())?),
             _ => report::write(&[table()], self.format, out),
         })?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }
 

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
-use super::{Console, Ended, Outcome, usage};
+use super::{Console, Outcome, usage};
 use crate::bubbles::{Bubbles, Ops, Stats as Table, StatsOptions};
 use crate::error::Result;
 
@@ -56,7 +56,7 @@ enum Word {
 }
 
 impl Stats {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let max = self.max_ms.unwrap_or(self.longest);
         if self.min_ms > max {
             return Err(usage("--min-ms is above the longest step that counts; swap them"));
@@ -77,7 +77,7 @@ impl Stats {
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
         self.output.write(console, |mut out| table.write(&mut out))?;
         self.report(&table, console);
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
     fn report(&self, table: &Table, console: Console) {
@@ -97,11 +97,11 @@ impl Stats {
     }
 }
 
-/// Milliseconds as nanoseconds.
+/// Parses milliseconds as people write them; gives nanoseconds.
 pub(super) fn millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {
-        return Err(usage(format!("`{text}` is no number of milliseconds")));
+        return Err(usage(format!("expected a number of milliseconds, not `{text}`")));
     }
     Ok((number * 1e6).round() as i64)
 }

@@ -8,9 +8,10 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome};
+use super::{Console, Outcome};
 use crate::analysis::Delays;
-use crate::events::Event;
+use crate::error::Result;
+use crate::events::JoinedActivity;
 use crate::export::{stack_names, work_name};
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::profile::{Profile, Values, add_values};
@@ -49,7 +50,7 @@ enum By {
 }
 
 impl Top {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = Delays::default();
         let explained = explain(&self.input, console, &mut delays)?;
         let most = if self.number == 0 { usize::MAX } else { self.number };
@@ -64,7 +65,7 @@ impl Top {
             })
             .collect();
         self.output.write(console, |out| report::write(&tables, self.format, out))?;
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 }
 
@@ -154,7 +155,7 @@ fn idle(profile: &Profile, most: usize) -> Table {
 }
 
 /// Sums by name, over all devices, of these activities; the `most` heaviest.
-pub(super) fn sums(profile: &Profile, events: &[&Event], most: usize) -> Table {
+pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
     let mut sums: HashMap<String, (u64, u64, u64, u64)> = HashMap::new();

@@ -8,7 +8,7 @@ use super::recorded::Events;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{Fork, Kind, Options, Seen};
 
-/// How to read.
+/// The flags that say how another tool's trace is read.
 #[derive(Debug, Args)]
 pub(super) struct How {
     /// Threads that read a plain JSON file. The result does not depend on it.

@@ -9,9 +9,9 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Ended, Outcome, top};
+use super::{Console, Outcome, top};
 use crate::error::Result;
-use crate::events::{Event, Events};
+use crate::events::{Events, JoinedActivity};
 use crate::export::{event_place, stack_names, work_name};
 use crate::import;
 use crate::profile::views::UNIFIED;
@@ -71,11 +71,11 @@ enum Kind {
 
 /// So many letters stand for the whole time.
 const WIDTH: usize = 80;
-/// Empty to full.
+/// How busy a stretch of the timeline is, from not at all to all of the time.
 const LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
-    pub(super) fn run(&self, console: Console) -> Outcome {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
@@ -87,7 +87,7 @@ impl View {
         let profile = &explained.profile;
         let timed = events.activities().iter().find(|event| event.activity.duration().is_some());
         let zero = timed.map_or(0, |event| event.activity.start.0);
-        let wanted: Vec<&Event> =
+        let wanted: Vec<&JoinedActivity> =
             events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
         self.output.write(console, |out| {
             if self.timeline {
@@ -106,10 +106,10 @@ impl View {
         if let Some(beside) = beside(profile) {
             console.remark(beside);
         }
-        Ok(Ended::Well)
+        Ok(Outcome::Clean)
     }
 
-    fn wants(&self, profile: &Profile, event: &Event, zero: u64) -> bool {
+    fn wants(&self, profile: &Profile, event: &JoinedActivity, zero: u64) -> bool {
         let activity = &event.activity;
         let kind = match activity.work() {
             Work::Kernel(_) => Kind::Kernel,
@@ -133,7 +133,7 @@ impl View {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn list(&self, explained: &Explained, wanted: &[&Event], zero: u64) -> Table {
+    fn list(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
         let profile = &explained.profile;
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
@@ -169,7 +169,7 @@ fn beside(profile: &Profile) -> Option<String> {
         .then(|| format!("beside them {}; `gpuflame info` says of what kind", parts.join(", ")))
 }
 
-fn timeline(wanted: &[&Event], out: &mut dyn Write) -> Result<()> {
+fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     let timed =
         || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
     let (Some(from), Some(to)) = (timed().map(|a| a.start.0).min(), timed().map(|a| a.end.0).max()) else {

@@ -11,7 +11,7 @@ pub fn is_over() -> bool {
     OVER.load(Ordering::Acquire)
 }
 
-/// Ends it all.
+/// Switches everything of ours off, for good.
 pub fn end() {
     OVER.store(true, Ordering::Release);
 }

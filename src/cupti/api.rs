@@ -33,9 +33,9 @@ pub struct Api {
 /// A step of the set-up that CUPTI refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// Which.
+    /// The step that failed.
     pub(super) step: &'static str,
-    /// Its answer.
+    /// CUPTI's answer to it.
     pub(super) status: Status,
 }
 
@@ -51,7 +51,7 @@ const KINDS: [(ActivityKind, &str); 4] = [
 const DEPENDENCIES: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
-/// Likewise.
+/// Kinds asked for where `Options::unified` is set, and what they are called when CUPTI refuses them.
 const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
 /// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.

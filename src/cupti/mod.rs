@@ -43,7 +43,7 @@ use crate::tracer::Tracer;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How to subscribe.
+/// What to ask CUPTI for, and where to find it.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The CUPTI to use (`GPUFLAME_CUPTI`), a path or a name for the dynamic linker. Default: none, search.

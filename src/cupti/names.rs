@@ -29,7 +29,7 @@ pub(super) struct Interned<'a> {
 }
 
 impl Names {
-    /// No names.
+    /// A table without names.
     pub fn new() -> Self {
         Self::default()
     }

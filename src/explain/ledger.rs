@@ -194,7 +194,7 @@ impl Device {
         }
     }
 
-    /// Which one.
+    /// The device's number.
     pub fn id(&self) -> DeviceId {
         self.work.device
     }

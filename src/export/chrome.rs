@@ -14,7 +14,7 @@ use super::compose::work_name;
 use super::format::{Format, Writes};
 use super::json::{comma, json};
 use crate::error::Result;
-use crate::events::{Call, Event, Events};
+use crate::events::{Call, Events, JoinedActivity};
 use crate::join::Origin;
 use crate::profile::{Kind, Profile};
 use crate::record::{Detail, Missing, Nanos};
@@ -119,7 +119,7 @@ impl<W: Write> Chrome<'_, W> {
         Ok(())
     }
 
-    fn activity(&mut self, event: &Event) -> Result<()> {
+    fn activity(&mut self, event: &JoinedActivity) -> Result<()> {
         let activity = &event.activity;
         let category = match Kind::of(activity.work()) {
             Kind::Copy => "gpu_memcpy",
@@ -189,7 +189,7 @@ pub(super) fn micros(nanos: u64) -> String {
 }
 
 /// `gemm`, `Memcpy HtoD` or `Memset`.
-pub(super) fn name(profile: &Profile, event: &Event) -> String {
+pub(super) fn name(profile: &Profile, event: &JoinedActivity) -> String {
     let name = work_name(profile, event.activity.work());
     match event.activity.detail {
         Detail::Kernel(_) => name,

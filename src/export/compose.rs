@@ -208,7 +208,7 @@ pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
 
 /// What an activity hangs under.
 #[cfg(feature = "cli")]
-pub fn event_place(event: &crate::events::Event) -> Place {
+pub fn event_place(event: &crate::events::JoinedActivity) -> Place {
     let launch = event.origin.context();
     match (event.activity.created, launch) {
         (Some(created), launch) => Place::Node { launch, created },

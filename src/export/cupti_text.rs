@@ -7,7 +7,7 @@ use super::callers::Callers;
 use super::clean;
 use super::format::{Format, Writes};
 use crate::error::Result;
-use crate::events::{Call, Event, Events};
+use crate::events::{Call, Events, JoinedActivity};
 use crate::profile::Profile;
 use crate::record::{Detail, MemoryKind, Work};
 
@@ -51,7 +51,7 @@ fn write_call(callers: &Callers<'_>, call: &Call, out: &mut impl Write) -> Resul
     Ok(())
 }
 
-fn write_activity(profile: &Profile, event: &Event, out: &mut impl Write) -> Result<()> {
+fn write_activity(profile: &Profile, event: &JoinedActivity, out: &mut impl Write) -> Result<()> {
     let activity = &event.activity;
     let (start, end, id) = (activity.start.0, activity.end.0, activity.correlation.0);
     let time = format!("[ {start}, {end} ] duration {}", activity.duration().unwrap_or(0));
@@ -94,7 +94,7 @@ fn write_activity(profile: &Profile, event: &Event, out: &mut impl Write) -> Res
 }
 
 /// The line that says where.
-fn place(event: &Event, with_graph: bool, out: &mut impl Write) -> Result<()> {
+fn place(event: &JoinedActivity, with_graph: bool, out: &mut impl Write) -> Result<()> {
     let activity = &event.activity;
     write!(
         out,

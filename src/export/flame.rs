@@ -26,7 +26,7 @@ struct Node {
     label: u32,
     /// The weight of the stack that ends here, if one does.
     own: Option<u64>,
-    /// With everything above.
+    /// Of the frame itself and of everything above it.
     total: u64,
     /// Where the children begin in `order`, and how many there are.
     children: (u32, u32),

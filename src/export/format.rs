@@ -17,7 +17,7 @@ pub struct Format {
     pub about: &'static str,
     /// The endings of file names that mean it, with the dot; the first is the one to use.
     pub endings: &'static [&'static str],
-    /// Whether it is of no use on a terminal.
+    /// Whether it is binary, and so nothing for a terminal.
     pub is_binary: bool,
     /// Who writes it, and of what.
     pub writes: Writes,
@@ -26,7 +26,7 @@ pub struct Format {
 /// What a format is made of, and the function that does.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// Sums are enough.
+    /// From the samples of a view: sums are enough.
     View(fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>),
     /// Single activities, sorted.
     #[cfg(feature = "cli")]

@@ -36,7 +36,7 @@ use super::clean;
 use super::compose::{event_place, stack_names, work_name};
 use super::format::{Format, Writes};
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::{Call, Event, Events};
+use crate::events::{Call, Events, JoinedActivity};
 use crate::join::{Launched, Origin};
 use crate::profile::{Kind, Profile};
 use crate::record::{Activity, ContextId, Detail, KernelDetail, Missing};
@@ -177,7 +177,7 @@ fn split<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
 }
 
 enum Row<'a> {
-    Activity(&'a Event),
+    Activity(&'a JoinedActivity),
     Pending(&'a Call),
 }
 

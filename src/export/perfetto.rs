@@ -14,7 +14,7 @@ use super::callers::{Caller, Callers};
 use super::clean;
 use super::format::{Format, Writes};
 use crate::error::Result;
-use crate::events::{Call, Event, Events};
+use crate::events::{Call, Events, JoinedActivity};
 use crate::join::Origin;
 use crate::profile::Profile;
 use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, NameId, Nanos, Work};
@@ -270,7 +270,7 @@ pub(super) static PERFETTO: Format = Format {
 };
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
-    let mut writer = Perfetto { callers: Callers::of(profile), names: Names::default(), out };
+    let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };
     writer.names(profile, events)?;
     writer.tracks()?;
     writer.losses(profile, events.begin())?;
@@ -294,7 +294,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
 
 /// The numbers of what is interned, from 1.
 #[derive(Default)]
-struct Names {
+struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
     /// Queues (device, context, stream) and, behind them, stages (the name of the kind of work).
@@ -308,7 +308,7 @@ struct Names {
 
 struct Perfetto<'a, W> {
     callers: Callers<'a>,
-    names: Names,
+    names: InternedNames,
     out: &'a mut W,
 }
 
@@ -451,7 +451,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    fn activity(&mut self, event: &Event, id: u64) -> Result<()> {
+    fn activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
         let activity = &event.activity;
         let (names, work) = (&self.names, activity.work());
         let mut extra = vec![fact("correlation", activity.correlation.0)];

@@ -56,7 +56,7 @@ mod proto {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Sample {
-        /// Leaf first.
+        /// The locations of the stack, leaf first.
         #[prost(uint64, repeated, tag = "1")]
         pub(super) location_id: Vec<u64>,
         #[prost(int64, repeated, tag = "2")]

@@ -23,7 +23,7 @@ use super::callers::Callers;
 use super::format::{Format, Writes};
 use super::{chrome, clean};
 use crate::error::Result;
-use crate::events::{Call, Event, Events};
+use crate::events::{Call, Events, JoinedActivity};
 use crate::profile::Profile;
 use crate::record::{CopyKind, Detail};
 
@@ -143,7 +143,7 @@ impl Body<'_> {
         self.numbers([0, 0, 0, name]);
     }
 
-    fn activity(&mut self, event: &Event) {
+    fn activity(&mut self, event: &JoinedActivity) {
         let activity = &event.activity;
         let (kind, extra) = match activity.detail {
             Detail::Kernel(_) | Detail::Graph => (kind::KERNEL, 2),

@@ -66,7 +66,7 @@ pub struct Tally {
     pub created: u64,
     /// The graph was made before recording began.
     pub before_recording: u64,
-    /// Nobody knows.
+    /// Nodes whose maker nobody knows.
     pub unknown: u64,
 }
 
@@ -118,7 +118,7 @@ struct Table {
 struct Entry {
     /// The node's id, less the base.
     offset: u32,
-    /// Who made it.
+    /// Who made the node.
     maker: Caller,
 }
 
@@ -392,7 +392,7 @@ impl Graphs {
     }
 }
 
-/// Finding nodes.
+/// Finding the maker of a node when an activity of it comes in.
 impl Graphs {
     /// Who made a node, as it was when `launch` was made; `graph` is the most likely group.
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {

@@ -44,7 +44,7 @@ pub struct Draft {
     path: PathBuf,
     target: PathBuf,
     identity: Identity,
-    /// Until somebody writes.
+    /// The file, until the writer takes it.
     file: Option<File>,
     published: bool,
 }

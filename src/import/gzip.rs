@@ -157,7 +157,7 @@ pub(super) struct Piped {
     give_back: SyncSender<Buffer>,
     /// Parcels that were read and not given back yet.
     read: Vec<Buffer>,
-    /// Of a parcel.
+    /// Bytes of a parcel.
     size: usize,
     /// What [`Read`] reads from.
     parcel: Buffer,

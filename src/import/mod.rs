@@ -33,7 +33,7 @@ pub use model::{
     Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
     ThreadName, Wants,
 };
-pub use names::Names;
+pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
 pub use recording::{Recorded, recording};

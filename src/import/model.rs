@@ -58,11 +58,11 @@ pub enum OpKind {
 /// Work that a GPU did.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Op<'a> {
-    /// What kind.
+    /// The kind of operation.
     pub kind: OpKind,
     /// The name as it stands in the file.
     pub name: Text<'a>,
-    /// When it began.
+    /// When it began, ns of the trace's clock.
     pub start: i64,
     /// When it ended; before `start` where the trace says so.
     pub end: i64,
@@ -88,7 +88,7 @@ pub struct Op<'a> {
     pub grid: [u32; 3],
     /// Threads a block in x, y, z; 0 where unknown.
     pub block: [u32; 3],
-    /// Registers a thread.
+    /// Registers of each thread.
     pub registers: u32,
     /// Shared memory, bytes a block.
     pub shared: u32,
@@ -97,11 +97,11 @@ pub struct Op<'a> {
 /// A call of the GPU's runtime or driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Call<'a> {
-    /// The function.
+    /// The function that was called.
     pub name: Text<'a>,
-    /// When it began.
+    /// When it began, ns of the trace's clock.
     pub start: i64,
-    /// When it returned.
+    /// When it returned, ns of the trace's clock.
     pub end: i64,
     /// The process that called.
     pub process: Id<'a>,
@@ -130,17 +130,17 @@ pub enum CpuKind {
 /// A stretch of time on a CPU thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuOp<'a> {
-    /// What it is.
+    /// The kind of CPU operation.
     pub kind: CpuKind,
     /// The name as it stands in the file.
     pub name: Text<'a>,
-    /// When it began.
+    /// When it began, ns of the trace's clock.
     pub start: i64,
-    /// When it ended.
+    /// When it ended, ns of the trace's clock.
     pub end: i64,
-    /// The process.
+    /// The process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread.
+    /// The thread, as the trace names it.
     pub thread: Id<'a>,
     /// The id that calls and GPU operations made within it carry.
     pub external: Option<u64>,
@@ -155,9 +155,9 @@ pub struct PythonFrame<'a> {
     pub start: i64,
     /// When it was left.
     pub end: i64,
-    /// The process.
+    /// The process, as the trace names it.
     pub process: Id<'a>,
-    /// The thread.
+    /// The thread, as the trace names it.
     pub thread: Id<'a>,
     /// The frame's number.
     pub id: Option<u64>,
@@ -170,9 +170,9 @@ pub struct PythonFrame<'a> {
 pub struct Sync<'a> {
     /// What kind of wait, in the trace's words.
     pub name: Text<'a>,
-    /// When it began.
+    /// When it began, ns of the trace's clock.
     pub start: i64,
-    /// When it ended.
+    /// When it ended, ns of the trace's clock.
     pub end: i64,
     /// The GPU.
     pub device: Option<u32>,
@@ -185,18 +185,18 @@ pub struct Sync<'a> {
 /// The name of a process (no thread) or a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// The process.
+    /// The process, as the trace names it.
     pub process: Id<'a>,
     /// The thread; `None` where the process itself is named.
     pub thread: Id<'a>,
-    /// The name.
+    /// The thread's name.
     pub name: Text<'a>,
 }
 
 /// A key of the whole trace and its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Property<'a> {
-    /// The key.
+    /// The property's key.
     pub key: Text<'a>,
     /// The value as it stands in the file (JSON).
     pub value: &'a [u8],
@@ -214,13 +214,13 @@ pub struct Folded<'a> {
 /// A stack at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StackLine<'a> {
-    /// When.
+    /// When the stack was taken, ns of the trace's clock.
     pub time: i64,
     /// The program's name.
     pub comm: Text<'a>,
-    /// The process.
+    /// The process, as the trace names it.
     pub process: u32,
-    /// The thread.
+    /// The thread, as the trace names it.
     pub thread: u32,
     /// The processor; -1 where it is unknown.
     pub cpu: i32,
@@ -255,7 +255,7 @@ impl Wants {
     /// Everything but [`Wants::OTHER`].
     pub const ALL: Self = Self((1 << 8) - 1);
 
-    /// Both.
+    /// What either of the two wants.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)

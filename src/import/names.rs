@@ -3,14 +3,14 @@
 use super::Text;
 use crate::record::IdMap;
 
-/// Names, each once.
+/// Names, each kept once and known by a number.
 #[derive(Clone, Debug, Default)]
-pub struct Names {
+pub struct NameNumbers {
     texts: Vec<Box<str>>,
     numbers: IdMap<Box<[u8]>, u32>,
 }
 
-impl Names {
+impl NameNumbers {
     /// The number of `text`.
     pub(crate) fn number(&mut self, text: Text<'_>) -> u32 {
         match self.numbers.get(text.raw()) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::json;
 
-/// How to read.
+/// How to read another tool's trace.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of the buffer in bytes; it grows where a single event is larger. Default: 1 MiB.

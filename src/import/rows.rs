@@ -9,9 +9,9 @@
 
 use super::link::{self, Linked};
 use super::model::*;
-use super::stack::{Interval, Stacks};
+use super::stack::{Interval, StackTree};
 use super::work::{CallRecord, OpRecord};
-use super::{Kind, Names, Opened, Options, Text};
+use super::{Kind, NameNumbers, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
@@ -39,9 +39,9 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
 /// A [`Sink`] that keeps what rows are made of.
 #[derive(Debug, Default)]
 pub struct Collect {
-    kernels: Names,
-    labels: Names,
-    ids: Names,
+    kernels: NameNumbers,
+    labels: NameNumbers,
+    ids: NameNumbers,
     processes: IdMap<(u8, i64), u32>,
     threads: IdMap<(u32, (u8, i64)), u32>,
     /// Process, number where it has one, and name of each thread.
@@ -180,7 +180,7 @@ impl Collect {
         (linked.syncs, linked.waits) = (self.syncs, self.waits);
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
-        let mut stacks = Stacks::default();
+        let mut stacks = StackTree::default();
         for intervals in std::mem::take(&mut self.intervals) {
             stacks.thread(intervals, &mut self.calls);
         }
@@ -200,7 +200,7 @@ impl Collect {
     }
 
     /// A context for each (stack, thread) that launched. Gives them by call.
-    fn context_rows(&self, stacks: &Stacks, each: &mut dyn FnMut(&Row<'_>)) -> Vec<ContextId> {
+    fn context_rows(&self, stacks: &StackTree, each: &mut dyn FnMut(&Row<'_>)) -> Vec<ContextId> {
         let threads = self.thread_numbers();
         for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
             if !name.is_empty() {

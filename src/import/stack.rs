@@ -22,14 +22,14 @@ pub(super) struct Interval {
 
 /// All stacks, as a tree.
 #[derive(Debug, Default)]
-pub(super) struct Stacks {
+pub(super) struct StackTree {
     nodes: Vec<(u32, u32)>,
     index: IdMap<(u32, u32), u32>,
 }
 
 const ROOT: u32 = u32::MAX;
 
-impl Stacks {
+impl StackTree {
     /// Finds the stacks of the calls of one thread.
     pub(super) fn thread(&mut self, mut intervals: Vec<Interval>, calls: &mut [CallRecord]) {
         intervals.sort_by_key(|interval| (interval.start, Reverse(interval.end), interval.rank));

@@ -75,7 +75,7 @@ impl Sink for () {
     fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
 }
 
-/// Both get everything.
+/// Two sinks as one: both are shown everything.
 impl<A: Sink, B: Sink> Sink for (A, B) {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.0.activity(activity, origin);
@@ -98,7 +98,7 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
     }
 }
 
-/// Somebody who may not be there.
+/// An optional sink.
 impl<S: Sink> Sink for Option<S> {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         if let Some(sink) = self {

@@ -24,7 +24,7 @@ use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 pub(super) enum Entry {
     /// A launch, and how far it is.
     Launch(Launched, Progress),
-    /// Another id.
+    /// A second correlation id of the launch that has this one.
     Alias(CorrelationId),
     /// A launch that has not come, while some of its activities have.
     Orphans(Chain),
@@ -35,9 +35,9 @@ const _: () = assert!(size_of::<Option<Entry>>() == 24, "the window grew: it has
 /// What a launch has had so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// No activity.
+    /// The launch has no activity so far.
     Waiting,
-    /// At least one.
+    /// The launch has at least one activity.
     Matched,
     /// At least one node of a graph, so that more may follow for as long as the graph runs.
     Graph,

@@ -32,7 +32,7 @@ pub struct Stack {
 /// A call that launched GPU work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
-    /// When it began.
+    /// When it began, ns.
     pub time: i64,
     /// The process; `None` where the trace does not say.
     pub process: Option<i64>,
@@ -49,11 +49,11 @@ pub enum Way {
     Id,
     /// By its place in the order of its thread, of as many launches as stacks.
     Order,
-    /// By time.
+    /// The nearest launch by time, within a tolerance.
     Time,
 }
 
-/// How to match.
+/// How stacks and launches are matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Stacks and launches farther apart than this are no pair, in nanoseconds. Default: 10 ms.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::record::{DeviceId, GpuContextId, Nanos, StreamId, SyncKind, Work};
 
-/// How much.
+/// A number of activities, their time and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Activities (or launches).
@@ -49,11 +49,11 @@ impl Dependencies {
 /// One kind of work on one device. Work without usable times is not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkStats {
-    /// What.
+    /// The kind of work.
     pub work: Work,
-    /// Where.
+    /// The device that it ran on.
     pub device: DeviceId,
-    /// How much.
+    /// How much of it ran there.
     pub weight: Weight,
     /// The shortest, in nanoseconds.
     pub min: u64,
@@ -67,7 +67,7 @@ pub struct WorkStats {
 /// What a device did in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
     /// Activities with usable times.
     pub count: u64,
@@ -92,14 +92,14 @@ pub struct StreamUse {
 /// How a device spent its time. `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
     /// Nanoseconds in which a window was open, and those in which recorded work ran beyond. Where there is
     /// no window (in rows of other tools), from the first activity to the last.
     pub window: u64,
     /// The union of the times of its activities within.
     pub busy: u64,
-    /// The rest.
+    /// Nanoseconds of the window in which nothing ran.
     pub idle: u64,
     /// Nanoseconds of activities that were reported too late to be put into the union: so much of `idle`
     /// at most may have been busy.

@@ -61,7 +61,7 @@ pub struct Context {
     pub thread: ThreadId,
     /// How good the stack is.
     pub flags: ContextFlags,
-    /// The frames.
+    /// The stack, as captured.
     pub stack: StackId,
 }
 
@@ -291,7 +291,7 @@ impl Profile {
     }
 }
 
-/// What ran.
+/// Samples, and the sums beside them.
 impl Profile {
     /// Replaces what `view` holds. Samples are kept sorted, so that the order in which the GPU's buffers came
     /// in does not show in any output.

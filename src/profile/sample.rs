@@ -20,7 +20,7 @@ pub type Values = [u64; MOST_VALUES];
 pub struct Sample {
     /// A mark of ours below the stack.
     pub base: Option<Base>,
-    /// The stack.
+    /// The stack that the sample hangs under.
     pub place: Place,
     /// What stands upon it.
     pub leaf: Leaf,
@@ -43,7 +43,7 @@ impl Sample {
         self.values[0]
     }
 
-    /// How often.
+    /// How often it happened: the second value, where the view has one.
     pub fn count(&self) -> u64 {
         self.values[1]
     }

@@ -9,7 +9,7 @@ use super::ids::{
 pub struct Activity {
     /// The launch it belongs to.
     pub correlation: CorrelationId,
-    /// Where it ran.
+    /// The device that it ran on.
     pub device: DeviceId,
     /// The context on that GPU.
     pub context: GpuContextId,
@@ -32,7 +32,7 @@ pub struct Activity {
     /// Where its graph node was made. `None` = it is part of no graph, or nobody looked yet: it stands in no
     /// recording, since the rows about graphs that come before it say it.
     pub created: Option<Created>,
-    /// What it was.
+    /// What ran: a kernel, a copy, a fill or a graph.
     pub detail: Detail,
 }
 
@@ -128,7 +128,7 @@ pub struct KernelDetail {
     pub grid: [u32; 3],
     /// Threads a block in x, y, z.
     pub block: [u32; 3],
-    /// Registers a thread.
+    /// Registers of each thread.
     pub registers: u16,
     /// Shared memory fixed at compile time, bytes a block.
     pub static_shared: u32,
@@ -147,7 +147,7 @@ pub struct CopyDetail {
     pub to: MemoryKind,
     /// The GPUs read and written, where they differ (peer to peer).
     pub peers: Option<(DeviceId, DeviceId)>,
-    /// Size.
+    /// Bytes in all.
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
@@ -160,9 +160,9 @@ pub struct CopyDetail {
 pub struct SetDetail {
     /// The memory written.
     pub memory: MemoryKind,
-    /// The value.
+    /// The value that every element was set to.
     pub value: u32,
-    /// Size.
+    /// Bytes in all.
     pub bytes: u64,
     /// Whether the call returned before the fill was done.
     pub is_async: bool,
@@ -207,7 +207,7 @@ impl CopyKind {
 pub struct MemoryKind(pub u16);
 
 impl MemoryKind {
-    /// Nobody says.
+    /// CUPTI does not say.
     pub const UNKNOWN: Self = Self(0);
     /// Of the host.
     pub const PAGEABLE: Self = Self(1);

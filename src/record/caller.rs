@@ -32,7 +32,7 @@ impl Caller {
         }
     }
 
-    /// Who launched.
+    /// The launching context, or the reason why there is none.
     pub fn launched(self) -> Result<ContextId, Missing> {
         match self {
             Self::NO_STACK | Self::MADE_BEFORE | Self::MADE_BY_UNKNOWN => Err(Missing::NoStack),

@@ -36,7 +36,7 @@ impl<R: BufRead> Reader<R> {
         let mut header = Vec::new();
         input.by_ref().take(HEADER).read_to_end(&mut header)?;
         if header.get(..8) != Some(MAGIC) {
-            return Err(malformed("this is no gpuflame recording: it does not begin with `gpuflame`"));
+            return Err(malformed("not a gpuflame recording: it does not begin with `gpuflame`"));
         }
         let Some(format) = Fields(&header[8..]).u32().filter(|_| header.len() as u64 == HEADER) else {
             return Err(malformed("the recording is cut short within its first 16 bytes"));

@@ -10,13 +10,13 @@ use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamI
 /// An event was put on a stream: it happens when the stream's work so far is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// The call.
+    /// The call's correlation id.
     pub correlation: CorrelationId,
     /// The context of the stream.
     pub context: GpuContextId,
-    /// The stream.
+    /// The stream, as CUPTI numbers it.
     pub stream: StreamId,
-    /// The event.
+    /// The event, as CUPTI numbers it.
     pub event: EventId,
     /// The number of this record of it, by which waits name it; `None` where the tracer has none (before 12.8).
     pub sync: Option<SyncId>,
@@ -31,7 +31,7 @@ pub struct Sync {
     pub start: Nanos,
     /// When it was over; 0 = not collected.
     pub end: Nanos,
-    /// The call.
+    /// The call's correlation id.
     pub correlation: CorrelationId,
     /// The context that was waited for, or in which the stream or the event was made.
     pub context: GpuContextId,
@@ -76,15 +76,15 @@ impl SyncKind {
 /// A call about an event that worked. One is written on every such call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
-    /// When it began.
+    /// When the call began, ns since 1970.
     pub time: Nanos,
     /// How long it took, in nanoseconds; `u32::MAX` = that long or longer.
     pub duration: u32,
     /// The id that the [`EventRecord`] or the [`Sync`] carries.
     pub correlation: CorrelationId,
-    /// Who called.
+    /// The stack that made the call.
     pub context: ContextId,
-    /// What it did.
+    /// What the call did with the event.
     pub does: EventUse,
     /// The event's handle.
     pub event: u64,

@@ -36,14 +36,14 @@ pub enum Row<'a> {
     Name {
         /// The id that activities point to.
         id: NameId,
-        /// The text.
+        /// Its text.
         text: &'a str,
     },
     /// The text of a [`LabelId`].
     Label {
         /// The id that label frames hold.
         id: LabelId,
-        /// The text.
+        /// Its text.
         text: &'a str,
     },
     /// The name of a [`RangeId`], as the application gave it.
@@ -52,21 +52,21 @@ pub enum Row<'a> {
         id: RangeId,
         /// The domain that the name belongs to; empty where it has none.
         domain: &'a str,
-        /// The name.
+        /// The symbol, mangled as the compiler made it.
         text: &'a str,
     },
     /// A file that was mapped with code in it.
     Module(Module),
     /// The process that all this happened in.
     Process {
-        /// Its number.
+        /// The process id.
         id: u32,
-        /// Its program.
+        /// The name of the program's file.
         name: &'a str,
     },
     /// A thread's name, at the time it first launched.
     Thread {
-        /// The thread.
+        /// The thread, as the kernel numbers it.
         id: ThreadId,
         /// Its name (`comm`).
         name: &'a str,
@@ -87,7 +87,7 @@ pub enum Row<'a> {
     GraphNode {
         /// The graph, with which the node goes.
         graph: GraphId,
-        /// The node.
+        /// The node, as CUPTI numbers it.
         node: GraphNodeId,
         /// Who made it; the first frame is the API call's label.
         context: ContextId,
@@ -96,14 +96,14 @@ pub enum Row<'a> {
     GraphClone {
         /// What the copy goes with: the copied graph, of which an instantiation is made.
         graph: GraphId,
-        /// The copy.
+        /// The node that is the copy.
         node: GraphNodeId,
         /// What it was copied from.
         original: GraphNodeId,
     },
     /// An instantiation took over what the nodes of another graph do, one by one in their order.
     GraphUpdate {
-        /// The instantiation.
+        /// The instantiation that was updated.
         graph: GraphId,
         /// The graph whose nodes it took over.
         source: GraphId,
@@ -112,21 +112,21 @@ pub enum Row<'a> {
     },
     /// A graph or an instantiation was destroyed. What it launched may still run.
     GraphEnd {
-        /// Which.
+        /// The destroyed graph.
         graph: GraphId,
     },
     /// A window was opened or closed.
     Window {
-        /// Which.
+        /// Whether it opened or closed.
         edge: WindowEdge,
-        /// When.
+        /// Time of the edge, ns since 1970.
         time: Nanos,
     },
     /// Something was lost; counts add up over rows of the same kind.
     Loss {
-        /// What.
+        /// The kind of loss.
         loss: Loss,
-        /// How many.
+        /// How many were lost since the last such row.
         count: u64,
     },
 }
@@ -180,7 +180,7 @@ pub struct Wait {
     pub duration: u64,
     /// The id that the tracer gave the call.
     pub correlation: CorrelationId,
-    /// Who waited.
+    /// The stack that waited.
     pub context: ContextId,
 }
 
@@ -191,7 +191,7 @@ pub struct MemoryCall {
     pub time: Nanos,
     /// The id that the tracer gave the call.
     pub correlation: CorrelationId,
-    /// Who called.
+    /// The stack that made the call.
     pub context: ContextId,
     /// Where the memory lies, or its handle.
     pub address: u64,
@@ -204,7 +204,7 @@ pub struct MemoryCall {
 pub struct Allocated {
     /// What memory: device, pinned or managed.
     pub memory: MemoryKind,
-    /// How much.
+    /// The size of the memory in bytes.
     pub bytes: u64,
 }
 /// How good the stack of a context is.
@@ -241,7 +241,7 @@ impl ContextFlags {
 pub struct Module {
     /// What sets it apart from others that lay there; of [`ModuleEpoch::OUTSIDE`] there may be several.
     pub epoch: ModuleEpoch,
-    /// First address.
+    /// The first mapped address.
     pub start: u64,
     /// One past the last address.
     pub end: u64,
@@ -256,8 +256,8 @@ pub struct Module {
 /// The edge of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowEdge {
-    /// Recording began.
+    /// Launches are recorded from now on.
     Open,
-    /// Recording ended.
+    /// Launches are counted as outside from now on.
     Close,
 }

@@ -6,7 +6,7 @@ use super::ids::{DeviceId, Nanos};
 /// Something happened to unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unified {
-    /// What.
+    /// The kind of traffic.
     pub kind: UnifiedKind,
     /// Bytes that moved, or how many faults.
     pub value: u64,

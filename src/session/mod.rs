@@ -162,7 +162,10 @@ pub fn flush() -> Result<()> {
     if session.collector.ask(Wish::Flush, LONGEST_FLUSH) {
         Ok(())
     } else {
-        Err(Error::new(ErrorKind::State, "the tracer did not answer a flush within 5 s; rows come later"))
+        Err(Error::new(
+            ErrorKind::State,
+            "the tracer did not answer a flush within 5 s; its data will arrive with a later flush",
+        ))
     }
 }
 

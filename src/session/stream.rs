@@ -131,7 +131,7 @@ impl<W> Stream<W> {
                 Ok(draft.publish_as(path)?)
             }
             Self::Failed(error) => Err(error),
-            Self::None => Err(Error::new(ErrorKind::State, "it was not begun")),
+            Self::None => Err(Error::new(ErrorKind::State, "it was never opened")),
         }
     }
 }

@@ -272,7 +272,7 @@ pub const SETTINGS: &[Setting] = &[
         help: "N takes every Nth stack again, frame by frame and by libgcc, and the ledger says how many \
                differed; some 20 us each. 0: none.",
         apply: |settings, value| {
-            let expected = |_| Refused::All(format!("`{value}` is no whole number, 0 or more"));
+            let expected = |_| Refused::All(format!("expected a whole number, 0 or more, not `{value}`"));
             settings.verify = value.parse().map_err(expected)?;
             Ok(())
         },

@@ -27,7 +27,7 @@ pub enum GraphStacks {
     Both,
     /// Where the node was made. Where that is not known, the launch, and why.
     Capture,
-    /// The launch.
+    /// The stack that launched the graph.
     Launch,
 }
 

@@ -24,7 +24,7 @@ use crate::profile::{FrameId, Kind, Profile, ShownFrame, ShownFrameId, Source, S
 use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, RangeId, hash_one};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
-use modules::ModuleMap;
+use modules::ModuleIndex;
 
 /// How to show stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,7 +193,7 @@ enum Found {
 
 /// Asks each file once, for all of its addresses; but none of an origin that is not asked for.
 fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
-    let map = ModuleMap::new(modules);
+    let map = ModuleIndex::new(modules);
     let mut by_module: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
     let mut found: Vec<Found> = Vec::with_capacity(frames.len());
     for (at, frame) in frames.iter().enumerate() {

@@ -7,7 +7,7 @@
 use crate::record::{Module, ModuleEpoch};
 
 /// The modules, to be asked for addresses.
-pub(super) struct ModuleMap<'a> {
+pub(super) struct ModuleIndex<'a> {
     modules: &'a [Module],
     /// Positions in `modules`, by start; of two with the same start the one whose row came later is last.
     by_start: Vec<usize>,
@@ -15,7 +15,7 @@ pub(super) struct ModuleMap<'a> {
     reach: Vec<u64>,
 }
 
-impl<'a> ModuleMap<'a> {
+impl<'a> ModuleIndex<'a> {
     pub(super) fn new(modules: &'a [Module]) -> Self {
         let mut by_start: Vec<usize> = (0..modules.len()).collect();
         by_start.sort_by_key(|&at| modules[at].start);
@@ -52,7 +52,7 @@ mod tests {
     }
 
     fn ask(modules: &[Module], address: u64, epoch: u16) -> Option<usize> {
-        ModuleMap::new(modules).find(address, ModuleEpoch(epoch))
+        ModuleIndex::new(modules).find(address, ModuleEpoch(epoch))
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct Call {
     pub(super) time: u64,
     /// How long it took; 0 = not known, as it was noted when it began; `u32::MAX` = that long or longer.
     pub(super) duration: u32,
-    /// Who called.
+    /// Who launched the work.
     pub(super) caller: Caller,
 }
 

@@ -123,7 +123,7 @@ impl Filled {
         self.valid
     }
 
-    /// The records.
+    /// The bytes of the records, without the room behind them.
     pub fn bytes(&self) -> &[u8] {
         let words = match &self.content {
             Content::Whole(buffer) => buffer.words(),
@@ -178,7 +178,7 @@ struct Loan {
 // SAFETY: a loan owns the memory it points to, as a box would; nothing in it belongs to a thread.
 unsafe impl Send for Loan {}
 
-/// What came back.
+/// A buffer that the tracer has filled and handed back.
 #[derive(Debug)]
 pub(crate) enum Returned {
     /// One of the tracer's.

@@ -35,7 +35,7 @@ pub enum CallKind {
     EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
-    /// Frees it.
+    /// Frees memory.
     Free,
 }
 
@@ -48,7 +48,7 @@ pub enum AllocationKind {
     Pitched,
     /// Of the host, locked.
     Pinned,
-    /// Of both.
+    /// Memory that the host and devices share.
     Managed,
 }
 

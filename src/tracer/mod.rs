@@ -78,7 +78,7 @@ pub trait Tracer: 'static {
 /// are ours.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
-    /// What it does.
+    /// What the call does.
     pub kind: CallKind,
     /// Which call, as an index of its label.
     pub api: ApiCall,
@@ -96,18 +96,18 @@ pub struct Call<'a> {
 
 /// A call that makes no GPU work.
 pub enum BesideEvent<'a> {
-    /// It begins.
+    /// The call begins.
     Begins {
-        /// Which.
+        /// The call.
         call: &'a Call<'a>,
         /// What it frees, if it frees.
         address: u64,
     },
-    /// It is over.
+    /// The call is over.
     Ends {
-        /// Which.
+        /// The call.
         call: &'a Call<'a>,
-        /// What it did.
+        /// What the call did.
         done: Beside,
     },
 }
@@ -117,11 +117,11 @@ pub enum BesideEvent<'a> {
 pub enum Beside {
     /// It waited or freed, or it failed.
     Nothing,
-    /// It allocated.
+    /// The call allocated memory.
     Allocated {
-        /// Where.
+        /// The first address of the memory.
         address: u64,
-        /// How much.
+        /// The size of the memory in bytes.
         bytes: u64,
     },
     /// It had to do with an event and a stream, which these are the handles of.
@@ -137,12 +137,12 @@ pub enum Beside {
 pub enum GraphEvent<'a> {
     /// A call begins that adds a node or copies a graph.
     CallBegins {
-        /// Which.
+        /// The call.
         call: &'a Call<'a>,
         /// The graph that it adds to; none where it makes a graph by itself.
         into: Option<GraphId>,
     },
-    /// It is over.
+    /// The call is over.
     CallEnds(&'a Call<'a>),
     /// A node was made: by the call that has begun or, between `enter` and `exit` of a launch, by its
     /// capture, so that the launch has no activity of its own.
@@ -162,9 +162,9 @@ pub enum GraphEvent<'a> {
     ExecEnds(u64),
     /// An instantiation took over what a graph does.
     ExecUpdated {
-        /// Its address.
+        /// The executable graph's address.
         exec: u64,
-        /// The graph.
+        /// The graph that it was made of.
         source: GraphId,
         /// The id of the call.
         correlation: CorrelationId,
@@ -176,7 +176,7 @@ pub enum GraphEvent<'a> {
 pub struct ClonedNode {
     /// The graph of the copy.
     pub graph: GraphId,
-    /// The copy.
+    /// The node that is the copy.
     pub node: GraphNodeId,
     /// What it was copied from.
     pub original: GraphNodeId,

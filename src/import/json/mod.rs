@@ -39,7 +39,7 @@ pub struct Seen {
     pub events: u64,
     /// Times (of events that were asked for) with digits behind the microsecond.
     pub fractions: u64,
-    /// Times without.
+    /// Times without a decimal point.
     pub whole: u64,
     /// Events that were asked for, but whose times or duration are missing or no numbers: passed over.
     pub untimed: u64,

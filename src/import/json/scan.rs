@@ -26,14 +26,14 @@ enum Place {
     Event,
     /// A comma between events, or the end of the array.
     BetweenEvents,
-    /// Nothing but blanks.
+    /// Behind the end of the document: nothing but blanks.
     Behind,
 }
 
 /// How a stretch of the file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With the file.
+    /// The end of the file.
     File,
     /// At an event at or behind the position that was asked for.
     Reached(u64),

@@ -27,7 +27,7 @@ pub static UNIFIED: View = View {
 /// One thing that happened to unified memory on one GPU, and how much of it there was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnifiedSums {
-    /// What.
+    /// The kind of traffic.
     pub kind: UnifiedKind,
     /// The GPU that took part, if one did.
     pub device: Option<DeviceId>,
@@ -35,7 +35,7 @@ pub struct UnifiedSums {
     pub count: u64,
     /// Bytes that moved, or faults (of kinds that are not known nobody knows what they count).
     pub value: u64,
-    /// Nanoseconds.
+    /// How long it took, ns.
     pub nanos: u64,
 }
 
