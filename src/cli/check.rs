@@ -4,8 +4,7 @@ use clap::Args;
 
 use super::explain::explain;
 use super::input::Source;
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{Cell, Report, Table};
 use super::{Console, Outcome};
 use crate::analysis::{Evidence, Finding, Severity, findings};
 use crate::error::Result;
@@ -24,12 +23,8 @@ pub(super) struct Check {
     /// End with 1 if anything is bad.
     #[arg(long)]
     strict: bool,
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 impl Check {
@@ -46,7 +41,7 @@ impl Check {
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
         findings.iter().for_each(|finding| table.row(cells(finding)));
-        self.output.write(console, |out| report::write(&[table], self.format, out))?;
+        self.report.write(console, &[table])?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if bad && self.strict { Outcome::Found } else { Outcome::Clean })
     }

@@ -7,8 +7,7 @@ use clap::Args;
 
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{Cell, Report, Table};
 use super::{Console, Outcome};
 use crate::analysis::{Durations, change};
 use crate::error::Result;
@@ -34,12 +33,8 @@ pub(super) struct Diff {
     /// How many rows of each table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 const COLUMNS: [&str; 9] = [
@@ -70,7 +65,7 @@ impl Diff {
             self.table("kernels", &before.kernels, &after.kernels),
             self.table("stacks", &before.stacks, &after.stacks),
         ];
-        self.output.write(console, |out| report::write(&tables, self.format, out))?;
+        self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 

@@ -4,8 +4,7 @@ use clap::Args;
 
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{Cell, Report, Table};
 use super::{Console, Outcome};
 use crate::error::Result;
 use crate::record::{Loss, Missing, WindowEdge};
@@ -16,19 +15,15 @@ use crate::record::{Loss, Missing, WindowEdge};
 pub(super) struct Info {
     /// The recording or trace (`-`: standard input).
     input: Source,
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let explained = explain(&self.input, console, ())?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
-        self.output.write(console, |out| report::write(&tables, self.format, out))?;
+        self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 }

@@ -3,11 +3,30 @@
 
 use std::io::Write;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
+use super::Console;
+use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::human;
+
+/// Where a report goes, and how: the flags of all verbs whose answer is a table.
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    /// How to write it.
+    #[arg(short, long, default_value = "text")]
+    pub(super) format: Format,
+    /// Where to write.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(super) output: Target,
+}
+
+impl Report {
+    pub(super) fn write(&self, console: Console, tables: &[Table]) -> Result<()> {
+        self.output.write(console, |out| write(tables, self.format, out))
+    }
+}
 
 /// How to write a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

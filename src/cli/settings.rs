@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{self, Cell, Format, Report, Table};
 use super::{Console, Outcome};
 use crate::error::Result;
 use crate::settings::SETTINGS;
@@ -14,19 +13,15 @@ use crate::settings::SETTINGS;
 #[derive(Debug, Args)]
 #[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", text()))]
 pub(super) struct Settings {
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        self.output.write(console, |out| match self.format {
+        self.report.output.write(console, |out| match self.report.format {
             Format::Text => Ok(out.write_all(text().as_bytes())?),
-            _ => report::write(&[table()], self.format, out),
+            _ => report::write(&[table()], self.report.format, out),
         })?;
         Ok(Outcome::Clean)
     }

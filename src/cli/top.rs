@@ -6,8 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{Cell, Report, Table};
 use super::{Console, Outcome};
 use crate::analysis::Delays;
 use crate::error::Result;
@@ -29,12 +28,8 @@ pub(super) struct Top {
     /// How many rows of each; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -64,7 +59,7 @@ impl Top {
                 By::Delay => self::delays(&delays, &explained.profile, most),
             })
             .collect();
-        self.output.write(console, |out| report::write(&tables, self.format, out))?;
+        self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 }

@@ -7,8 +7,7 @@ use clap::Args;
 
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::output::Target;
-use super::report::{self, Cell, Format, Table};
+use super::report::{self, Cell, Report, Table};
 use super::{Console, Outcome, top};
 use crate::error::Result;
 use crate::events::{Events, JoinedActivity};
@@ -53,12 +52,8 @@ pub(super) struct View {
     /// Only what begins before this, in microseconds from the first activity.
     #[arg(long, value_name = "US")]
     to: Option<f64>,
-    /// How to write it.
-    #[arg(short, long, default_value = "text")]
-    format: Format,
-    /// Where to write.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    output: Target,
+    #[command(flatten)]
+    report: Report,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -89,7 +84,7 @@ impl View {
         let zero = timed.map_or(0, |event| event.activity.start.0);
         let wanted: Vec<&JoinedActivity> =
             events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
-        self.output.write(console, |out| {
+        self.report.output.write(console, |out| {
             if self.timeline {
                 return timeline(&wanted, out);
             }
@@ -98,7 +93,7 @@ impl View {
             } else {
                 self.list(&explained, &wanted, zero)
             };
-            report::write(&[table], self.format, out)
+            report::write(&[table], self.report.format, out)
         })?;
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));

@@ -10,7 +10,7 @@ use std::io::Write;
 use csv::ByteRecord;
 
 #[cfg(feature = "cli")]
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
@@ -59,12 +59,10 @@ const HEADER: [&str; 34] = [
 
 /// The same of rows that were kept.
 #[cfg(feature = "cli")]
-pub(super) static CSV: Format = Format {
-    word: "csv",
-    about: "A row for each activity (.csv)",
-    endings: &[".csv"],
-    is_binary: false,
-    writes: Writes::Events(|profile, events, out| {
+pub(super) static CSV: Format = Format::of_events(
+    "csv",
+    &[".csv"],
+    |profile, events, out| {
         let mut table = ActivityTable::new(out, str::to_owned)?;
         for (id, _) in profile.kernels() {
             table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
@@ -75,8 +73,9 @@ pub(super) static CSV: Format = Format {
         pending.for_each(|call| table.pending(call.id, call.launched));
         profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
         table.finish().map(drop)
-    }),
-};
+    },
+    "A row for each activity (.csv)",
+);
 
 /// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
 /// [`ActivityTable::row`], before the activities that refer to them.

@@ -11,7 +11,7 @@ use std::io::Write;
 use super::callers::Callers;
 use super::clean;
 use super::compose::work_name;
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::json::{comma, json};
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
@@ -21,13 +21,12 @@ use crate::record::{Detail, Missing, Nanos};
 
 /// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
 /// collected have no place in a time line: they are counted in `gpuflame.missing`.
-pub(super) static CHROME: Format = Format {
-    word: "chrome",
-    about: "Chrome's trace events, as torch.profiler writes them (.json)",
-    endings: &[".json"],
-    is_binary: false,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static CHROME: Format = Format::of_events(
+    "chrome",
+    &[".json"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "Chrome's trace events, as torch.profiler writes them (.json)",
+);
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut chrome = Chrome { profile, callers: Callers::of(profile), base: events.begin(), written: 0, out };

@@ -5,20 +5,19 @@ use std::io::Write;
 
 use super::callers::Callers;
 use super::clean;
-use super::format::{Format, Writes};
+use super::format::Format;
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
 use crate::profile::Profile;
 use crate::record::{Detail, MemoryKind, Work};
 
 /// Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
-pub(super) static CUPTI_TEXT: Format = Format {
-    word: "cupti-text",
-    about: "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
-    endings: &[".cupti.txt"],
-    is_binary: false,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static CUPTI_TEXT: Format = Format::of_events(
+    "cupti-text",
+    &[".cupti.txt"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
+);
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     for (loss, count) in profile.lost() {

@@ -10,19 +10,18 @@
 use std::io::Write;
 
 use super::callers::Callers;
-use super::format::{Format, Writes};
+use super::format::Format;
 use crate::error::Result;
 use crate::events::Events;
 use crate::profile::Profile;
 
 /// A line for each call that has a stack.
-pub(super) static EXTENDED: Format = Format {
-    word: "extended-folded",
-    about: "A line for each launch with its time, process and thread (.txt)",
-    endings: &[".txt"],
-    is_binary: false,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static EXTENDED: Format = Format::of_events(
+    "extended-folded",
+    &[".txt"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "A line for each launch with its time, process and thread (.txt)",
+);
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     for (loss, count) in profile.lost() {

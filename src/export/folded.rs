@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use super::flame::Flame;
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::options::Options;
 #[cfg(feature = "cli")]
 use super::options::Unit;
@@ -17,13 +17,8 @@ use crate::record::Loss;
 /// Folded stacks. The weights add up to what the view holds, exactly (microseconds are rounded line by line);
 /// stacks of no weight (launches without an activity, activities without times) have a line as well. A view
 /// that holds nothing gives an empty file.
-pub static FOLDED: Format = Format {
-    word: "folded",
-    about: "A line for each stack and its GPU time (.folded)",
-    endings: &[".folded"],
-    is_binary: false,
-    writes: Writes::View(write),
-};
+pub static FOLDED: Format =
+    Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
     for note in (view.notes)(profile) {

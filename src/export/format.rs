@@ -27,13 +27,47 @@ pub struct Format {
 #[derive(Clone, Copy)]
 pub enum Writes {
     /// From the samples of a view: sums are enough.
-    View(fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>),
+    View(DrawView),
     /// Single activities, sorted.
     #[cfg(feature = "cli")]
-    Events(fn(&Profile, &Events, &mut (dyn Write + Send)) -> Result<()>),
+    Events(WriteEvents),
 }
 
+/// Draws the samples of a view.
+pub type DrawView = fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>;
+
+/// Writes single activities.
+#[cfg(feature = "cli")]
+pub type WriteEvents = fn(&Profile, &Events, &mut (dyn Write + Send)) -> Result<()>;
+
 impl Format {
+    /// A format of text, made of any view's samples. The first of `endings` is the one to use.
+    pub(super) const fn of_views(
+        word: &'static str,
+        endings: &'static [&'static str],
+        write: DrawView,
+        about: &'static str,
+    ) -> Self {
+        Self { word, about, endings, is_binary: false, writes: Writes::View(write) }
+    }
+
+    /// A format of text, made of single activities.
+    #[cfg(feature = "cli")]
+    pub(super) const fn of_events(
+        word: &'static str,
+        endings: &'static [&'static str],
+        write: WriteEvents,
+        about: &'static str,
+    ) -> Self {
+        Self { word, about, endings, is_binary: false, writes: Writes::Events(write) }
+    }
+
+    /// The same, but nothing for a terminal.
+    #[cfg(feature = "cli")]
+    pub(super) const fn binary(self) -> Self {
+        Self { is_binary: true, ..self }
+    }
+
     /// Whether it is made of sums, and so of any view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))

@@ -58,7 +58,9 @@ pub use compose::{stack_names, work_name};
 pub use folded::FOLDED;
 #[cfg(feature = "cli")]
 pub use folded::write_lines_folded;
-pub use format::{Format, Writes};
+#[cfg(feature = "cli")]
+pub use format::WriteEvents;
+pub use format::{DrawView, Format, Writes};
 pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;

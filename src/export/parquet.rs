@@ -34,7 +34,7 @@ use parquet::schema::types::Type;
 use super::callers::{Caller, Callers};
 use super::clean;
 use super::compose::{event_place, stack_names, work_name};
-use super::format::{Format, Writes};
+use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Call, Events, JoinedActivity};
 use crate::join::{Launched, Origin};
@@ -85,13 +85,13 @@ const COLUMNS: [(&str, Column); 28] = [
 ];
 
 /// Parquet, with the names that the profile has.
-pub(super) static PARQUET: Format = Format {
-    word: "parquet",
-    about: "A table for DuckDB and Spark (a folder, or .parquet)",
-    endings: &[".parquet"],
-    is_binary: true,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static PARQUET: Format = Format::of_events(
+    "parquet",
+    &[".parquet"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "A table for DuckDB and Spark (a folder, or .parquet)",
+)
+.binary();
 
 fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
     let lost = profile

@@ -12,7 +12,7 @@ use prost::Message;
 
 use super::callers::{Caller, Callers};
 use super::clean;
-use super::format::{Format, Writes};
+use super::format::Format;
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
 use crate::join::Origin;
@@ -261,13 +261,13 @@ const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shar
 
 /// Perfetto's protobuf. Times are nanoseconds since 1970. Activities whose times were not collected have no
 /// place in a time line.
-pub(super) static PERFETTO: Format = Format {
-    word: "perfetto",
-    about: "Perfetto's protobuf, with its native GPU messages (.pftrace)",
-    endings: &[".pftrace", ".perfetto-trace"],
-    is_binary: true,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static PERFETTO: Format = Format::of_events(
+    "perfetto",
+    &[".pftrace", ".perfetto-trace"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "Perfetto's protobuf, with its native GPU messages (.pftrace)",
+)
+.binary();
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };

@@ -10,7 +10,7 @@ use std::io::Write;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::options::Options;
 use super::stacks::{Apart, Row, Stacks};
 use crate::error::{Error, ErrorKind, Result};
@@ -125,13 +125,13 @@ mod proto {
 
 /// Gzipped pprof. The samples' device is their label `gpu`; what is missing or lost is in frames, as
 /// everywhere, and in comments.
-pub(super) static PPROF: Format = Format {
-    word: "pprof",
-    about: "Go's profile format: gpu_time, launches, bytes (.pb.gz, .pprof)",
-    endings: &[".pb.gz", ".pprof"],
-    is_binary: true,
-    writes: Writes::View(write),
-};
+pub(super) static PPROF: Format = Format::of_views(
+    "pprof",
+    &[".pb.gz", ".pprof"],
+    write,
+    "Go's profile format: gpu_time, launches, bytes (.pb.gz, .pprof)",
+)
+.binary();
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
     // Without a name and a time in the header, so that the same profile is the same bytes.

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::callers::Callers;
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::{chrome, clean};
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
@@ -42,13 +42,13 @@ mod kind {
 }
 
 /// TraceSmith's binary format: events in the order of time, those without times left out.
-pub(super) static SBT: Format = Format {
-    word: "sbt",
-    about: "TraceSmith's binary format (.sbt)",
-    endings: &[".sbt"],
-    is_binary: true,
-    writes: Writes::Events(|profile, events, mut out| write(profile, events, &mut out)),
-};
+pub(super) static SBT: Format = Format::of_events(
+    "sbt",
+    &[".sbt"],
+    |profile, events, mut out| write(profile, events, &mut out),
+    "TraceSmith's binary format (.sbt)",
+)
+.binary();
 
 fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
     let mut body = Body {

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::json::{comma, json};
 use super::options::Options;
 use super::stacks::{Apart, Stack, Stacks};
@@ -12,13 +12,8 @@ use crate::profile::{Measure, Profile, View};
 use crate::record::DeviceId;
 
 /// For <https://www.speedscope.app>. Stacks of no weight are left out, since they would have no width.
-pub(super) static SPEEDSCOPE: Format = Format {
-    word: "speedscope",
-    about: "speedscope's JSON (.speedscope.json)",
-    endings: &[".speedscope.json"],
-    is_binary: false,
-    writes: Writes::View(write),
-};
+pub(super) static SPEEDSCOPE: Format =
+    Format::of_views("speedscope", &[".speedscope.json"], write, "speedscope's JSON (.speedscope.json)");
 
 fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
     // Each frame of the table is a box of its own in the viewer, and a function is to be one box.

@@ -8,7 +8,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
 use super::flame::{Flame, SMALL};
-use super::format::{Format, Writes};
+use super::format::Format;
 use super::frame::Label;
 use super::options::{Options, Unit};
 use crate::error::Result;
@@ -16,13 +16,7 @@ use crate::profile::{Cause, Kind, Measure, Profile, View};
 use crate::record::{Loss, hash_one};
 
 /// A picture. Where nothing has any width it says so in words.
-pub static SVG: Format = Format {
-    word: "svg",
-    about: "A flame graph (.svg)",
-    endings: &[".svg"],
-    is_binary: false,
-    writes: Writes::View(write),
-};
+pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
 /// Frames narrower than one ten-thousandth of the picture are drawn together: no screen shows them, and
 /// it keeps the file (and what it takes to make it) small however many stacks there are.

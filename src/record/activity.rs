@@ -3,6 +3,7 @@
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
 };
+use super::kinds::kinds;
 
 /// One piece of work that a GPU did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,73 +169,54 @@ pub struct SetDetail {
     pub is_async: bool,
 }
 
-/// The direction of a copy, in the tracer's numbers (a newer one may send unknown ones).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CopyKind(pub u8);
-
-impl CopyKind {
-    /// Host to device.
-    pub const HTOD: Self = Self(1);
-    /// Device to host.
-    pub const DTOH: Self = Self(2);
-    /// Within a device.
-    pub const DTOD: Self = Self(8);
-    /// Within the host.
-    pub const HTOH: Self = Self(9);
-    /// Between two devices.
-    pub const PTOP: Self = Self(10);
-
+kinds! {
+    /// The direction of a copy, in the tracer's numbers (a newer one may send unknown ones).
+    CopyKind(u8) {
+        /// Host to device.
+        HTOD = 1, "HtoD";
+        /// Device to host.
+        DTOH = 2, "DtoH";
+        /// Host to an array.
+        HTOA = 3, "HtoA";
+        /// Array to host.
+        ATOH = 4, "AtoH";
+        /// Array to array.
+        ATOA = 5, "AtoA";
+        /// Array to device.
+        ATOD = 6, "AtoD";
+        /// Device to array.
+        DTOA = 7, "DtoA";
+        /// Within a device.
+        DTOD = 8, "DtoD";
+        /// Within the host.
+        HTOH = 9, "HtoH";
+        /// Between two devices.
+        PTOP = 10, "PtoP";
+    } else "unknown"
     /// The short name that flame graphs show.
-    pub fn label(self) -> &'static str {
-        match self.0 {
-            1 => "HtoD",
-            2 => "DtoH",
-            3 => "HtoA",
-            4 => "AtoH",
-            5 => "AtoA",
-            6 => "AtoD",
-            7 => "DtoA",
-            8 => "DtoD",
-            9 => "HtoH",
-            10 => "PtoP",
-            _ => "unknown",
-        }
-    }
+    label
 }
 
-/// What a piece of memory is, in the tracer's numbers (a newer one may send unknown ones).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemoryKind(pub u16);
-
-impl MemoryKind {
-    /// CUPTI does not say.
-    pub const UNKNOWN: Self = Self(0);
-    /// Of the host.
-    pub const PAGEABLE: Self = Self(1);
-    /// Of the host, and locked.
-    pub const PINNED: Self = Self(2);
-    /// Of a GPU.
-    pub const DEVICE: Self = Self(3);
-    /// Of a GPU, as an array.
-    pub const ARRAY: Self = Self(4);
-    /// Of both, which it moves between.
-    pub const MANAGED: Self = Self(5);
-    /// A variable of a GPU's.
-    pub const DEVICE_STATIC: Self = Self(6);
-    /// A variable of both.
-    pub const MANAGED_STATIC: Self = Self(7);
-
+kinds! {
+    /// What a piece of memory is, in the tracer's numbers (a newer one may send unknown ones).
+    MemoryKind(u16) {
+        /// CUPTI does not say.
+        UNKNOWN = 0, "unknown";
+        /// Of the host.
+        PAGEABLE = 1, "pageable";
+        /// Of the host, and locked.
+        PINNED = 2, "pinned";
+        /// Of a GPU.
+        DEVICE = 3, "device";
+        /// Of a GPU, as an array.
+        ARRAY = 4, "array";
+        /// Of both, which it moves between.
+        MANAGED = 5, "managed";
+        /// A variable of a GPU.
+        DEVICE_STATIC = 6, "device_static";
+        /// A variable of both.
+        MANAGED_STATIC = 7, "managed_static";
+    } else "unknown"
     /// The short name that the activities table shows.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::PAGEABLE => "pageable",
-            Self::PINNED => "pinned",
-            Self::DEVICE => "device",
-            Self::ARRAY => "array",
-            Self::MANAGED => "managed",
-            Self::DEVICE_STATIC => "device_static",
-            Self::MANAGED_STATIC => "managed_static",
-            _ => "unknown",
-        }
-    }
+    label
 }

@@ -6,6 +6,7 @@
 //! call that only became part of a graph, since its stream was being captured, has an [`EventCall`] alone.
 
 use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
+use super::kinds::kinds;
 
 /// An event was put on a stream: it happens when the stream's work so far is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,32 +46,22 @@ pub struct Sync {
     pub result: u32,
 }
 
-/// Who waited for what, in numbers of ours (a later version may write others).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SyncKind(pub u32);
-
-impl SyncKind {
-    /// One that has no number yet.
-    pub const OTHER: Self = Self(0);
-    /// The host for an event.
-    pub const EVENT: Self = Self(1);
-    /// A stream for an event.
-    pub const STREAM_WAIT: Self = Self(2);
-    /// The host for a stream.
-    pub const STREAM: Self = Self(3);
-    /// The host for all streams of a context.
-    pub const CONTEXT: Self = Self(4);
-
+kinds! {
+    /// Who waited for what, in numbers of ours (a later version may write others).
+    SyncKind(u32) {
+        /// One that has no number yet.
+        OTHER = 0, "other";
+        /// The host for an event.
+        EVENT = 1, "event";
+        /// A stream for an event.
+        STREAM_WAIT = 2, "stream_wait";
+        /// The host for a stream.
+        STREAM = 3, "stream";
+        /// The host for all streams of a context.
+        CONTEXT = 4, "context";
+    } else "other"
     /// The word that ledgers and tables show; lower case, no blanks.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::EVENT => "event",
-            Self::STREAM_WAIT => "stream_wait",
-            Self::STREAM => "stream",
-            Self::CONTEXT => "context",
-            _ => "other",
-        }
-    }
+    word
 }
 
 /// A call about an event that worked. One is written on every such call.

@@ -11,6 +11,7 @@ mod encode;
 mod frame;
 mod hash;
 mod ids;
+mod kinds;
 mod loss;
 mod missing;
 mod rows;

@@ -2,6 +2,7 @@
 //! are touched, and faults. No call is named by the tracer: these rows have no launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
+use super::kinds::kinds;
 
 /// Something happened to unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,38 +41,29 @@ impl Unified {
     }
 }
 
-/// What happened, in numbers of ours (a later version may write others).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct UnifiedKind(pub u32);
+kinds! {
+    /// What happened, in numbers of ours (a later version may write others).
+    UnifiedKind(u32) {
+        /// What has no number yet.
+        OTHER = 0, "other";
+        /// Bytes moved to a GPU.
+        HTOD = 1, "HtoD";
+        /// Bytes moved to the host.
+        DTOH = 2, "DtoH";
+        /// The host touched pages that were elsewhere.
+        CPU_FAULTS = 3, "CPU faults";
+        /// A GPU touched pages that were elsewhere.
+        GPU_FAULTS = 4, "GPU faults";
+        /// Bytes moved between GPUs.
+        DTOD = 5, "DtoD";
+    } else "other"
+    /// The short name that tables show.
+    label
+}
 
 impl UnifiedKind {
-    /// What has no number yet.
-    pub const OTHER: Self = Self(0);
-    /// Bytes moved to a GPU.
-    pub const HTOD: Self = Self(1);
-    /// Bytes moved to the host.
-    pub const DTOH: Self = Self(2);
-    /// The host touched pages that were elsewhere.
-    pub const CPU_FAULTS: Self = Self(3);
-    /// A GPU did.
-    pub const GPU_FAULTS: Self = Self(4);
-    /// Bytes moved between GPUs.
-    pub const DTOD: Self = Self(5);
-
     /// Whether bytes moved.
     pub fn is_move(self) -> bool {
         matches!(self, Self::HTOD | Self::DTOH | Self::DTOD)
-    }
-
-    /// The short name that tables show.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::HTOD => "HtoD",
-            Self::DTOH => "DtoH",
-            Self::DTOD => "DtoD",
-            Self::CPU_FAULTS => "CPU faults",
-            Self::GPU_FAULTS => "GPU faults",
-            _ => "other",
-        }
     }
 }

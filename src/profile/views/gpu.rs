@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Measure, Profile, Value, View, gpus, human, no_notes};
+use super::{Measure, Profile, Value, View, gpus, human};
 use crate::record::Loss;
 
 /// GPU time by launching stack. Launches without an activity are in it as well, with no time.
@@ -10,13 +10,12 @@ pub static GPU: View = View {
     word: "gpu",
     title: "GPU time by launching stack",
     values: &[
-        Value { name: "gpu_time", unit: Measure::Nanos, words: "ns" },
-        Value { name: "launches", unit: Measure::Count, words: "activities and launches" },
-        Value { name: "bytes", unit: Measure::Bytes, words: "bytes" },
+        Value::new("gpu_time", Measure::Nanos, "ns"),
+        Value::new("launches", Measure::Count, "activities and launches"),
+        Value::new("bytes", Measure::Bytes, "bytes"),
     ],
     has_devices: true,
     has_streams: true,
-    at_exit: &["folded", "svg"],
     // GPU work that is shown nowhere else: its time is unknown, its number is not.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
@@ -24,7 +23,7 @@ pub static GPU: View = View {
     ],
     nothing,
     summary,
-    notes: no_notes,
+    ..View::PLAIN
 };
 
 fn nothing(profile: &Profile) -> &'static str {

@@ -9,17 +9,12 @@ use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by the stack whose launch ended it",
-    values: &[
-        Value { name: "idle_time", unit: Measure::Nanos, words: "ns" },
-        Value { name: "gaps", unit: Measure::Count, words: "gaps" },
-    ],
+    values: &[Value::new("idle_time", Measure::Nanos, "ns"), Value::new("gaps", Measure::Count, "gaps")],
     has_devices: true,
-    has_streams: false,
-    at_exit: &["folded", "svg"],
-    lost: &[],
     nothing,
     summary,
     notes,
+    ..View::PLAIN
 };
 
 /// Why the time of a sample of [`IDLE`] was idle: its cause in a word, or the end of the window it lay at.

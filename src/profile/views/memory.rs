@@ -1,23 +1,16 @@
 //! Bytes allocated and freed, by the stack that did.
 
-use super::{Measure, Profile, Value, View, no_notes};
+use super::{Measure, Profile, Value, View};
 use crate::profile::Tip;
 
 /// Memory allocated and freed. A free has the bytes of the allocation that it ends.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",
-    values: &[
-        Value { name: "bytes", unit: Measure::Bytes, words: "bytes" },
-        Value { name: "calls", unit: Measure::Count, words: "calls" },
-    ],
-    has_devices: false,
-    has_streams: false,
-    at_exit: &["folded", "svg"],
-    lost: &[],
+    values: &[Value::new("bytes", Measure::Bytes, "bytes"), Value::new("calls", Measure::Count, "calls")],
     nothing: |_| "No memory was allocated or freed.",
     summary,
-    notes: no_notes,
+    ..View::PLAIN
 };
 
 fn summary(profile: &Profile) -> String {

@@ -52,6 +52,23 @@ pub struct View {
     pub notes: fn(&Profile) -> Vec<String>,
 }
 
+impl View {
+    /// What most views are: drawn at exit on request, of no GPU, with no notes and nothing lost that they would have
+    /// shown.
+    const PLAIN: Self = Self {
+        word: "",
+        title: "",
+        values: &[],
+        has_devices: false,
+        has_streams: false,
+        at_exit: &["folded", "svg"],
+        lost: &[],
+        nothing: |_| "",
+        summary: |_| String::new(),
+        notes: |_| Vec::new(),
+    };
+}
+
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({})", self.word)
@@ -89,6 +106,12 @@ pub struct Value {
     pub words: &'static str,
 }
 
+impl Value {
+    const fn new(name: &'static str, unit: Measure, words: &'static str) -> Self {
+        Self { name, unit, words }
+    }
+}
+
 /// What a value is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
@@ -120,10 +143,6 @@ pub fn human(nanos: u64) -> String {
         _ => (1e9, "s"),
     };
     format!("{:.3} {name}", nanos as f64 / unit)
-}
-
-fn no_notes(_: &Profile) -> Vec<String> {
-    Vec::new()
 }
 
 /// `1 GPU`, `2 GPUs`.

@@ -1,7 +1,7 @@
 //! What happened to memory that the host and GPUs share, by GPU. The tracer names no launch, so that there are
 //! no stacks: tables show it, pictures only on request.
 
-use super::{Measure, Profile, Value, View, no_notes};
+use super::{Measure, Profile, Value, View};
 use crate::profile::{Sample, Tip};
 use crate::record::{DeviceId, UnifiedKind};
 
@@ -10,18 +10,16 @@ pub static UNIFIED: View = View {
     word: "unified",
     title: "Traffic of unified memory",
     values: &[
-        Value { name: "bytes", unit: Measure::Bytes, words: "bytes" },
-        Value { name: "records", unit: Measure::Count, words: "records" },
-        Value { name: "transfer_time", unit: Measure::Nanos, words: "ns" },
-        Value { name: "faults", unit: Measure::Count, words: "faults" },
+        Value::new("bytes", Measure::Bytes, "bytes"),
+        Value::new("records", Measure::Count, "records"),
+        Value::new("transfer_time", Measure::Nanos, "ns"),
+        Value::new("faults", Measure::Count, "faults"),
     ],
     has_devices: true,
-    has_streams: false,
     at_exit: &[],
-    lost: &[],
     nothing: |_| "Nothing moved in unified memory, or nobody asked.",
     summary,
-    notes: no_notes,
+    ..View::PLAIN
 };
 
 /// One thing that happened to unified memory on one GPU, and how much of it there was.

@@ -1,22 +1,15 @@
 //! Time in which the host waited for a GPU, by the stack that waited.
 
-use super::{Measure, Profile, Value, View, human, no_notes};
+use super::{Measure, Profile, Value, View, human};
 
 /// Waits of the host. It is no GPU's: some calls wait for all of them.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",
-    values: &[
-        Value { name: "wait_time", unit: Measure::Nanos, words: "ns" },
-        Value { name: "calls", unit: Measure::Count, words: "calls" },
-    ],
-    has_devices: false,
-    has_streams: false,
-    at_exit: &["folded", "svg"],
-    lost: &[],
+    values: &[Value::new("wait_time", Measure::Nanos, "ns"), Value::new("calls", Measure::Count, "calls")],
     nothing: |_| "No call waited for a GPU.",
     summary,
-    notes: no_notes,
+    ..View::PLAIN
 };
 
 fn summary(profile: &Profile) -> String {

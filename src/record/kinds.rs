@@ -1,0 +1,30 @@
+//! Kinds as numbers that a newer tracer, or a later version, may extend: what is not known keeps its number.
+
+/// Makes a type of kinds from one list: a constant for each, and the word that it is shown by; all numbers that are not
+/// in the list have the word behind `else`.
+macro_rules! kinds {
+    (
+        $(#[$about:meta])* $name:ident($number:ty) {
+            $($(#[$doc:meta])* $kind:ident = $value:literal, $text:literal;)*
+        } else $other:literal
+        $(#[$shown:meta])* $word:ident
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $number);
+
+        impl $name {
+            $($(#[$doc])* pub const $kind: Self = Self($value);)*
+
+            $(#[$shown])*
+            pub fn $word(self) -> &'static str {
+                match self.0 {
+                    $($value => $text,)*
+                    _ => $other,
+                }
+            }
+        }
+    };
+}
+
+pub(super) use kinds;
