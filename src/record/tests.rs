@@ -222,8 +222,8 @@ fn errors_say_which_record_and_where() {
 #[test]
 fn a_file_of_another_kind_is_refused_with_a_reason() {
     for (bytes, reason) in [
-        (&b""[..], "no gpuflame recording"),
-        (b"{\"traceEvents\": []}", "no gpuflame recording"),
+        (&b""[..], "not a gpuflame recording"),
+        (b"{\"traceEvents\": []}", "not a gpuflame recording"),
         (b"gpuflame\0\0", "cut short within its first 16 bytes"),
         (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads format 0"),
     ] {
