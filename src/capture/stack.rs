@@ -23,7 +23,7 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
 /// the function that the tracing library called (the description of a call lies there): that frame and those inside it
 /// are left out.
 pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
-    let captured = own.unwinder.capture(Skip::Below(ours as u64));
+    let captured = own.unwinder.capture(Skip::UpTo(ours as u64));
     if let Some(verifying) = &mut own.verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }

@@ -170,9 +170,9 @@ pub enum Skip {
     Count(usize),
     /// Leave out all leading frames whose code lies in this range, such as that of our own library.
     Inside(Range<u64>),
-    /// Leave out the frames whose stack pointer is below this address: given the address of a local
-    /// variable of the callback, that is everything up to and including the callback.
-    Below(u64),
+    /// Leave out the frames up to and including the one that this address lies in, such as that of the callback,
+    /// given the address of a variable of its own: a frame reaches from its stack pointer to its caller's.
+    UpTo(u64),
 }
 
 /// One captured stack. Borrowed from the unwinder: copy it before the next capture.

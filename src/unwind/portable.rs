@@ -197,7 +197,7 @@ fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
         Skip::None => false,
         Skip::Count(count) => skipped < *count,
         Skip::Inside(range) => range.contains(&pc),
-        Skip::Below(address) => sp < *address,
+        Skip::UpTo(address) => sp <= *address,
     }
 }
 

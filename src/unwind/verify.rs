@@ -42,11 +42,11 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Takes the frames whose stack pointer is not below `below` again, and compares them with `captured`.
+    /// Takes the frames above the one that `below` lies in again, and compares them with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> Verdict {
-        let again = self.plain.capture(Skip::Below(below));
+        let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
             // It began deeper, so it keeps less of the root, and does not know what was guessed there.
             captured.frames.starts_with(again.frames)
@@ -114,7 +114,7 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
     // It shows a return address that cannot be one as a last frame.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;
-    if (sp >= found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
+    if (sp > found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };
         found.count += 1;
     }

@@ -35,7 +35,7 @@ extern "C-unwind" fn look() {
             unwind::prepare();
             Unwinder::new().expect("memory for an unwinder")
         });
-        let captured = unwinder.capture(Skip::Below(below));
+        let captured = unwinder.capture(Skip::UpTo(below));
         let addresses = captured.frames.iter().map(|frame| match frame.kind() {
             FrameKind::Native { address, .. } => address,
             _ => 0,

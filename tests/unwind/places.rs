@@ -146,7 +146,7 @@ fn a_stack_of_any_depth_that_is_taken_again_agrees_as_far_as_both_reach() {
         deep(calls, &mut || {
             let here = 0u8;
             let below = black_box(&raw const here) as u64;
-            let captured = unwinder().capture(Skip::Below(below));
+            let captured = unwinder().capture(Skip::UpTo(below));
             assert_eq!(verifier.verify(&captured, below), right, "{calls} calls");
             let mut frames = captured.frames.to_vec();
             frames[MAX_FRAMES / 2].0 ^= 1;
@@ -167,10 +167,55 @@ fn frames_may_be_skipped_by_count_code_or_stack_pointer() {
         let inside = unwinder().capture(Skip::Inside(address - 4096..address + 4096));
         assert!(inside.frames.len() < all.len());
         let here = 0u8;
-        let below = unwinder().capture(Skip::Below(&raw const here as u64));
+        let below = unwinder().capture(Skip::UpTo(&raw const here as u64));
         assert_eq!(below.frames, &all[1..]);
         assert_eq!(below.kept, below.frames.len().min(inside_len(&all, address)));
     });
+}
+
+std::arch::global_asm!(
+    ".globl passes_its_stack_pointer",
+    ".type passes_its_stack_pointer,@function",
+    "passes_its_stack_pointer:",
+    ".cfi_startproc",
+    "sub rsp, 24",
+    ".cfi_def_cfa_offset 32",
+    "mov rax, rdi",
+    "mov rdi, rsp",
+    "call rax",
+    "add rsp, 24",
+    "ret",
+    ".cfi_endproc",
+    ".size passes_its_stack_pointer, . - passes_its_stack_pointer",
+);
+
+unsafe extern "C-unwind" {
+    fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
+}
+
+/// A compiler may put the variable by which a frame is known at the very bottom of it.
+#[test]
+fn a_frame_reaches_from_its_stack_pointer_to_its_callers() {
+    extern "C-unwind" fn look(lowest: u64) {
+        const FRAME_BYTES: u64 = 32;
+        let all = unwinder().capture(Skip::None).frames.to_vec();
+        let start = passes_its_stack_pointer as *const () as u64;
+        let at = all.iter().position(|frame| (start..start + 32).contains(&frame.0)).unwrap();
+        for (address, left_out) in [
+            (lowest - 1, at),
+            (lowest, at + 1),
+            (lowest + FRAME_BYTES - 1, at + 1),
+            (lowest + FRAME_BYTES, at + 2),
+        ] {
+            assert_eq!(
+                unwinder().capture(Skip::UpTo(address)).frames[0],
+                all[left_out],
+                "{left_out} of {at}"
+            );
+        }
+    }
+    // SAFETY: it calls back and keeps to the calling convention.
+    unsafe { passes_its_stack_pointer(look) };
 }
 
 fn inside_len(all: &[gpuflame::record::Frame], address: u64) -> usize {

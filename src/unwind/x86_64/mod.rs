@@ -230,7 +230,7 @@ impl Engine {
                 .iter()
                 .take_while(|frame| range.contains(&address(**frame)))
                 .count(),
-            Skip::Below(limit) => self.stack_pointers().take_while(|sp| sp < limit).count(),
+            Skip::UpTo(address) => self.stack_pointers().take_while(|sp| sp <= address).count(),
         }
     }
 

@@ -30,7 +30,7 @@ impl Addresses {
         &self.list[..self.count]
     }
 
-    /// The look-up addresses that libgcc finds in the frames whose stack pointer is not below `below`.
+    /// The look-up addresses that libgcc finds in the frames above the one that `below` lies in.
     #[inline(never)]
     pub(crate) fn take_from_libgcc(&mut self, below: u64) {
         extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
@@ -41,7 +41,7 @@ impl Addresses {
             let pc = unsafe { _Unwind_GetIPInfo(context, &mut exact) } as u64;
             // SAFETY: as above.
             let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-            if (sp >= stack.below || stack.count > 0) && pc != 0 && stack.count < stack.list.len() {
+            if (sp > stack.below || stack.count > 0) && pc != 0 && stack.count < stack.list.len() {
                 stack.list[stack.count] = if exact != 0 { pc } else { pc - 1 };
                 stack.count += 1;
             }
@@ -80,7 +80,7 @@ pub(crate) fn unwinder() -> &'static mut Unwinder {
 pub(crate) fn capture_both(ours: &mut Addresses, theirs: &mut Addresses) -> gpuflame::record::ContextFlags {
     let here = 0u64;
     let below = std::hint::black_box(&raw const here) as u64;
-    let captured = unwinder().capture(Skip::Below(below));
+    let captured = unwinder().capture(Skip::UpTo(below));
     ours.take(captured.frames);
     let flags = captured.flags;
     theirs.take_from_libgcc(below);
