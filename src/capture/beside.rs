@@ -13,11 +13,11 @@ use crate::record::{
 };
 use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind};
 
-use super::calls::{BESIDE, BesideCall, NESTED, stack_depth};
+use super::calls::{BESIDE, BesideCall, NESTED, REFUSED, stack_depth};
 use super::clock::now;
 use super::common_log::CommonLog;
 use super::stack::capture_call;
-use super::thread::{Entered, Own, Thread, drain_contexts};
+use super::thread::{Entered, Own, Refused, Thread, drain_contexts, refused_call_ends};
 
 /// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two of its own.
 mod kind {
@@ -48,19 +48,41 @@ pub(super) fn note(event: &BesideEvent<'_>) {
     if life::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new() else { return };
+    let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {
+        return refuse(event, &Refused::now());
+    };
     let (own, thread) = entered.parts();
     // The call lies in the frame of the function that the tracer called, as in a launch.
     match *event {
         BesideEvent::Begins { call, address } => begin(own, thread, call, address),
         BesideEvent::Ends { call, done } => {
-            if call.slot.get() == BESIDE
-                && let Some(begun) = own.beside.take()
-                && window::state().is_open()
-            {
-                end(own, thread, call, &begun, done);
+            let slot = call.slot.get();
+            if slot == REFUSED {
+                refused_call_ends();
+            } else if slot == BESIDE {
+                match own.beside.take() {
+                    Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
+                    // A signal handler's call, on a stack that lies higher, has taken its place.
+                    None if window::state().is_open() && call.kind != CallKind::Free => {
+                        thread.tally.lose(Loss::HostCallsDropped);
+                    }
+                    _ => {}
+                }
             }
         }
+    }
+}
+
+/// A call that may not be noted: a signal handler makes it in the middle of our own work.
+fn refuse(event: &BesideEvent<'_>, refused: &Refused) {
+    match *event {
+        BesideEvent::Begins { call, .. } => {
+            if refused.begins(call) && window::state().is_open() {
+                refused.lose(Loss::HostCallsDropped);
+            }
+        }
+        BesideEvent::Ends { call, .. } if call.slot.get() == REFUSED => refused_call_ends(),
+        BesideEvent::Ends { .. } => {}
     }
 }
 

@@ -12,20 +12,22 @@
 //! behind the GPU's work. Synchronous ones are recorded when they begin, as their work is over by the
 //! time they return, and its record may be too.
 
+use std::ptr::from_ref;
+
 use crate::control::{life, window};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 use crate::tracer::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
 
 use super::beside;
 use super::buffers;
-use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, stack_depth};
+use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, OUTERMOST_MEANWHILE, Pending, REFUSED, stack_depth};
 use super::clock::now;
 use super::events::{self, Event};
 use super::graphs;
 use super::outside::Range;
 use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
-use super::thread::{Entered, Own, Thread};
+use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
 /// The tracer that records.
 #[derive(Debug)]
@@ -45,34 +47,50 @@ impl Tracer for Capture {
         if call.kind.ends_context() {
             return events::announce(Event::ContextEnds);
         }
-        let Some(mut entered) = Entered::new() else { return };
+        let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
+            return refuse(call, &Refused::now());
+        };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
         if own.pending.is_around(depth) {
             call.slot.set(NESTED);
             meet_nested(own, thread, call.correlation);
         } else {
-            // A pending call that this one is not nested in never returned: its thread jumped out of it.
-            call.slot.set(OUTERMOST);
+            // A pending call that this one is not nested in never returned, as a rule.
+            let pending = &mut own.pending;
+            let slot = if pending.is_under_way { pending.make_way(&mut own.aside, depth) } else { OUTERMOST };
+            call.slot.set(slot);
             begin(own, thread, call, depth);
         }
     }
 
     #[inline]
     fn exit(call: &Call<'_>) {
-        if call.slot.get() != OUTERMOST || life::is_over() {
+        let slot = call.slot.get();
+        if slot != OUTERMOST {
+            return exit_of_handler(call, slot);
+        }
+        if life::is_over() {
             return;
         }
-        let Some(mut entered) = Entered::new() else { return };
+        let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
+            return Refused::now().lose(Loss::LaunchesDropped);
+        };
         let (own, thread) = entered.parts();
         let was_under_way = std::mem::replace(&mut own.pending.is_under_way, false);
         if was_under_way && own.pending.launch.correlation == call.correlation {
             end(own, thread, call);
+        } else if !is_synchronous(call.kind) && call.return_value == 0 {
+            thread.tally.lose(Loss::LaunchesDropped);
         }
     }
 
     fn request_buffer() -> Option<Buffer> {
         if life::is_over() { None } else { buffers::request() }
+    }
+
+    fn is_over() -> bool {
+        life::is_over()
     }
 
     fn buffer_completed(filled: Filled) {
@@ -109,6 +127,32 @@ impl Tracer for Capture {
         life::end();
         events::announce(Event::Panicked);
     }
+}
+
+/// A launch that may not be noted: a signal handler makes it in the middle of our own work.
+#[cold]
+fn refuse(call: &Call<'_>, refused: &Refused) {
+    if refused.begins(call) {
+        refused.lose(match refused {
+            Refused::Inside(_) => Loss::StacksNested,
+            Refused::WithoutMemory => Loss::LaunchesDropped,
+        });
+    }
+}
+
+/// The end of a call that is nested in a launch, or that a signal handler has made.
+#[cold]
+fn exit_of_handler(call: &Call<'_>, slot: u64) {
+    if slot == REFUSED {
+        return refused_call_ends();
+    }
+    if slot != OUTERMOST_MEANWHILE || life::is_over() {
+        return;
+    }
+    let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
+    let (own, thread) = entered.parts();
+    end(own, thread, call);
+    own.pending = own.aside.take().unwrap_or(Pending::NONE);
 }
 
 /// The launch begins: note when; if it is synchronous, record it now.
@@ -153,6 +197,7 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
 }
 
 /// The launch returned: record it, unless it failed or was recorded when it began.
+#[inline(always)]
 fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
@@ -226,7 +271,7 @@ fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
-    let Some(mut entered) = Entered::new() else { return };
+    let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
     let (own, thread) = entered.parts();
     let context = capture_call(own, thread, call);
     let (correlation, time) = (call.correlation, Nanos(0));

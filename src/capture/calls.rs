@@ -1,12 +1,17 @@
 //! The calls that a thread is in. Only the outermost of each sort is looked at: what is nested in it is part of it.
 //!
 //! A call may never return, where its thread jumps out of it. So each remembers where the stack stood, and a later one
-//! that stands no deeper is not nested in it.
+//! that stands no deeper is not nested in it: it comes after it, unless a signal handler makes it on a stack of its
+//! own, which may lie anywhere.
 
+use std::sync::atomic::Ordering;
+
+use crate::host::signals;
 use crate::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
-use crate::tracer::ApiCall;
+use crate::tracer::{ApiCall, Call};
 
 use super::tally::Tally;
+use super::thread::Refused;
 
 /// What the slot that both ends of a call share says: this call is the launch.
 pub(super) const OUTERMOST: u64 = 1;
@@ -16,6 +21,10 @@ pub(super) const NESTED: u64 = 2;
 pub(super) const GRAPH_CALL: u64 = 3;
 /// This call makes no GPU work, is noted all the same, and is the outermost of its sort.
 pub(super) const BESIDE: u64 = 4;
+/// This call is the launch, made by a signal handler that came in the middle of another, which was set aside.
+pub(super) const OUTERMOST_MEANWHILE: u64 = 5;
+/// This call was made by a signal handler that came in the middle of our own work, and is the outermost it made.
+pub(super) const REFUSED: u64 = 6;
 
 /// Most ids of their own that the calls nested in one launch can have and be remembered. What carries one
 /// that is not remembered shows as an activity without a launch.
@@ -64,6 +73,17 @@ impl Pending {
         self.is_under_way && depth < self.depth
     }
 
+    /// What a call's slot shall say that stands no deeper than this one, which is under way. The other goes to
+    /// `aside` if it will go on.
+    #[cold]
+    pub(super) fn make_way(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
+        if signals::jumped_out_of(self.depth, depth) {
+            return OUTERMOST;
+        }
+        *aside = Some(std::mem::replace(self, Self::NONE));
+        OUTERMOST_MEANWHILE
+    }
+
     /// A graph node was made. If that is what became of the launch, it has no activity of its own, and so no
     /// record: the API call is the node's.
     pub(super) fn becomes_node(&mut self, tally: &Tally) -> Option<ApiCall> {
@@ -102,4 +122,20 @@ pub(super) struct BesideCall {
 pub(super) fn stack_depth() -> usize {
     let here = 0u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}
+
+impl Refused {
+    /// A call begins that may not be noted. True: it is not part of another one, and is to be counted.
+    #[cold]
+    pub(super) fn begins(&self, call: &Call<'_>) -> bool {
+        let Self::Inside(thread) = self else { return true };
+        let (depth, outer) = (stack_depth(), thread.refused.call.load(Ordering::Relaxed));
+        if depth < outer {
+            call.slot.set(NESTED);
+            return false;
+        }
+        call.slot.set(REFUSED);
+        thread.refused.call.store(depth, Ordering::Relaxed);
+        true
+    }
 }

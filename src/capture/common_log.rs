@@ -3,6 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::host::signals;
+
 use super::log::{Log, Mark, Reader, Writer};
 
 /// The log, and both its ends.
@@ -34,7 +36,8 @@ impl CommonLog {
 
     /// Appends `parts` as one record. False: there was no room, nothing was written.
     pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        lock(&self.writer).0.push(&self.log, parts)
+        // A signal handler that jumped out of here would leave the lock to nobody.
+        signals::without(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
     /// What was written up to now and not read yet; `None` if that is nothing.

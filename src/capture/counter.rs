@@ -17,6 +17,15 @@ impl Counter {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
+    /// The same where a signal handler of the thread may add to it between the load and the store.
+    pub(super) fn add_beside_handlers(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(super) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)

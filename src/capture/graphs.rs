@@ -17,7 +17,7 @@ use crate::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
 use super::common_log::CommonLog;
 use super::stack::capture;
-use super::thread::{Entered, Own, Thread, drain_contexts};
+use super::thread::{Entered, Own, Refused, Thread, drain_contexts};
 
 /// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
 mod kind {
@@ -45,7 +45,13 @@ pub(super) fn note(event: &GraphEvent<'_>) {
     if life::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new() else { return };
+    let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {
+        let refused = Refused::now();
+        if !matches!(event, GraphEvent::CallBegins { .. } | GraphEvent::CallEnds(_)) {
+            refused.lose(Loss::GraphNodesDropped);
+        }
+        return;
+    };
     let (own, thread) = entered.parts();
     match *event {
         GraphEvent::CallBegins { call, into } => begin(own, call, into),

@@ -9,8 +9,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
-use super::range_names::{RangeDomain, RangeName, domain};
-use super::ranges::{end_range, pop_range, push_range, register, start_range};
+use super::range_names::{RangeDomain, RangeName};
+use super::ranges::{Popped, create_domain, end_range, pop_range, push_range, register, start_range};
 use crate::record::RangeId;
 
 /// How NVTX gives its tables out, by their numbers.
@@ -177,7 +177,10 @@ fn push(domain: RangeDomain, name: RangeName<'_>) -> c_int {
 }
 
 fn pop_from(domain: RangeDomain) -> c_int {
-    guarded(NO_TRACKING, || pop_range(domain).map_or(NO_TRACKING, |left| left as c_int))
+    guarded(NO_TRACKING, || match pop_range(domain) {
+        Popped::Closed(left) => left as c_int,
+        Popped::NoneOpen | Popped::InHandler => NO_TRACKING,
+    })
 }
 
 fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
@@ -264,12 +267,7 @@ extern "C" fn register_w(domain: *const c_void, message: *const u32) -> *const c
 }
 
 fn created(name: RangeName<'_>) -> *const c_void {
-    let name = match name {
-        RangeName::Text(text) => String::from_utf8_lossy(text).into_owned(),
-        RangeName::Wide(text) => text.iter().filter_map(|letter| char::from_u32(*letter)).collect(),
-        RangeName::Known(_) => String::new(),
-    };
-    handle_of(guarded(RangeDomain::IGNORED, || domain(&name)).number())
+    handle_of(guarded(RangeDomain::IGNORED, || create_domain(name)).number())
 }
 
 extern "C" fn domain_create_a(message: *const c_char) -> *const c_void {

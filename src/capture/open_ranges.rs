@@ -13,7 +13,7 @@ use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
 /// Ranges that can be open on a thread at once; those opened inside are counted, and no frames.
 const MOST_OPEN: usize = 128;
-/// Names that a thread finds again without the lock.
+/// Names that a thread finds again without asking for them.
 const REMEMBERED: usize = 128;
 /// Ranges of one thread that others have ended and it has not noticed yet.
 const MOST_ENDED: usize = 64;
@@ -147,7 +147,7 @@ impl Ranges {
         };
         let slot = &mut self.table()?.remembered[hash.bits() % REMEMBERED];
         if slot.id == 0 || slot.hash != hash {
-            let id = intern(domain, name)?;
+            let id = intern(domain, name);
             *slot = Remembered { hash, id: id.0 };
         }
         Some(RangeId(slot.id))

@@ -1,25 +1,35 @@
 //! Ranges that the application names, by NVTX or by `gpuflame_range_push`: those that are open on a thread are
 //! frames of whatever the thread launches.
 //!
-//! A thread's open ranges are its own (`open_ranges`). Names are interned once for the process, under a lock
+//! A thread's open ranges are its own (`open_ranges`). Names are interned once for the process
 //! (`range_names`); each thread remembers those that it used last.
 
-use crate::control::life;
+use std::ptr::from_ref;
+use std::sync::atomic::Ordering;
+
 use crate::record::{Loss, RangeId};
 
+use super::forks;
 use super::open_ranges::{SERIAL, SERIAL_BITS};
-use super::range_names::{RangeDomain, RangeName, intern};
-use super::thread::{Entered, Thread, all};
+use super::range_names::{RangeDomain, RangeName, domain, intern};
+use super::thread::{Entered, Refused, Thread, all};
 
 const PAGE_BITS: u32 = 12;
 
 /// Opens a range on this thread, to be closed by [`pop_range`]. Returns how many of its domain are open
 /// around it; `None` where it could not be kept.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
-    if domain == RangeDomain::IGNORED || life::is_over() {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
         return None;
     }
-    let mut entered = Entered::new()?;
+    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
+        let refused = Refused::now();
+        refused.lose(Loss::RangesDropped);
+        if let Refused::Inside(thread) = refused {
+            thread.refused.pushed.fetch_add(1, Ordering::Relaxed);
+        }
+        return None;
+    };
     let (own, thread) = entered.parts();
     let ranges = &mut own.ranges;
     ranges.notice_ends(&thread.ended);
@@ -37,31 +47,53 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Closes the range of this domain that was pushed last on this thread. Returns how many of it remain; `None`
-/// where none is open.
-pub fn pop_range(domain: RangeDomain) -> Option<usize> {
-    if domain == RangeDomain::IGNORED || life::is_over() {
-        return None;
+/// What became of a range that was to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Popped {
+    /// It is closed; so many of its domain remain.
+    Closed(usize),
+    /// No range of the domain is open.
+    NoneOpen,
+    /// This is a signal handler that came in the middle of our own work: it closed the range that it opened itself,
+    /// which was no frame of anything, or the range stays open, which is counted.
+    InHandler,
+}
+
+/// Closes the range of this domain that was pushed last on this thread.
+pub fn pop_range(domain: RangeDomain) -> Popped {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
+        return Popped::NoneOpen;
     }
-    let mut entered = Entered::new()?;
+    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
+        let refused = Refused::now();
+        let is_even = matches!(refused, Refused::Inside(thread) if thread.refused.takes_pop());
+        if !is_even {
+            refused.lose(Loss::RangesDropped);
+        }
+        return Popped::InHandler;
+    };
     let (own, thread) = entered.parts();
     let ranges = &mut own.ranges;
     ranges.notice_ends(&thread.ended);
     if ranges.beyond > 0 {
         ranges.beyond -= 1;
-    } else if !ranges.close(|open| open.domain == domain && open.serial == 0) {
-        return None;
+    } else if !thread.refused.takes_pop() && !ranges.close(|open| open.domain == domain && open.serial == 0) {
+        return Popped::NoneOpen;
     }
-    Some(ranges.count(domain))
+    Popped::Closed(ranges.count(domain))
 }
 
 /// Opens a range on this thread, to be closed by [`end_range`] on any. Returns its id; 0 = it could not be
 /// kept.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
-    if domain == RangeDomain::IGNORED || life::is_over() {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
         return 0;
     }
-    let Some(mut entered) = Entered::new() else { return 0 };
+    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
+        let refused = Refused::now();
+        refused.lose(Loss::RangesDropped);
+        return 0;
+    };
     let (own, thread) = entered.parts();
     own.ranges.notice_ends(&thread.ended);
     let serial = thread.ended.next_serial();
@@ -75,30 +107,35 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
 
 /// Closes a range by its id, whichever thread opened it. What is no id is passed over.
 pub fn end_range(id: u64) {
-    if id == 0 || life::is_over() {
+    if id == 0 || forks::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new() else { return };
-    let (own, thread) = entered.parts();
     let (page, serial) = (id >> SERIAL_BITS, id as u32 & SERIAL);
-    if page == page_of(thread) {
-        own.ranges.notice_ends(&thread.ended);
-        own.ranges.close(|open| open.serial == serial);
-    } else if let Some(owner) = all().find(|owner| page_of(owner) == page)
+    let entered = Entered::new(from_ref(&id).addr());
+    if let Some(mut entered) = entered {
+        let (own, thread) = entered.parts();
+        if page == page_of(thread) {
+            own.ranges.notice_ends(&thread.ended);
+            own.ranges.close(|open| open.serial == serial);
+            return;
+        }
+    }
+    // Another thread's, or this one's in a signal handler: word is left, which waits for nobody.
+    if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.ended.leave(serial)
     {
-        thread.tally.lose(Loss::RangesDropped);
+        owner.tally.lose(Loss::RangesDropped);
     }
 }
 
 /// The id of a name. `None` only in a domain that is left out.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
-    if domain == RangeDomain::IGNORED || life::is_over() {
-        return None;
-    }
-    // A name that is registered while this thread is inside gpuflame could wait for itself.
-    let _entered = Entered::new()?;
-    intern(domain, name)
+    (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
+}
+
+/// The domain of this name.
+pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
+    if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
 /// Where a thread's state lies: the part of a range's id that says whose it is.

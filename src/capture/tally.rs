@@ -39,12 +39,19 @@ impl Tally {
         }
     }
 
+    /// Counts a loss. A signal handler may do so in the middle of it.
+    #[cold]
     pub(super) fn lose(&self, loss: Loss) {
         self.lose_many(loss, 1);
     }
 
     pub(super) fn lose_many(&self, loss: Loss, count: u64) {
-        self.losses[loss as usize - 1].add(count);
+        self.losses[loss as usize - 1].add_beside_handlers(count);
+    }
+
+    /// Forgets what was lost.
+    pub(super) fn forget(&self) {
+        self.losses.iter().for_each(Counter::clear);
     }
 
     /// How often that was lost.

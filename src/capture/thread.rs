@@ -7,9 +7,9 @@
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
 use std::ptr::{NonNull, null_mut};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use crate::host::signals;
 use crate::record::{GraphId, Loss, Row, ThreadId};
 use crate::unwind::{Unwinder, memory, tls};
 
@@ -36,8 +36,11 @@ pub(super) struct Thread {
     pub(super) outside: Growing,
     /// The thread's number and its name when it came here, of which the collector has not heard yet.
     newcomer: Newcomer,
-    busy: AtomicBool,
-    /// The application thread's alone, while `busy` is held.
+    /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], or 0: it is not inside.
+    inside: AtomicUsize,
+    /// What signal handlers did that came while the thread was inside.
+    pub(super) refused: RefusedInHandlers,
+    /// The application thread's alone, while it is inside.
     own: UnsafeCell<Own>,
     /// The collector's alone.
     readers: UnsafeCell<Readers>,
@@ -53,6 +56,16 @@ const LIVE: u32 = 0;
 const ENDED: u32 = 1;
 /// Read to the end; the next new thread may have it.
 const FREE: u32 = 2;
+/// Its thread jumped out of gpuflame, or ended inside. It is read like the others, and no thread may have it: nobody
+/// knows what was half done.
+const LEFT: u32 = 3;
+
+/// The most states that are left behind so, some 250 KiB each; after that, threads that jump out of gpuflame stay
+/// inside, and what they launch is counted.
+const MOST_LEFT: usize = 64;
+
+/// The thread came from the process that this one was forked from.
+const INHERITED: usize = 1;
 
 /// What only the application thread touches.
 pub(super) struct Own {
@@ -64,6 +77,8 @@ pub(super) struct Own {
     pub(super) contexts: Writer,
     pub(super) pending: Pending,
     pub(super) outside: Option<Range>,
+    /// The launch that a signal handler's came in the middle of.
+    pub(super) aside: Option<Pending>,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
     pub(super) beside: Option<BesideCall>,
@@ -107,6 +122,10 @@ impl Newcomer {
         self.is_new.store(true, Ordering::Release);
     }
 
+    fn id(&self) -> ThreadId {
+        ThreadId(self.id.load(Ordering::Relaxed))
+    }
+
     /// Hands the row over, once.
     fn tell(&self, each: &mut impl FnMut(&Row<'_>)) {
         if !self.is_new.load(Ordering::Relaxed) || !self.is_new.swap(false, Ordering::Acquire) {
@@ -117,8 +136,7 @@ impl Newcomer {
             part.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
         let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        let id = ThreadId(self.id.load(Ordering::Relaxed));
-        each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
+        each(&Row::Thread { id: self.id(), name: &String::from_utf8_lossy(name) });
     }
 }
 
@@ -128,26 +146,59 @@ pub(super) struct Entered {
 }
 
 impl Entered {
-    /// Enters, unless this thread is inside already or no memory can be had.
+    /// Enters, unless this thread is inside already or no memory can be had (see [`Refused`]). `at` is the address of something in
+    /// the caller's frame, or nearer to the stack's root.
     #[inline]
-    pub(super) fn new() -> Option<Self> {
-        let thread = NonNull::new(tls::get().cast::<Thread>()).or_else(attach)?;
+    pub(super) fn new(at: usize) -> Option<Self> {
+        let Some(thread) = NonNull::new(tls::get().cast::<Thread>()) else { return Self::at_first(at) };
         // SAFETY: the pointer in thread-local storage is a `Thread` that is never unmapped.
         let thread: &'static Thread = unsafe { thread.as_ref() };
-        if thread.busy.load(Ordering::Relaxed) {
-            thread.tally.lose(Loss::StacksNested);
+        if thread.inside.load(Ordering::Relaxed) != 0 {
+            return Self::once_more(thread, at);
+        }
+        Some(Self::into(thread, at))
+    }
+
+    #[inline]
+    fn into(thread: &'static Thread, at: usize) -> Self {
+        thread.inside.store(at, Ordering::Relaxed);
+        // A signal handler on this thread must not see what follows before it sees `inside`.
+        compiler_fence(Ordering::SeqCst);
+        Self { thread }
+    }
+
+    #[cold]
+    fn at_first(at: usize) -> Option<Self> {
+        Some(Self::into(attach()?, at))
+    }
+
+    /// The thread seems to be inside: it is, and this is a signal handler; or it was when it jumped out of one; or
+    /// the thread that was is another process's.
+    #[cold]
+    fn once_more(thread: &'static Thread, at: usize) -> Option<Self> {
+        let inside = thread.inside.load(Ordering::Relaxed);
+        if inside == INHERITED {
+            let entered = Self::into(thread, at);
+            thread.newcomer.arrive();
+            // SAFETY: this thread is inside, by the line above, and was not in this process.
+            unsafe { (*thread.own.get()).id = thread.newcomer.id() };
+            return Some(entered);
+        }
+        if !signals::jumped_out_of(inside, at) {
             return None;
         }
-        thread.busy.store(true, Ordering::Relaxed);
-        // A signal handler on this thread must not see what follows before it sees `busy`.
-        compiler_fence(Ordering::SeqCst);
-        Some(Self { thread })
+        if !leave_behind(thread) {
+            // What it began inside is over, too.
+            thread.refused.call.store(0, Ordering::Relaxed);
+            return None;
+        }
+        Self::at_first(at)
     }
 
     /// What only this thread touches, with what it shares.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut Own, &'static Thread) {
-        // SAFETY: this thread holds `busy`, and the borrow of `self` keeps a second one away.
+        // SAFETY: this thread is inside once, and the borrow of `self` keeps a second one away.
         (unsafe { &mut *self.thread.own.get() }, self.thread)
     }
 }
@@ -155,13 +206,61 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        self.thread.busy.store(false, Ordering::Relaxed);
+        self.thread.inside.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Why a thread may not enter.
+pub(super) enum Refused {
+    /// It is inside: this is a signal handler.
+    Inside(&'static Thread),
+    /// It has no state, and none can be had.
+    WithoutMemory,
+}
+
+impl Refused {
+    /// Why the calling thread was not let in.
+    #[cold]
+    pub(super) fn now() -> Self {
+        of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
+    }
+
+    /// Counts what is lost by it.
+    #[cold]
+    pub(super) fn lose(&self, loss: Loss) {
+        match self {
+            Self::Inside(thread) => thread.tally.lose(loss),
+            Self::WithoutMemory => lose_without_state(loss),
+        }
+    }
+}
+
+/// What a thread's signal handlers were refused while it was inside gpuflame: what they have begun and not ended yet.
+/// Written by handlers, and by the thread between two of them.
+pub(super) struct RefusedInHandlers {
+    /// Where the stack stood at the outermost call that makes GPU work or is noted like one; 0 = none is under way.
+    pub(super) call: AtomicUsize,
+    /// Ranges that were pushed and will be popped.
+    pub(super) pushed: AtomicUsize,
+}
+
+impl RefusedInHandlers {
+    fn new() -> Self {
+        Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
+    }
+
+    /// Whether a range that is popped is one that was refused when it was pushed.
+    pub(super) fn takes_pop(&self) -> bool {
+        self.pushed.load(Ordering::Relaxed) > 0
+            && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 }
 
 static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
-/// Launches of threads for which no state could be had.
-static UNATTACHED: AtomicU64 = AtomicU64::new(0);
+/// What threads lost for which no state could be had.
+static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
+/// States that were left behind.
+static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
 
 pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
     let mut at = FIRST.load(Ordering::Acquire);
@@ -173,20 +272,31 @@ pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
     })
 }
 
+fn lose_without_state(loss: Loss) {
+    WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
+}
+
 /// Gives the calling thread a state: a free one, or a new one.
 #[cold]
-fn attach() -> Option<NonNull<Thread>> {
-    let thread = Own::new().and_then(reuse_or_map);
-    match thread {
-        Some(thread) => {
-            tls::set(thread.as_ptr().cast());
-            tell_me_when_this_thread_ends(thread);
-        }
-        None => {
-            UNATTACHED.fetch_add(1, Ordering::Relaxed);
-        }
+fn attach() -> Option<&'static Thread> {
+    let thread = Own::new().and_then(reuse_or_map)?;
+    tls::set(thread.as_ptr().cast());
+    tell_me_when_this_thread_ends(thread);
+    // SAFETY: a state that is never unmapped.
+    Some(unsafe { thread.as_ref() })
+}
+
+/// Takes its state from the calling thread, which jumped out of gpuflame. Should it return there after all, it finds
+/// everything as it was: nobody else gets the state. False: too many were left behind.
+fn leave_behind(thread: &Thread) -> bool {
+    let left = LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+    if left >= MOST_LEFT {
+        LEFT_BEHIND.store(MOST_LEFT, Ordering::Relaxed);
+        return false;
     }
-    thread
+    thread.stage.store(LEFT, Ordering::Release);
+    tls::set(null_mut());
+    true
 }
 
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
@@ -229,7 +339,8 @@ impl Thread {
             ended: Ended::new(),
             outside: Growing::new(),
             newcomer: Newcomer::new(),
-            busy: AtomicBool::new(false),
+            inside: AtomicUsize::new(0),
+            refused: RefusedInHandlers::new(),
             own: UnsafeCell::new(own),
             readers: UnsafeCell::new(Readers {
                 launches: Reader::new(),
@@ -256,6 +367,7 @@ impl Own {
             contexts: Writer::new(),
             pending: Pending::NONE,
             outside: None,
+            aside: None,
             verifying: Verifying::new(),
             graph_call: None,
             beside: None,
@@ -265,16 +377,29 @@ impl Own {
     }
 }
 
+/// The key whose destructor tells that a thread ends, plus 1; 0 = there is none yet.
+static KEY: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes ready what threads need, without a moment in which a child that is forked would wait for it.
+pub(super) fn prepare() {
+    if KEY.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let mut key = 0;
+    // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
+    if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0
+        && KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        // SAFETY: the key is ours, and no thread has used it.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+}
+
 fn tell_me_when_this_thread_ends(thread: NonNull<Thread>) {
-    static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
-    let key = KEY.get_or_init(|| {
-        let mut key = 0;
-        // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
-        (unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0).then_some(key)
-    });
-    if let Some(key) = key {
+    prepare();
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         // SAFETY: the key exists; the value is only handed back to `thread_ends`.
-        unsafe { libc::pthread_setspecific(*key, thread.as_ptr().cast()) };
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, thread.as_ptr().cast()) };
     }
 }
 
@@ -283,8 +408,37 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: the value that was stored with the key: a state, which is never unmapped.
     if let Some(thread) = unsafe { state.cast::<Thread>().as_ref() } {
-        thread.stage.store(ENDED, Ordering::Release);
+        let is_inside = thread.inside.load(Ordering::Relaxed) > INHERITED;
+        thread.stage.store(if is_inside { LEFT } else { ENDED }, Ordering::Release);
     }
+}
+
+fn of_this_thread() -> Option<&'static Thread> {
+    // SAFETY: the pointer in thread-local storage is null or a `Thread` that is never unmapped.
+    unsafe { tls::get().cast::<Thread>().as_ref() }
+}
+
+/// The call ends that a signal handler was refused.
+#[cold]
+pub(super) fn refused_call_ends() {
+    if let Some(thread) = of_this_thread() {
+        thread.refused.call.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether the calling thread is inside gpuflame, where a signal handler may have stopped it.
+pub(super) fn is_inside() -> bool {
+    of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > INHERITED)
+}
+
+/// In a forked child: of these threads there is one at most, and it has another number. What was counted was not of
+/// this process.
+pub(super) fn go_on_in_child() {
+    for thread in all() {
+        thread.inside.store(INHERITED, Ordering::Relaxed);
+        thread.tally.forget();
+    }
+    WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
 /// Hands over some of what all threads have written since the last call: every new context, and then
@@ -335,12 +489,9 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
         let counted = all().map(|thread| thread.tally.lost(loss)).sum::<u64>();
-        let elsewhere = match loss {
-            Loss::LaunchesDropped => UNATTACHED.load(Ordering::Relaxed),
-            Loss::ActivitiesDropped => buffers::discarded(),
-            _ => 0,
-        };
-        (loss, counted + elsewhere)
+        let without_state = WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed);
+        let discarded = if loss == Loss::ActivitiesDropped { buffers::discarded() } else { 0 };
+        (loss, counted + without_state + discarded)
     })
 }
 

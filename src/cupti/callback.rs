@@ -8,7 +8,7 @@ use super::activity;
 use super::beside::{beside, graph_call, graph_event};
 use super::shared::{LENT, Shared, current, result_of};
 use crate::record::CorrelationId;
-use crate::tracer::{Call, Layer, Returned, Tracer};
+use crate::tracer::{Call, Layer, Lent, Returned, Tracer};
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
@@ -122,10 +122,13 @@ pub(super) unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     let shared = unsafe { current() };
     let mut lent = None;
     shared.guard::<T>(|| {
+        if T::is_over() {
+            return lent = Some(Lent::give_away());
+        }
         let own = if shared.is_off() { None } else { T::request_buffer() };
         lent = Some(LENT.lend(own));
     });
-    let (start, bytes) = lent.unwrap_or_else(|| LENT.lend(None));
+    let (start, bytes) = lent.unwrap_or_else(Lent::give_away);
     // SAFETY: the pointers are CUPTI's, to be written here.
     unsafe { buffer.write(start) };
     // SAFETY: likewise.
@@ -147,6 +150,9 @@ pub(super) unsafe extern "C" fn on_buffer_completed<T: Tracer>(
 ) {
     // SAFETY: registered only after `make_current`.
     let shared = unsafe { current() };
+    if T::is_over() {
+        return;
+    }
     shared.guard::<T>(|| match LENT.take_back(buffer, valid) {
         Returned::Filled(filled) if !shared.is_off() => T::buffer_completed(filled),
         Returned::Spare(filled) if !shared.is_off() => {

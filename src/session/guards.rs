@@ -2,8 +2,7 @@
 
 use std::marker::PhantomData;
 
-use crate::capture::{self, RangeDomain, RangeName};
-use crate::control::life;
+use crate::capture::{self, RangeDomain, RangeName, forks};
 use crate::error::Result;
 
 /// A window that is open while this lives: see [`window`].
@@ -44,8 +43,9 @@ pub struct Range {
 /// different names are fine; one for each step of a long run is not. What cannot be kept is counted, as
 /// [`Loss::RangesDropped`](crate::ledger::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
-    let is_open = !life::is_over();
+    let is_open = !forks::is_over();
     if is_open {
+        forks::watch();
         // What cannot be kept is counted, and closed like the others.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn is_open() -> bool {
-        capture::pop_range(RangeDomain::USER).is_some()
+        matches!(capture::pop_range(RangeDomain::USER), capture::Popped::Closed(_))
     }
 
     #[test]

@@ -22,8 +22,8 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Once, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ use parking_lot::{Condvar, Mutex};
 
 pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
-use crate::capture::{self, Capture, RangeDomain, RangeName};
+use crate::capture::{self, Capture, Popped, RangeDomain, RangeName, forks};
 use crate::control::{Facts, Outputs, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::Ledger;
 use crate::export;
-use crate::host::{exit, fork, loaded, stderr};
+use crate::host::{exit, stderr};
 use crate::profile::views::{MEMORY, WAITS};
 use crate::profile::{Profile, View};
 use crate::record::{Nanos, WindowEdge};
@@ -89,9 +89,10 @@ static STAGE_CHANGED: Condvar = Condvar::new();
 /// a window. Says in one line why it cannot.
 pub fn inject() {
     // In a forked child even our locks are not to be trusted.
-    if life::is_over() {
+    if forks::is_over() {
         return;
     }
+    forks::session_begins();
     // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
     // waiting for it could wait for ourselves.
     match *STAGE.lock() {
@@ -114,9 +115,10 @@ pub fn inject() {
 /// `NoDriver`, `NoCupti` or `CuptiRefused` where nothing can be recorded; `State` in a process that is ending or was
 /// forked. The program may go on as if nothing was: all other calls do nothing then.
 pub fn start() -> Result<()> {
-    if life::is_over() {
+    if forks::is_over() {
         return Err(over());
     }
+    forks::session_begins();
     loop {
         let mut stage = STAGE.lock();
         match &*stage {
@@ -147,7 +149,8 @@ pub fn start() -> Result<()> {
 /// # Errors
 /// As [`start`], where that has failed.
 pub fn stop() -> Result<()> {
-    if !matches!(*STAGE.lock(), Stage::Idle) {
+    // What was never opened need not be closed.
+    if forks::is_over() || forks::session_has_begun() {
         running()?.close_window();
     }
     Ok(())
@@ -186,9 +189,10 @@ pub fn stats() -> Result<Ledger> {
 
 /// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {
-    if life::is_over() {
+    if forks::is_over() {
         return Err(over());
     }
+    forks::watch();
     // What cannot be kept is counted.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
@@ -196,46 +200,56 @@ pub fn range_push(name: &CStr) -> Result<()> {
 
 /// Closes the range that [`range_push`] opened last on this thread.
 pub fn range_pop() -> Result<()> {
-    if life::is_over() {
+    if forks::is_over() {
         return Err(over());
     }
     match capture::pop_range(RangeDomain::USER) {
-        Some(_) => Ok(()),
-        None => Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first")),
+        Popped::Closed(_) | Popped::InHandler => Ok(()),
+        Popped::NoneOpen => {
+            Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first"))
+        }
     }
 }
 
 /// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
 /// all CUDA calls, or where there are none, and sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if life::is_over() {
+    if forks::is_over() {
         return;
     }
+    forks::watch();
     let Nvtx::Without(ignored) = settings::from_environment().0.nvtx else { return };
-    loaded::stay();
     capture::ignore_domains(&ignored);
     table.attach();
 }
 
 /// Switches everything off after a panic of ours: nothing more is recorded or written.
 pub fn disable_after_panic() {
-    static SAID: Once = Once::new();
+    static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
-    SAID.call_once(|| tell("met a bug of its own and switched itself off; the application is not affected"));
+    if !SAID.swap(true, Ordering::AcqRel) {
+        tell("met a bug of its own and switched itself off; the application is not affected");
+    }
 }
 
 fn running() -> Result<&'static Session> {
-    if life::is_over() {
+    if forks::is_over() {
         return Err(over());
+    }
+    // A child may have been forked with the lock held, but only after somebody said so.
+    if !forks::session_has_begun() {
+        return Err(no_session());
     }
     match &*STAGE.lock() {
         Stage::Running(session) => Ok(session),
         Stage::Failed(error) => Err(error.clone()),
         Stage::Over => Err(over()),
-        Stage::Idle | Stage::Starting(_) => {
-            Err(Error::new(ErrorKind::State, "no session yet; call gpuflame_start() first"))
-        }
+        Stage::Idle | Stage::Starting(_) => Err(no_session()),
     }
+}
+
+fn no_session() -> Error {
+    Error::new(ErrorKind::State, "no session yet; call gpuflame_start() first")
 }
 
 fn over() -> Error {
@@ -282,10 +296,8 @@ fn set_up(way: Way) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
-    fork::in_each_child(in_forked_child);
     let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
     let pipeline = Pipeline::new(&settings, &outputs);
-    loaded::stay();
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
@@ -369,19 +381,19 @@ impl Session {
     }
 }
 
-/// The driver's state is not a forked child's, and our collector did not follow: nothing is done there. One store.
-extern "C" fn in_forked_child() {
-    life::end();
-}
-
 /// Passed on by the tracer's callbacks, on the application's threads.
 fn on_event(event: Event<'_>) {
+    if life::is_over() && event != Event::Panicked {
+        return;
+    }
     match event {
         // The driver may register exit handlers of its own when it makes its first context, and they
         // would run before ours: come before them again.
         Event::ContextCreated => {
-            static FIRST: Once = Once::new();
-            FIRST.call_once(|| exit::call_at_exit(at_exit));
+            static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+            if !IS_REGISTERED.swap(true, Ordering::AcqRel) {
+                exit::call_at_exit(at_exit);
+            }
         }
         Event::ContextEnds => {
             // The lock is free again before CUPTI is called.

@@ -206,6 +206,13 @@ impl Lent {
         (start.as_ptr().cast(), words * 8)
     }
 
+    /// A spare buffer that nobody will know when it comes back: where no lock may be waited for.
+    pub(crate) fn give_away() -> (*mut u8, usize) {
+        let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
+        let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
+        (start.as_ptr().cast(), words * 8)
+    }
+
     /// Takes back what the library returns.
     pub(crate) fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
         let loan = {

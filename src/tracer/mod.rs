@@ -31,6 +31,11 @@ pub trait Tracer: 'static {
     /// begins or ends (also by [`Tracer::fatal`]) has one of its two ends told only.
     fn exit(call: &Call<'_>);
 
+    /// Whether nothing will be asked for or taken any more, as in a forked child: no lock may be waited for there.
+    fn is_over() -> bool {
+        false
+    }
+
     /// The library needs memory for records. `None`: there is none left; the records are then counted to
     /// [`Tracer::records_discarded`].
     ///

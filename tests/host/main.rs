@@ -5,6 +5,7 @@ mod support;
 
 mod bad_input;
 mod descriptors;
+mod forks;
 mod memory;
 mod preload;
 mod runtimes;

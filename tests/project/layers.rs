@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("profile", &["error", "record"]),
     ("settings", &["error", "profile"]),
     ("control", &["error", "record"]),
-    ("capture", &["error", "record", "tracer", "unwind", "control"]),
+    ("capture", &["error", "host", "record", "tracer", "unwind", "control"]),
     ("import", &["error", "record"]),
     ("bubbles", &["error", "record", "import"]),
     ("symbolize", &["error", "record", "profile"]),

@@ -1,0 +1,343 @@
+//! Signal handlers that come in the middle of the callback, and what they do there: each thing is counted as what it
+//! is, nothing is lost without a count, and a thread that jumps out of the callback launches on.
+//!
+//! They come at a place that is known: the word that a call's two ends share lies in memory that cannot be written
+//! to, so that the callback stops where it writes there, which is inside.
+#![cfg(target_os = "linux")]
+
+#[path = "../support/api_call.rs"]
+mod api_call;
+#[path = "../unwind/support/build.rs"]
+mod build;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::mem::{transmute, zeroed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use api_call::{launch, made};
+use build::{Library, compile};
+use gpuflame::capture::{self, Capture, Popped, RangeDomain, RangeName};
+use gpuflame::control::window;
+use gpuflame::record::Row;
+use gpuflame::tracer::{Call, CallKind, Layer, Tracer as _};
+
+const USER: RangeDomain = RangeDomain::USER;
+
+/// The page that the callback stops at, and what is done when it does.
+static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static THERE: AtomicUsize = AtomicUsize::new(0);
+
+const PAGE_BYTES: usize = 4096;
+
+extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the kernel passes what it stopped at.
+    let at = unsafe { (*info).si_addr() };
+    let page = PAGE.load(Ordering::Relaxed);
+    if at.addr() & !(PAGE_BYTES - 1) != page.addr() {
+        // SAFETY: a fault that is none of this test's: it ends the process at once.
+        unsafe { libc::abort() };
+    }
+    // SAFETY: a page of this test's own.
+    unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
+    // SAFETY: only `interrupted` stores here, and what it stores is a `fn()`.
+    let there: fn() = unsafe { transmute(THERE.load(Ordering::Relaxed)) };
+    there();
+}
+
+/// What a test needs, which is the process's: one test at a time.
+struct Scene {
+    _alone: MutexGuard<'static, ()>,
+    lost: BTreeMap<&'static str, u64>,
+}
+
+fn counted() -> BTreeMap<&'static str, u64> {
+    capture::losses().map(|(loss, count)| (loss.label(), count)).collect()
+}
+
+impl Scene {
+    fn new(flags: c_int) -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        gpuflame::unwind::prepare();
+        capture::refill();
+        window::open();
+        // SAFETY: a page at a place of the kernel's choice, and a handler of the right type.
+        unsafe {
+            let flags_of_page = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let page = libc::mmap(null_mut(), PAGE_BYTES, libc::PROT_NONE, flags_of_page, -1, 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            PAGE.store(page, Ordering::Relaxed);
+            let mut action: libc::sigaction = zeroed();
+            action.sa_sigaction = stopped as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | flags;
+            assert_eq!(libc::sigaction(libc::SIGSEGV, &action, null_mut()), 0);
+        }
+        launches();
+        Self { _alone: alone, lost: counted() }
+    }
+
+    /// What was lost since.
+    fn lost(&self) -> Vec<(&'static str, u64)> {
+        let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
+        more.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// The ids of the launches that were recorded since.
+fn launches() -> Vec<u32> {
+    let mut ids = Vec::new();
+    while capture::drain(|row| {
+        if let Row::Launch(launch) = row {
+            ids.push(launch.correlation.0);
+        }
+    }) {}
+    ids
+}
+
+/// A launch in the middle of whose beginning a handler does this.
+#[inline(never)]
+fn interrupted(id: u32, there: fn()) {
+    THERE.store(there as *const () as usize, Ordering::Relaxed);
+    let page = PAGE.load(Ordering::Relaxed);
+    // SAFETY: the page is mapped as long as the process lives, and only this thread uses it.
+    let slot = unsafe { &*page.cast::<Cell<u64>>() };
+    // SAFETY: as above.
+    unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_NONE) };
+    let call = made(CallKind::Launch, id, slot, 0);
+    Capture::enter(&call);
+    Capture::exit(&call);
+}
+
+/// A launch that goes through both of CUDA's interfaces.
+#[inline(never)]
+fn nested_launch(outer: u32, inner: u32) {
+    let (slot, slot_within) = (Cell::new(0), Cell::new(0));
+    let call = made(CallKind::Launch, outer, &slot, 0);
+    Capture::enter(&call);
+    let of_driver = |call| Call { layer: Layer::Driver, ..call };
+    deeper(&|| {
+        let within = of_driver(made(CallKind::Launch, inner, &slot_within, 0));
+        Capture::enter(&within);
+        Capture::exit(&within);
+    });
+    Capture::exit(&call);
+}
+
+#[inline(never)]
+fn deeper(inside: &dyn Fn()) {
+    std::hint::black_box(&mut [0u8; 256]);
+    inside();
+    std::hint::black_box(());
+}
+
+fn push(name: &[u8]) -> Option<usize> {
+    capture::push_range(USER, RangeName::Text(name))
+}
+
+#[test]
+fn ranges_that_a_handler_opens_and_closes_inside_the_callback_are_lost_ranges_and_no_launches() {
+    let scene = Scene::new(0);
+    assert_eq!(push(b"around"), Some(0));
+    interrupted(1, || {
+        assert_eq!(push(b"in the handler"), None);
+        assert_eq!(capture::pop_range(USER), Popped::InHandler);
+        // Closed only after the handler.
+        assert_eq!(push(b"left open"), None);
+        assert_eq!(capture::start_range(USER, RangeName::Text(b"started")), 0);
+    });
+    assert_eq!(launches(), [1]);
+    assert_eq!(scene.lost(), [("ranges_dropped", 3)]);
+    assert_eq!(capture::pop_range(USER), Popped::Closed(1), "the one that was refused");
+    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+    assert_eq!(capture::pop_range(USER), Popped::NoneOpen);
+    assert_eq!(scene.lost(), [("ranges_dropped", 3)]);
+}
+
+#[test]
+fn a_range_that_a_handler_closes_inside_the_callback_stays_open_and_is_counted() {
+    let scene = Scene::new(0);
+    assert_eq!(push(b"around"), Some(0));
+    interrupted(1, || assert_eq!(capture::pop_range(USER), Popped::InHandler));
+    assert_eq!(scene.lost(), [("ranges_dropped", 1)]);
+    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+}
+
+#[test]
+fn a_range_that_is_ended_by_its_number_inside_the_callback_is_ended_after_it() {
+    static RANGE: AtomicUsize = AtomicUsize::new(0);
+    let scene = Scene::new(0);
+    RANGE.store(capture::start_range(USER, RangeName::Text(b"request")) as usize, Ordering::Relaxed);
+    interrupted(1, || capture::end_range(RANGE.load(Ordering::Relaxed) as u64));
+    assert_eq!(push(b"next"), Some(0));
+    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+    assert_eq!((launches(), scene.lost()), (vec![1], vec![]));
+}
+
+#[test]
+fn a_launch_inside_the_callback_counts_once_with_the_call_nested_in_it() {
+    for flags in [0, libc::SA_ONSTACK] {
+        let scene = Scene::new(flags);
+        interrupted(1, || nested_launch(2, 3));
+        nested_launch(4, 5);
+        assert_eq!(launches(), [1, 4, 5]);
+        assert_eq!(scene.lost(), [("stacks_nested", 1)]);
+    }
+}
+
+type ComeBack = extern "C-unwind" fn(extern "C-unwind" fn()) -> c_int;
+
+fn jumps() -> (ComeBack, fn()) {
+    static JUMP: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let library = Library::open(&compile("jump.c", &["-O2"]));
+    JUMP.store(library.symbol("jump"), Ordering::Relaxed);
+    let jump = || {
+        // SAFETY: a C function of this type.
+        let jump: extern "C-unwind" fn() = unsafe { transmute(JUMP.load(Ordering::Relaxed)) };
+        jump();
+    };
+    // SAFETY: a C function of this type.
+    (unsafe { transmute::<*mut c_void, ComeBack>(library.symbol("come_back")) }, jump)
+}
+
+static JUMP: Mutex<Option<fn()>> = Mutex::new(None);
+
+extern "C-unwind" fn interrupted_by_a_jump() {
+    let jump = *JUMP.lock().unwrap();
+    interrupted(1, jump.unwrap());
+}
+
+/// One test, as only so many states are left behind in a process.
+#[test]
+fn a_thread_that_jumps_out_of_the_callback_launches_on_and_one_that_does_so_too_often_is_counted() {
+    for flags in [0, libc::SA_ONSTACK] {
+        let scene = Scene::new(flags);
+        let (come_back, jump) = jumps();
+        *JUMP.lock().unwrap() = Some(jump);
+        thread::spawn(move || {
+            for round in 0..5 {
+                assert_eq!(come_back(interrupted_by_a_jump), 1);
+                if round % 2 == 0 {
+                    launch(10 + round);
+                } else {
+                    // Deeper than the callback was that it left.
+                    far_deeper(&|| launch(10 + round));
+                }
+                nested_launch(20 + round, 30 + round);
+            }
+        })
+        .join()
+        .unwrap();
+        let mut ids = launches();
+        ids.sort();
+        let expected: Vec<_> = (10..15).chain(20..25).chain(30..35).collect();
+        assert_eq!((ids, scene.lost()), (expected, vec![]));
+    }
+
+    let scene = Scene::new(0);
+    const ROUNDS: u32 = 100;
+    let (come_back, jump) = jumps();
+    *JUMP.lock().unwrap() = Some(jump);
+    thread::spawn(move || {
+        for round in 0..ROUNDS {
+            assert_eq!(come_back(interrupted_by_a_jump), 1);
+            launch(1000 + round);
+        }
+    })
+    .join()
+    .unwrap();
+    let kept = launches().len() as u64;
+    let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
+    // 64 in all, of which the launches above took ten.
+    assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
+    // And the next thread is not inside.
+    thread::spawn(|| launch(7)).join().unwrap();
+    assert_eq!(launches(), [7]);
+}
+
+#[inline(never)]
+fn far_deeper(inside: &dyn Fn()) {
+    std::hint::black_box(&mut [1_u8; 20_000]);
+    inside();
+    std::hint::black_box(());
+}
+
+#[test]
+fn the_heirs_of_a_thread_that_ended_inside_the_callback_launch() {
+    let scene = Scene::new(0);
+    let (come_back, jump) = jumps();
+    *JUMP.lock().unwrap() = Some(jump);
+    for round in 0..20 {
+        thread::spawn(move || assert_eq!(come_back(interrupted_by_a_jump), 1)).join().unwrap();
+        launches();
+        thread::spawn(move || launch(10 + round)).join().unwrap();
+        assert_eq!(launches(), [10 + round]);
+    }
+    assert_eq!(scene.lost(), []);
+}
+
+/// Runs `body` as a handler on a signal stack that lies higher than the thread's own.
+fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
+    static BODY: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn handler(_signal: c_int) {
+        // SAFETY: only stored below, a `fn()`.
+        let body: fn() = unsafe { transmute(BODY.load(Ordering::Relaxed)) };
+        body();
+    }
+    BODY.store(body as *const () as usize, Ordering::Relaxed);
+    // SAFETY: the stack is memory of the caller's, and the handler of the right type.
+    unsafe {
+        let stack = libc::stack_t { ss_sp: stack as *mut c_void, ss_flags: 0, ss_size: bytes };
+        assert_eq!(libc::sigaltstack(&stack, null_mut()), 0);
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &action, null_mut()), 0);
+        assert_eq!(libc::raise(libc::SIGUSR1), 0);
+    }
+}
+
+/// An array in this frame is a stack that lies higher than all that `below` calls.
+#[inline(never)]
+fn with_a_stack_above(below: fn(usize, usize)) {
+    let mut stack = vec_on_the_stack();
+    below(stack.as_mut_ptr().addr(), stack.len());
+    std::hint::black_box(&mut stack);
+}
+
+fn vec_on_the_stack() -> [u8; 256 << 10] {
+    [0; 256 << 10]
+}
+
+#[test]
+fn a_handlers_launch_from_a_higher_stack_leaves_the_launch_that_it_came_into() {
+    let scene = Scene::new(0);
+    let thread = thread::Builder::new().stack_size(4 << 20).spawn(|| {
+        with_a_stack_above(|stack, bytes| {
+            let slot = Cell::new(0);
+            let call = made(CallKind::Launch, 1, &slot, 0);
+            Capture::enter(&call);
+            on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
+            // The driver's part of the first one comes only now.
+            deeper(&|| {
+                let slot = Cell::new(0);
+                let within = Call { layer: Layer::Driver, ..made(CallKind::Launch, 4, &slot, 0) };
+                Capture::enter(&within);
+                Capture::exit(&within);
+            });
+            Capture::exit(&call);
+        });
+    });
+    thread.unwrap().join().unwrap();
+    let mut found = Vec::new();
+    while capture::drain(|row| {
+        if let Row::Launch(launch) = row {
+            found.push((launch.correlation.0, launch.within.0));
+        }
+    }) {}
+    assert_eq!((found, scene.lost()), (vec![(2, 2), (3, 2), (1, 1), (4, 1)], vec![]));
+}

@@ -1,0 +1,18 @@
+/* Jumps from a signal handler. */
+#include <setjmp.h>
+
+static __thread sigjmp_buf back;
+
+/* 1: `call` did not return, but jumped. */
+int come_back(void (*call)(void))
+{
+    if (sigsetjmp(back, 1))
+        return 1;
+    call();
+    return 0;
+}
+
+void jump(void)
+{
+    siglongjmp(back, 1);
+}
