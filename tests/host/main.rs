@@ -9,3 +9,4 @@ mod forks;
 mod memory;
 mod preload;
 mod runtimes;
+mod stress;

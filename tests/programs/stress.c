@@ -1,0 +1,229 @@
+/* All at once that programs do to an unwinder: stacks made by hand that come and go, plugins loaded and unloaded at one
+ * address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
+ *
+ *     stress SECONDS PLUGIN...
+ *
+ * Each way to launch has a kernel of its own. At the end it prints how often each was launched. */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+#include "nvtx_mini.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+#define KEEP_FRAME() __asm__ volatile("" ::: "memory")
+
+KERNEL(fiber_d1000, "fiber_d1000", (int n), &n)
+KERNEL(range_d1000, "range_d1000", (int n), &n)
+KERNEL(wrong_d1000, "wrong_d1000", (int n), &n)
+KERNEL(plugin0_d1000, "plugin0_d1000", (int n), &n)
+KERNEL(plugin1_d1000, "plugin1_d1000", (int n), &n)
+
+static volatile int done;
+static unsigned long launched[5];
+
+static sigset_t alarms;
+
+/* Names that are known to the thread, so that a handler allocates nothing; then handlers may come. */
+static void let_handlers_come(void)
+{
+    nvtxRangePushA("in a handler");
+    nvtxRangePop();
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+}
+
+static void handler(int signal)
+{
+    (void)signal;
+    nvtxRangePushA("in a handler");
+    nvtxRangePop();
+}
+
+/* Calls `function` with its stack below `top`. The caller's unwind information leads above it. */
+OWN_FRAME static void call_on(char *top, void (*function)(void))
+{
+    __asm__ volatile("mov %%rsp, %%rbx\n\tmov %0, %%rsp\n\tcall *%1\n\tmov %%rbx, %%rsp"
+                     :
+                     : "r"(top), "r"(function)
+                     : "rbx", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
+}
+
+OWN_FRAME static void on_a_fiber(void)
+{
+    LAUNCH(fiber_d1000, 1, 32, 0)(1);
+    __atomic_add_fetch(&launched[0], 1, __ATOMIC_RELAXED);
+    KEEP_FRAME();
+}
+
+static void *fibers(void *nothing)
+{
+    enum { COUNT = 32, BYTES = 256 << 10 };
+    char *stacks[COUNT] = {0};
+    unsigned seed = 1;
+    int i;
+    let_handlers_come();
+    while (!done) {
+        i = rand_r(&seed) % COUNT;
+        if (!stacks[i]) {
+            stacks[i] = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (stacks[i] == MAP_FAILED)
+                exit(4);
+        }
+        call_on(stacks[i] + BYTES - 64 * (i % 4), on_a_fiber);
+        if (rand_r(&seed) % 3 == 0) {
+            int at = rand_r(&seed) % COUNT;
+            if (stacks[at])
+                munmap(stacks[at], BYTES);
+            stacks[at] = NULL;
+        } else if (rand_r(&seed) % 16 == 0) {
+            int at = rand_r(&seed) % COUNT;
+            if (stacks[at]) {
+                mprotect(stacks[at], BYTES, PROT_NONE);
+                mprotect(stacks[at], BYTES, PROT_READ | PROT_WRITE);
+            }
+        }
+    }
+    return nothing;
+}
+
+static char **plugins;
+static int plugin_count;
+
+static void *plug(void *nothing)
+{
+    int i;
+    let_handlers_come();
+    for (i = 0; !done; i++) {
+        int which = i % plugin_count, times;
+        void *library = dlopen(plugins[which], RTLD_NOW | RTLD_LOCAL);
+        void (*run)(const void *) = library ? (void (*)(const void *))dlsym(library, "plugin_run") : NULL;
+        if (!run)
+            exit(5);
+        for (times = 0; times < 20; times++) {
+            run(which ? (const void *)plugin1_d1000 : (const void *)plugin0_d1000);
+            __atomic_add_fetch(&launched[3 + which], 1, __ATOMIC_RELAXED);
+        }
+        dlclose(library);
+        if (i % 50 == 0) {
+            void *elsewhere = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
+            if (elsewhere)
+                dlclose(elsewhere);
+        }
+    }
+    return nothing;
+}
+
+void under_wrong(void);
+OWN_FRAME void under_wrong(void)
+{
+    LAUNCH(wrong_d1000, 1, 32, 0)(1);
+    __atomic_add_fetch(&launched[2], 1, __ATOMIC_RELAXED);
+    KEEP_FRAME();
+}
+
+/* Callers whose unwind information is wrong: a frame that is said to be a megabyte large, one whose size is odd, one
+ * whose register is said to be elsewhere, and one whose caller's stack pointer is a number. */
+void wrong_large(void), wrong_odd(void), wrong_register(void), wrong_number(void);
+__asm__(".macro wrong name, rule:vararg\n"
+        ".globl \\name\n.type \\name,@function\n\\name:\n.cfi_startproc\n"
+        "push %rbx\nsub $16, %rsp\nmov $64, %ebx\n\\rule\ncall under_wrong\nadd $16, %rsp\npop %rbx\nret\n"
+        ".cfi_endproc\n.size \\name,.-\\name\n.endm\n"
+        "wrong wrong_large, .cfi_def_cfa_offset 1048576\n"
+        "wrong wrong_odd, .cfi_def_cfa_offset 37\n"
+        "wrong wrong_register, .cfi_def_cfa %rbx, 8\n"
+        "wrong wrong_number, .cfi_escape 0x16, 7, 2, 8, 64\n");
+
+static void *be_wrong(void *nothing)
+{
+    void (*const all[])(void) = {wrong_large, wrong_odd, wrong_register, wrong_number};
+    int i;
+    let_handlers_come();
+    for (i = 0; !done; i++)
+        all[i % 4]();
+    return nothing;
+}
+
+OWN_FRAME static void in_ranges(int i)
+{
+    char name[32];
+    snprintf(name, sizeof name, "step-%d", i % 50);
+    nvtxRangePushA(name);
+    LAUNCH(range_d1000, 1, 32, 0)(1);
+    __atomic_add_fetch(&launched[1], 1, __ATOMIC_RELAXED);
+    nvtxRangePop();
+    KEEP_FRAME();
+}
+
+static void *ranges(void *nothing)
+{
+    int i;
+    let_handlers_come();
+    for (i = 0; !done; i++)
+        in_ranges(i);
+    return nothing;
+}
+
+static int fork_one(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(10);
+        nvtxRangePushA("in a child");
+        nvtxDomainCreateA("in a child");
+        nvtxRangePop();
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    return status == 0;
+}
+
+int main(int argc, char **argv)
+{
+    void *(*const work[])(void *) = {fibers, plug, be_wrong, ranges};
+    struct itimerval often = {{0, 700}, {0, 700}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {0};
+    pthread_t ids[4];
+    time_t end;
+    size_t i;
+    if (argc < 4)
+        return 2;
+    plugins = argv + 2;
+    plugin_count = argc - 2 < 2 ? argc - 2 : 2;
+    cudaFree(0);
+    nvtxRangePushA("first");
+    nvtxRangePop();
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGALRM, &action, NULL);
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+    end = time(NULL) + atoi(argv[1]);
+    for (i = 0; i < 4; i++)
+        pthread_create(&ids[i], NULL, work[i], NULL);
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (time(NULL) < end) {
+        if (!fork_one())
+            return 6;
+        usleep(20000);
+    }
+    setitimer(ITIMER_REAL, &never, NULL);
+    done = 1;
+    for (i = 0; i < 4; i++)
+        pthread_join(ids[i], NULL);
+    cudaDeviceSynchronize();
+    printf("fiber_d1000 %lu\nrange_d1000 %lu\nwrong_d1000 %lu\nplugin0_d1000 %lu\nplugin1_d1000 %lu\n", launched[0],
+           launched[1], launched[2], launched[3], launched[4]);
+    return 0;
+}
