@@ -13,6 +13,9 @@ use crate::profile::{Profile, Unnamed, View};
 use crate::record::Row;
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
+/// Rows after which the ceiling on memory is looked at.
+const ROWS_BETWEEN_LOOKS: usize = 4096;
+
 /// What to keep apart, and what to show, when a run is read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
@@ -21,6 +24,9 @@ pub struct ReadOptions {
     pub by_stream: bool,
     /// Whether stacks show the frames inside CUDA's libraries and those below `main`. Default: false.
     pub internal_frames: bool,
+    /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
+    /// much that was. Default: as many as there are.
+    pub max_memory: Option<usize>,
 }
 
 /// A run that was recorded by gpuflame, or by another tool: where its GPU time comes from, and how much of it is
@@ -65,12 +71,21 @@ impl Run {
         mut sink: impl Sink,
         rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let apart = explain::Options { by_stream: options.by_stream, ..explain::Options::default() };
+        let &ReadOptions { by_stream, internal_frames, max_memory } = options;
+        let apart = explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
         let mut explain = Explain::new(apart);
-        let said = rows(&mut |row| explain.push(row, &mut sink))?;
+        let mut count = 0_usize;
+        let said = rows(&mut |row| {
+            explain.push(row, &mut sink);
+            count += 1;
+            if count.is_multiple_of(ROWS_BETWEEN_LOOKS) {
+                explain.fit(0);
+            }
+        })?;
+        explain.fit_exports(explain.heap_bytes());
         let ledger = explain.snapshot(&[], &mut sink).ledger;
         let mut profile = explain.into_profile();
-        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames: options.internal_frames });
+        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames });
         symbolizer.name(&mut profile);
         let unnamed = symbolizer.misses().clone();
         Ok((Self { profile, ledger, unnamed, remarks: Vec::new() }, said))

@@ -7,6 +7,7 @@ use crate::profile::views::{MEMORY, UNIFIED, View, WAITS};
 use crate::profile::{Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values};
 use crate::record::{
     Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
+    map_bytes,
 };
 
 /// The sums so far.
@@ -84,6 +85,28 @@ impl HostSums {
         let (count, sum) = self.sums.entry((context, call)).or_default();
         *count += 1;
         *sum = sum.saturating_add(amount);
+    }
+
+    /// Adds everything up anew, under the contexts that `context` gives for those of before.
+    pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
+            // What has no stack keeps having none.
+            let id = if id < ContextId::FIRST { id } else { context(id) };
+            let (counts, sum) = self.sums.entry((id, call)).or_default();
+            *counts += count;
+            *sum = sum.saturating_add(amount);
+        }
+    }
+
+    /// How often, and for how many nanoseconds, each context waited.
+    pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
+        let waits = self.sums.iter().filter(|((_, call), _)| *call == HostCall::Wait);
+        waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
+    }
+
+    /// What the sums by context hold on the heap.
+    pub fn context_bytes(&self) -> usize {
+        map_bytes(&self.sums)
     }
 
     /// Puts the sums so far into `profile`, in the place of those that were there.

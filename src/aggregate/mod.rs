@@ -6,6 +6,7 @@
 
 mod host;
 mod recent;
+mod rename;
 #[cfg(test)]
 mod tests;
 
@@ -181,12 +182,16 @@ impl Aggregate {
         let series = self.series(key.fate, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
         let cell = Cell { place: key.place, series: lane };
+        let cell = self.cell(cell);
+        self.recent.put(key, Sums { series, cell })
+    }
+
+    fn cell(&mut self, cell: Cell) -> u32 {
         let cells = &mut self.cells;
-        let cell = *self.cell_index.entry(cell).or_insert_with(|| {
+        *self.cell_index.entry(cell).or_insert_with(|| {
             cells.push((cell, Weight::default()));
             (cells.len() - 1) as u32
-        });
-        self.recent.put(key, Sums { series, cell })
+        })
     }
 
     fn lane(&mut self, series: u32, stream: Option<Stream>) -> u32 {

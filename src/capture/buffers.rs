@@ -28,6 +28,13 @@ const MOST: usize = 4096;
 const FEW: usize = 4 << 10;
 /// The same in bytes of records, which counts what was copied out as well.
 const MOST_WAITING: usize = 1 << 30;
+/// The same under the ceiling that the user asked for.
+static ROOM: AtomicUsize = AtomicUsize::new(MOST_WAITING);
+
+/// Has records that wait to be read take so many bytes at most.
+pub(super) fn bound(bytes: usize) {
+    ROOM.store(bytes.min(MOST_WAITING), Ordering::Relaxed);
+}
 
 /// Filled buffers that are worth waking the collector for.
 const MANY: usize = 8;
@@ -61,7 +68,7 @@ pub(super) fn request() -> Option<Buffer> {
     if let Some(buffer) = ring.ready.take() {
         return Some(buffer);
     }
-    if ring.waiting.load(Ordering::Relaxed) >= MOST_WAITING {
+    if ring.waiting.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) {
         return None;
     }
     let may = ring

@@ -7,6 +7,7 @@
 
 use std::mem::size_of;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::record::{ContextId, Frame};
 use crate::unwind::memory;
@@ -52,6 +53,17 @@ struct Slot {
 type Prefix = [Hash; MAX_FRAMES + 1];
 
 const FIRST_SLOTS: usize = 1024;
+/// Slots that a table may have: 12 MiB, room for 262,144 stacks.
+const MOST_SLOTS: usize = 1 << 19;
+/// The same under the ceiling that the user asked for.
+static ROOM: AtomicUsize = AtomicUsize::new(MOST_SLOTS);
+
+/// Has tables take so many bytes each at most. A thread with more stacks forgets them all, and gives those that
+/// come again new ids: whoever reads the ids has to know a stack when it sees it again.
+pub(super) fn bound(bytes: usize) {
+    let slots = (bytes / size_of::<Slot>()).clamp(FIRST_SLOTS, MOST_SLOTS);
+    ROOM.store(1 << slots.ilog2(), Ordering::Relaxed);
+}
 
 /// What is known of a stack.
 pub(super) enum Interned {
@@ -130,7 +142,7 @@ impl Interner {
     /// Remembers that the stack of `key` has the id `id`. False: no memory to grow; the stack stays unknown.
     #[cold]
     pub(super) fn insert(&mut self, key: Key, id: ContextId) -> bool {
-        if 2 * (self.used + 1) > self.capacity && !self.grow() {
+        if 2 * (self.used + 1) > self.capacity && !self.make_room() {
             return false;
         }
         let at = self.probe(key.0);
@@ -152,6 +164,22 @@ impl Interner {
             }
             at = (at + 1) & mask;
         }
+    }
+
+    #[cold]
+    fn make_room(&mut self) -> bool {
+        if 2 * self.capacity > ROOM.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
+    }
+
+    /// Forgets all ids. False: the kernel gave no memory, and nothing is forgotten.
+    #[cold]
+    pub(super) fn forget(&mut self) -> bool {
+        let Some(slots) = map_slots(FIRST_SLOTS) else { return false };
+        let old = std::mem::replace(&mut self.slots, slots);
+        // SAFETY: the old table came from `map_slots(self.capacity)` and nothing points into it any more.
+        unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
+        (self.capacity, self.used, self.last) = (FIRST_SLOTS, 0, None);
+        true
     }
 
     #[cold]
@@ -264,5 +292,24 @@ mod tests {
         for n in (0..100_000u64).step_by(997) {
             assert_eq!(id_of(&mut interner, LEAF, &stack(&[n, n / 10, 7]), 0, 1), n as u32 + 2);
         }
+    }
+
+    #[test]
+    fn what_was_forgotten_is_new_again_however_much_of_the_stack_was_kept() {
+        let mut interner = Interner::new().unwrap();
+        let frames = stack(&[4, 3, 2, 1]);
+        assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 2), 2);
+        assert!(interner.forget());
+        assert_eq!(id_of(&mut interner, LEAF, &frames, 4, 3), 3);
+        assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 99), 3);
+    }
+
+    #[test]
+    fn a_table_grows_to_its_bound_and_no_further() {
+        let mut interner = Interner::new().unwrap();
+        for n in 0..MOST_SLOTS as u64 {
+            assert_eq!(id_of(&mut interner, LEAF, &stack(&[n]), 0, n as u32 + 2), n as u32 + 2);
+        }
+        assert!(interner.capacity <= MOST_SLOTS && 2 * interner.used <= interner.capacity);
     }
 }

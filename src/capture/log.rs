@@ -24,6 +24,8 @@ pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// Chunks there may be at once, beside the two that each thread's logs stand in: 32 MiB, or 1.4 million
 /// launches that the collector has not read yet. A few more where threads map at the same moment.
 const MOST_CHUNKS: usize = 512;
+/// The same under the ceiling that the user asked for.
+static ROOM: AtomicUsize = AtomicUsize::new(MOST_CHUNKS);
 /// Chunks that lie ready: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
 /// And at most, when what was read comes back: half as much again, so that 40,000 launches more or fewer
@@ -38,6 +40,11 @@ struct Chunk {
 }
 
 const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
+
+/// Has chunks take so many bytes at most, but as many as lie ready.
+pub(super) fn bound(bytes: usize) {
+    ROOM.store((bytes / CHUNK_BYTES).clamp(MOST_READY, MOST_CHUNKS), Ordering::Relaxed);
+}
 
 /// The chunks that lie ready, in any order. Nobody waits for anybody: a place is taken or filled by one exchange, and a
 /// thread that loses its processor in between holds up no other, whatever their priorities.
@@ -94,7 +101,7 @@ pub fn refill() {
 /// A new chunk, unless there are too many or the kernel gives none.
 #[cold]
 fn make() -> Option<NonNull<Chunk>> {
-    if POOL.made.load(Ordering::Relaxed) >= MOST_CHUNKS + POOL.logs.load(Ordering::Relaxed) {
+    if POOL.made.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed) {
         return None;
     }
     let chunk = memory::map(CHUNK_BYTES)?.cast();

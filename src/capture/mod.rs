@@ -45,3 +45,12 @@ pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
 pub use tally::Verified;
 pub use thread::{cost, drain, graph_cost, losses, verified};
 pub use verifying::verify_every;
+
+/// Keeps what each thread and its logs take to a share of `ceiling` bytes: a sixteenth for the ids of a thread's
+/// stacks, a quarter for what was written and not read. Activities that the collector is behind with may take four
+/// times the ceiling for that time, since sums would be wrong without them. More than 256 MiB changes nothing.
+pub fn bound_memory(ceiling: usize) {
+    intern::bound(ceiling / 16);
+    log::bound(ceiling / 4);
+    buffers::bound(ceiling.saturating_mul(4));
+}

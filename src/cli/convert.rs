@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::explain::{Explained, explain};
+use super::explain::{Explained, explain, explain_sums};
 use super::flamegraph::view;
 use super::input::Source;
 use super::output::Target;
@@ -152,8 +152,10 @@ impl Drop for Partitions {
 
 fn read(input: &Source, format: &Format, console: Console) -> Result<(Explained, Events)> {
     let mut events = Events::default();
-    let keep = (!format.is_of_views()).then_some(&mut events);
-    let explained = explain(input, console, keep)?;
+    let explained = match format.is_of_views() {
+        true => explain_sums(input, console)?,
+        false => explain(input, console, &mut events)?,
+    };
     events.sort();
     Ok((explained, events))
 }

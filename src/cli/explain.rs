@@ -6,10 +6,12 @@ use super::Console;
 use super::input::{Facts, Source};
 use crate::error::Result;
 use crate::explain::Ledger;
+use crate::host::memory;
 use crate::import::Opened;
 use crate::join::Sink;
 use crate::profile::{Profile, Unnamed};
 use crate::run::{ReadOptions, Run};
+use crate::settings;
 
 /// What a source holds, explained.
 pub(super) struct Explained {
@@ -19,6 +21,18 @@ pub(super) struct Explained {
     pub(super) facts: Facts,
     /// How many frames of code have no name, and why.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
+}
+
+/// Reads `source` to its end, for its sums.
+pub(super) fn explain_sums(source: &Source, console: Console) -> Result<Explained> {
+    let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
+    explain_opened(source, source.open()?, &options, console, ())
+}
+
+/// How many bytes of memory sums may take: as many as in the process that was recorded. Whoever keeps single activities
+/// holds more than that, and needs the stack of each.
+pub(super) fn max_memory() -> Option<usize> {
+    Some(memory::ceiling(settings::from_environment().0.max_mem))
 }
 
 /// Reads `source` to its end; `sink` is shown all that is joined, before there are names.

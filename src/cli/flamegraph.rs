@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::explain::explain_opened;
+use super::explain::{explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Outcome, usage};
@@ -135,7 +135,7 @@ impl Flamegraph {
 
     fn read_options(&self) -> ReadOptions {
         let by_stream = self.root.contains(&Root::Stream);
-        ReadOptions { by_stream, internal_frames: self.internal_frames }
+        ReadOptions { by_stream, internal_frames: self.internal_frames, max_memory: max_memory() }
     }
 
     fn lines(&self, source: &Source, console: Console) -> Result<Lines> {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::explain::{Explained, explain};
+use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
 use super::{Console, Outcome};
@@ -21,7 +21,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let explained = explain(&self.input, console, ())?;
+        let explained = explain_sums(&self.input, console)?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::explain::{Explained, explain};
+use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::output::Target;
 use super::report::{self, Cell, Format, Table};
@@ -77,7 +77,7 @@ impl MergeRanks {
         let bar = watched(sources.len(), console);
         let options = export::Options { unit: self.unit, graph: self.graph, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let explained = explain(source, console, ())?;
+            let explained = explain_sums(source, console)?;
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile);
             add_idle(&mut idle, &explained.profile);

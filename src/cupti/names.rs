@@ -4,7 +4,7 @@
 //! pointer alone is not enough: after a module is unloaded its address may come back with another
 //! name. So the bytes are compared each time, which costs a `memcmp` off the application's threads.
 
-use crate::record::{IdMap, NameId};
+use crate::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
@@ -14,12 +14,23 @@ const LONGEST: usize = 64 * 1024;
 /// What a kernel without a name is called.
 const UNNAMED: &str = "[unnamed kernel]";
 
-/// All kernel names seen so far, each with an id. Never forgets.
+/// All kernel names seen so far, each with an id, but for those that it was told to forget.
 #[derive(Debug, Default)]
 pub struct Names {
-    by_pointer: IdMap<usize, NameId>,
-    by_bytes: HashMap<Box<[u8]>, NameId>,
-    bytes: Vec<Box<[u8]>>,
+    /// Positions in `names`.
+    by_pointer: IdMap<usize, u32>,
+    by_bytes: HashMap<Box<[u8]>, u32>,
+    names: Vec<Name>,
+    /// Positions that are free again. Ids never are: a record with an old one may be under way.
+    free: Vec<u32>,
+    next: u32,
+    text_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Name {
+    id: NameId,
+    bytes: Box<[u8]>,
 }
 
 /// A name looked up: its id, and its text if this is the first time.
@@ -34,14 +45,40 @@ impl Names {
         Self::default()
     }
 
-    /// How many names there are; their ids are `0..len`.
+    /// How many names there are.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.by_bytes.len()
     }
 
-    /// Whether no name has been seen.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.by_bytes.is_empty()
+    }
+
+    /// Forgets the names but those that `keep` names. One that comes again is a new one.
+    pub fn forget(&mut self, keep: impl Fn(NameId) -> bool) {
+        let names = &mut self.names;
+        self.by_pointer.retain(|_, at| keep(names[*at as usize].id));
+        self.by_bytes.retain(|bytes, at| {
+            let kept = keep(names[*at as usize].id);
+            if !kept {
+                names[*at as usize].bytes = Box::default();
+                self.text_bytes -= bytes.len();
+                self.free.push(*at);
+            }
+            kept
+        });
+        self.by_pointer.shrink_to_fit();
+        self.by_bytes.shrink_to_fit();
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        let buckets = (self.by_bytes.capacity() * 8 / 7).next_power_of_two();
+        map_bytes(&self.by_pointer)
+            + buckets * (size_of::<(Box<[u8]>, u32)>() + 1)
+            + self.names.capacity() * size_of::<Name>()
+            + 2 * self.text_bytes
     }
 
     /// The id of the C string at `name`; null and the empty string are one unnamed kernel.
@@ -61,20 +98,32 @@ impl Names {
     }
 
     fn intern_bytes(&mut self, pointer: usize, bytes: &[u8]) -> Interned<'_> {
-        if let Some(&id) = self.by_pointer.get(&pointer)
-            && *self.bytes[id.0 as usize] == *bytes
+        if let Some(&at) = self.by_pointer.get(&pointer)
+            && *self.names[at as usize].bytes == *bytes
         {
-            return Interned { id, new_text: None };
+            return Interned { id: self.names[at as usize].id, new_text: None };
         }
-        if let Some(&id) = self.by_bytes.get(bytes) {
-            self.by_pointer.insert(pointer, id);
-            return Interned { id, new_text: None };
+        if let Some(&at) = self.by_bytes.get(bytes) {
+            self.by_pointer.insert(pointer, at);
+            return Interned { id: self.names[at as usize].id, new_text: None };
         }
-        let id = NameId(self.bytes.len() as u32);
-        self.by_pointer.insert(pointer, id);
-        self.by_bytes.insert(bytes.into(), id);
-        self.bytes.push(bytes.into());
-        Interned { id, new_text: Some(text(&self.bytes[id.0 as usize])) }
+        let name = Name { id: NameId(self.next), bytes: bytes.into() };
+        let id = name.id;
+        self.next += 1;
+        self.text_bytes += bytes.len();
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.names[at as usize] = name;
+                at
+            }
+            None => {
+                self.names.push(name);
+                (self.names.len() - 1) as u32
+            }
+        };
+        self.by_pointer.insert(pointer, at);
+        self.by_bytes.insert(bytes.into(), at);
+        Interned { id, new_text: Some(text(&self.names[at as usize].bytes)) }
     }
 }
 
@@ -117,6 +166,36 @@ mod tests {
         assert_eq!(intern(&mut names, place.as_ptr().cast()), (1, some("two")));
         place = *b"one\0";
         assert_eq!(intern(&mut names, place.as_ptr().cast()), (0, None));
+    }
+
+    #[test]
+    fn a_name_that_was_forgotten_is_a_new_one_and_no_id_is_given_twice() {
+        let mut names = Names::new();
+        let (one, two) = (c"one".to_owned(), c"two".to_owned());
+        assert_eq!(intern(&mut names, one.as_ptr()), (0, some("one")));
+        assert_eq!(intern(&mut names, two.as_ptr()), (1, some("two")));
+        names.forget(|id| id == NameId(1));
+        assert_eq!(names.len(), 1);
+        assert_eq!(intern(&mut names, two.as_ptr()), (1, None));
+        assert_eq!(intern(&mut names, one.as_ptr()), (2, some("one")));
+        assert_eq!(intern(&mut names, one.as_ptr()), (2, None));
+        assert_eq!(intern(&mut names, c"three".as_ptr()), (3, some("three")));
+    }
+
+    #[test]
+    fn what_is_forgotten_takes_no_memory() {
+        let mut names = Names::new();
+        let text: Vec<_> =
+            (0..10_000).map(|n| std::ffi::CString::new(format!("kernel_{n}")).unwrap()).collect();
+        let mut held = Vec::new();
+        for name in &text {
+            intern(&mut names, name.as_ptr());
+            if names.len() == 1000 {
+                held.push(names.heap_bytes());
+                names.forget(|_| false);
+            }
+        }
+        assert!(held.len() == 10 && held[9] <= held[0] + held[0] / 10, "{held:?}");
     }
 
     #[test]

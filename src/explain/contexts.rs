@@ -1,7 +1,7 @@
 //! Which contexts are the same one, and how good their stacks are.
 
 use crate::profile::Profile;
-use crate::record::{ContextFlags, ContextId, Frame, Row};
+use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, map_bytes};
 
 /// Distinct stacks, and those of them that are not perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,36 +21,68 @@ pub struct Stacks {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
-    merges: bool,
-    /// Where contexts are merged: at one's id, the first with the same stack. 4 bytes for each stack of each
-    /// thread there ever was, which is all that is left of them.
-    firsts: Vec<ContextId>,
+    merge_threads: bool,
+    /// The contexts that stand for others, and those that stand for themselves are not in it. A thread may give a stack
+    /// a new id at any time.
+    firsts: IdMap<ContextId, ContextId>,
+    /// Of lower ids only those are known that stand for themselves: no launch comes any more with another one.
+    begin: ContextId,
     stacks: Stacks,
 }
 
 impl Contexts {
-    pub(super) fn new(merges: bool) -> Self {
-        Self { merges, ..Self::default() }
+    pub(super) fn new(merge_threads: bool) -> Self {
+        Self { merge_threads, ..Self::default() }
     }
 
-    /// Takes the row of a context; passes over all others.
-    pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) {
-        let &Row::Context { id, thread, flags, frames } = &row else { return };
-        if !self.merges {
-            profile.push(row);
-            return self.note_stack(*flags, frames);
+    /// Takes the row of a context; passes over all others. True: its stack is new.
+    pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
+        let &Row::Context { id, thread, flags, frames } = &row else { return false };
+        let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);
+        if first != *id {
+            self.firsts.insert(*id, first);
+            return false;
         }
-        let first = profile.merge_context(*id, *thread, *flags, frames);
-        self.firsts.resize(self.firsts.len().max(id.0 as usize + 1), ContextId::NONE);
-        self.firsts[id.0 as usize] = first;
-        if first == *id {
-            self.note_stack(*flags, frames);
-        }
+        self.note_stack(*flags, frames);
+        true
     }
 
     /// The context that stands for `id`, whichever thread's it is.
-    pub(super) fn first(&self, id: ContextId) -> ContextId {
-        self.firsts.get(id.0 as usize).copied().filter(|first| *first != ContextId::NONE).unwrap_or(id)
+    pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
+        match self.firsts.get(&id) {
+            Some(first) => *first,
+            None if id >= self.begin || id < ContextId::FIRST || profile.context(id).is_some() => id,
+            None => ContextId::OTHERS,
+        }
+    }
+
+    /// Has what stood for a context that is not kept apart any more stand for what it is a part of.
+    pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
+        for first in self.firsts.values_mut() {
+            *first = forgotten.get(first).copied().unwrap_or(*first);
+        }
+        self.firsts.extend(forgotten);
+    }
+
+    /// Forgets what the ids below `lowest` stand for: none comes any more.
+    pub(super) fn forget_below(&mut self, lowest: ContextId) {
+        self.firsts.retain(|id, _| *id >= lowest);
+        self.firsts.shrink_to(2 * self.firsts.len());
+        self.begin = self.begin.max(lowest);
+    }
+
+    /// The same for the older half of all ids, of which some may come: what they launch is not told apart then.
+    pub(super) fn forget_older_half(&mut self) {
+        let mut ids: Vec<ContextId> = self.firsts.keys().copied().collect();
+        let middle = ids.len() / 2;
+        if middle > 0 {
+            let (_, middle, _) = ids.select_nth_unstable(middle);
+            self.forget_below(*middle);
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        map_bytes(&self.firsts)
     }
 
     pub(super) fn stacks(&self) -> Stacks {

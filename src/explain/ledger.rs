@@ -8,9 +8,9 @@ use super::Stacks;
 use crate::aggregate::HostSums;
 use crate::graphs;
 use crate::join::Tally;
-use crate::profile::views::{self, IDLE, MEMORY, UnifiedSums, WAITS};
+use crate::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
 use crate::profile::{Base, Cause, Dependencies, DeviceTime, DeviceUse, Profile, Sample, Tip};
-use crate::record::{DeviceId, Loss};
+use crate::record::{ContextId, DeviceId, Loss, NameId, Work};
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +31,18 @@ pub struct Ledger {
     pub dependencies: Dependencies,
     /// What happened to unified memory, where that was asked for.
     pub unified: Vec<UnifiedSums>,
+    /// What ran under stacks and kernels that there was no memory to keep apart.
+    pub others: Others,
+}
+
+/// What ran under what was not kept apart: it is in all sums. How many stacks and kernels that were is among the
+/// losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Activities and launches under `[other stacks]`, with their nanoseconds.
+    pub stacks: (u64, u64),
+    /// The same of `[other kernels]`.
+    pub kernels: (u64, u64),
 }
 
 /// What a device did, and how it spent its time.
@@ -121,6 +133,7 @@ impl Ledger {
             host: Host::of(profile, host.held()),
             dependencies: profile.dependencies().clone(),
             unified: views::unified(profile).collect(),
+            others: Others::of(profile),
         }
     }
 
@@ -168,6 +181,19 @@ impl Ledger {
         sums.push(self.host.bytes());
         sums.extend(self.dependency_sums());
         sums
+    }
+}
+
+impl Others {
+    fn of(profile: &Profile) -> Self {
+        let samples = |wanted: &dyn Fn(&Sample) -> bool| {
+            sums(profile.samples(&GPU).iter().filter(|sample| wanted(sample)))
+        };
+        let kernel = Tip::Work(Work::Kernel(NameId::OTHERS));
+        Self {
+            stacks: samples(&|sample| sample.place.launch().is_ok_and(ContextId::is_others)),
+            kernels: samples(&|sample| sample.leaf.tips().any(|tip| tip == kernel)),
+        }
     }
 }
 

@@ -8,8 +8,11 @@
 //! What they come to so far is a [`Snapshot`], which may be taken at any time and changes nothing of what comes
 //! later: at exit, when a window closes, in mid-run, or at the end of a file.
 //!
+//! What it holds is bounded where a ceiling is set: see [`ceiling`](self::ceiling).
+//!
 //! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
 
+mod ceiling;
 mod contexts;
 mod ledger;
 
@@ -19,11 +22,13 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
-use crate::record::{Activity, Launch, Loss, MemoryCall, Row, Wait};
+use crate::record::{Activity, ContextId, IdMap, Launch, Loss, MemoryCall, Row, Wait};
 use crate::timeline::Timeline;
+pub use ceiling::Forgotten;
+use ceiling::{NotKept, Renames};
 use contexts::Contexts;
 pub use contexts::Stacks;
-pub use ledger::{Device, Host, Ledger, Sum};
+pub use ledger::{Device, Host, Ledger, Others, Sum};
 
 /// What is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -33,6 +38,8 @@ pub struct Options {
     /// Whether the same stack on two threads is one context. It has to be where the process lives on: one
     /// that makes a thread for every request must not grow by it. Default: no.
     pub merge_threads: bool,
+    /// How many bytes of memory all may take. Default: as many as there are.
+    pub ceiling: Option<usize>,
 }
 
 /// All that is known of the rows so far. See the module's documentation.
@@ -47,6 +54,8 @@ pub struct Explain {
     contexts: Contexts,
     /// Those that rows told of.
     losses: BTreeMap<Loss, u64>,
+    ceiling: usize,
+    not_kept: NotKept,
 }
 
 /// What the rows so far come to.
@@ -63,7 +72,9 @@ impl Explain {
     pub fn new(options: Options) -> Self {
         Self {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
+            join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
+            ceiling: options.ceiling.unwrap_or(usize::MAX),
             ..Self::default()
         }
     }
@@ -72,7 +83,7 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => {
-                let launch = &Launch { context: self.contexts.first(launch.context), ..*launch };
+                let launch = &Launch { context: self.first(launch.context), ..*launch };
                 self.join.push_launch(launch, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
             }
             // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
@@ -83,19 +94,23 @@ impl Explain {
                 self.join_activity(&activity, sink);
             }
             Row::GraphNode { graph, node, context } => {
-                let context = self.contexts.first(*context);
+                let context = self.first(*context);
                 self.graphs.push(&Row::GraphNode { graph: *graph, node: *node, context });
             }
             Row::GraphClone { .. } | Row::GraphUpdate { .. } | Row::GraphEnd { .. } => {
                 self.graphs.push(row);
             }
-            Row::Context { .. } => self.contexts.add(row, &mut self.profile),
+            Row::Context { .. } => {
+                if self.contexts.add(row, &mut self.profile) {
+                    self.fit_stacks();
+                }
+            }
             Row::Wait(wait) => {
-                let context = self.contexts.first(wait.context);
+                let context = self.first(wait.context);
                 self.host.row(&Row::Wait(Wait { context, ..*wait }));
             }
             Row::Memory(call) => {
-                let context = self.contexts.first(call.context);
+                let context = self.first(call.context);
                 self.host.row(&Row::Memory(MemoryCall { context, ..*call }));
             }
             Row::Unified(unified) => {
@@ -112,6 +127,11 @@ impl Explain {
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
             _ => self.profile.push(row),
         }
+    }
+
+    /// The context that stands for `id`.
+    fn first(&self, id: ContextId) -> ContextId {
+        self.contexts.first(id, &self.profile)
     }
 
     fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
@@ -137,10 +157,17 @@ impl Explain {
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let (mut aggregate, mut timeline) = (self.aggregate.clone(), self.timeline.clone());
         let tally = self.join.as_if_over(&mut (&mut aggregate, (&mut timeline, sink)));
+        let forgotten = IdMap::default();
+        let renames = Renames::new(&self.profile, &forgotten);
+        if renames.any() {
+            // Makers of graph nodes, and kernels that waited for their launch, may have been forgotten meanwhile.
+            aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+        }
         let mut losses = self.losses.clone();
         for (loss, count) in counted {
             *losses.entry(*loss).or_default() += count;
         }
+        losses.extend(self.not_kept.losses());
         let profile = &mut self.profile;
         profile.set_losses(losses);
         aggregate.fill(profile);
@@ -168,6 +195,17 @@ impl Explain {
     /// The same, to put names in.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        self.graphs.heap_bytes()
+            + self.join.heap_bytes()
+            + self.aggregate.heap_bytes()
+            + self.timeline.heap_bytes()
+            + self.host.context_bytes()
+            + self.profile.heap_bytes()
+            + self.contexts.heap_bytes()
     }
 
     /// The profile, for good.

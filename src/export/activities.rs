@@ -14,7 +14,7 @@ use super::format::Format;
 use super::{clean, table};
 use crate::error::{Error, Result};
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::Kind;
+use crate::profile::{Kind, OTHER_KERNELS};
 use crate::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
     UnifiedKind, Work,
@@ -85,6 +85,8 @@ pub struct ActivityTable<W: Write> {
     /// How to show a kernel's name.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
+    /// Whether some of them were forgotten.
+    forgot: bool,
     record: ByteRecord,
     text: String,
     failed: Option<csv::Error>,
@@ -100,7 +102,7 @@ impl<W: Write> ActivityTable<W> {
         let mut out = csv::Writer::from_writer(out);
         out.write_record(HEADER).map_err(table::error)?;
         let (names, record, text) = (IdMap::default(), ByteRecord::new(), String::new());
-        Ok(Self { out, show, names, record, text, failed: None })
+        Ok(Self { out, show, names, forgot: false, record, text, failed: None })
     }
 
     /// Takes the name of a kernel, and writes what happened to unified memory and what was lost; passes over all
@@ -126,6 +128,13 @@ impl<W: Write> ActivityTable<W> {
         self.field(count);
         self.blank(7);
         self.end();
+    }
+
+    /// Forgets the names of kernels but those that `keep` names.
+    pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        self.names.retain(|id, _| keep(*id));
+        self.names.shrink_to_fit();
+        self.forgot = true;
     }
 
     /// A row without a launch: the tracer names none. Faults have their number under `value`.
@@ -193,6 +202,7 @@ impl<W: Write> ActivityTable<W> {
         match work {
             Work::Kernel(id) => match self.names.get(&id) {
                 Some(name) => self.record.push_field(name.as_bytes()),
+                None if self.forgot => self.record.push_field(OTHER_KERNELS.as_bytes()),
                 None => self.record.push_field(b""),
             },
             Work::Copy(kind) => self.record.push_field(kind.label().as_bytes()),

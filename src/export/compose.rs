@@ -6,8 +6,10 @@ use std::borrow::Cow;
 use super::frame::Frame;
 use super::options::{GraphStacks, Options};
 use super::roots::Roots;
-use crate::profile::{Cause, Kind, Leaf, Place, Profile, Sample, Tip, View};
-use crate::record::{ContextId, Created, DeviceId, Frame as Captured, FrameKind, Loss, Missing, Work};
+use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, Tip, View};
+use crate::record::{
+    ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, Work,
+};
 
 /// Stands between the launch of a graph and where its node was made.
 const GRAPH: &str = "[graph]";
@@ -154,6 +156,7 @@ fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
 fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
     match frame.kind() {
         FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
+        FrameKind::Label(LabelId::OTHER_STACKS) => Frame::new(Kind::Loss, OTHER_STACKS),
         FrameKind::Label(label) => Frame::new(Kind::Call, profile.label(label).unwrap_or("[label lost]")),
         FrameKind::Range(range) => Frame::new(Kind::Range, profile.range(range).unwrap_or("[range]")),
         FrameKind::Unknown(tag) => Frame::new(Kind::Loss, format!("[frame of unknown kind: {tag}]")),

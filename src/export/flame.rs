@@ -1,7 +1,7 @@
 //! The tree that a flame graph is: frames by depth, with a weight where a stack ends.
 //!
-//! Built once for each file. Stacks stay shared in it, so that writing a hundred thousand deep stacks out
-//! costs a few bytes a node and one line's text, not all lines at once.
+//! Built once for each file. Stacks stay shared in it, and where no stack ends and none branches off a frame is 4 bytes:
+//! writing a hundred thousand deep stacks out costs that and one line's text, not all lines at once.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,21 +9,22 @@ use std::io;
 use super::compose::Composer;
 use super::frame::{Frame, Label};
 use super::options::Options;
-use crate::profile::{Place, Profile, Sample, ShownFrameId, View};
+use crate::profile::{NodeId, Place, Profile, Sample, ShownFrameId, Tree, View};
 use crate::record::IdMap;
 
 /// See the module's documentation.
 pub(super) struct Flame {
     labels: Labels,
-    /// A parent comes before its children.
+    /// Positions of labels.
+    tree: Tree,
+    /// What is known of each node of the tree, at [`NodeId::index`].
     nodes: Vec<Node>,
     /// All nodes, those of the same parent side by side and in the order of their names.
-    order: Vec<u32>,
+    order: Vec<NodeId>,
 }
 
+#[derive(Clone, Copy, Default)]
 struct Node {
-    parent: u32,
-    label: u32,
     /// The weight of the stack that ends here, if one does.
     own: Option<u64>,
     /// Of the frame itself and of everything above it.
@@ -34,7 +35,6 @@ struct Node {
 
 /// The name of what is too narrow to be drawn by itself.
 pub(super) const SMALL: &str = "[too small to show]";
-const ROOT: u32 = 0;
 
 impl Flame {
     /// The tree of all that `view` holds, by the value that the options choose.
@@ -48,7 +48,7 @@ impl Flame {
 
     /// The weight of everything.
     pub(super) fn total(&self) -> u64 {
-        self.nodes[ROOT as usize].total
+        self.nodes[NodeId::ROOT.index()].total
     }
 
     /// All frames that are in it, each once.
@@ -66,7 +66,7 @@ impl Flame {
         mut line: impl FnMut(&str, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut path = String::new();
-        let mut levels = vec![self.level(ROOT, 0)];
+        let mut levels = vec![self.level(NodeId::ROOT, 0)];
         while let Some(level) = levels.last_mut() {
             path.truncate(level.path);
             let Some(&at) = level.left.split_off_first() else {
@@ -77,12 +77,14 @@ impl Flame {
                 levels.pop();
                 continue;
             };
-            let node = &self.nodes[at as usize];
+            let node = &self.nodes[at.index()];
             if node.total < lightest {
                 level.small += node.total;
                 continue;
             }
-            push_name(&mut path, text(&self.labels.all[node.label as usize]));
+            for &label in self.tree.run(at) {
+                push_name(&mut path, text(&self.labels.all[label as usize]));
+            }
             if let Some(own) = node.own {
                 line(&path, own)?;
             }
@@ -91,15 +93,15 @@ impl Flame {
         Ok(())
     }
 
-    fn level(&self, node: u32, path: usize) -> Level<'_> {
-        let (first, count) = self.nodes[node as usize].children;
+    fn level(&self, node: NodeId, path: usize) -> Level<'_> {
+        let (first, count) = self.nodes[node.index()].children;
         Level { left: &self.order[first as usize..][..count as usize], path, small: 0 }
     }
 }
 
 /// A node whose children are being written.
 struct Level<'a> {
-    left: &'a [u32],
+    left: &'a [NodeId],
     /// How long the path to it is.
     path: usize,
     small: u64,
@@ -146,29 +148,18 @@ impl Labels {
     }
 }
 
+#[derive(Default)]
 struct Build {
     labels: Labels,
-    nodes: Vec<Node>,
-    index: IdMap<(u32, u32), u32>,
+    tree: Tree,
+    own: IdMap<NodeId, u64>,
     /// Where stacks end, by where they begin: most have several samples.
-    stacks: IdMap<(u32, Place), u32>,
-}
-
-impl Default for Build {
-    fn default() -> Self {
-        let root = Node { parent: ROOT, label: 0, own: None, total: 0, children: (0, 0) };
-        Self {
-            labels: Labels::default(),
-            nodes: vec![root],
-            index: IdMap::default(),
-            stacks: IdMap::default(),
-        }
-    }
+    stacks: IdMap<(NodeId, Place), NodeId>,
 }
 
 impl Build {
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
-        let base = self.path(ROOT, &composer.below(sample));
+        let base = self.path(NodeId::ROOT, &composer.below(sample));
         let stack = match self.stacks.get(&(base, sample.place)) {
             Some(&known) => known,
             None => {
@@ -178,52 +169,61 @@ impl Build {
             }
         };
         let end = self.path(stack, &composer.upon(sample));
-        let own = &mut self.nodes[end as usize].own;
-        *own = Some(own.unwrap_or(0).saturating_add(weight));
+        let own = self.own.entry(end).or_default();
+        *own = own.saturating_add(weight);
     }
 
     /// Where these frames upon `from` end.
-    fn path(&mut self, from: u32, frames: &[Frame<'_>]) -> u32 {
-        frames.iter().fold(from, |at, frame| {
-            let label = self.labels.intern(frame);
-            self.child(at, label)
-        })
-    }
-
-    fn child(&mut self, parent: u32, label: u32) -> u32 {
-        let next = self.nodes.len() as u32;
-        let at = *self.index.entry((parent, label)).or_insert(next);
-        if at == next {
-            self.nodes.push(Node { parent, label, own: None, total: 0, children: (0, 0) });
-        }
-        at
+    fn path(&mut self, from: NodeId, frames: &[Frame<'_>]) -> NodeId {
+        let Self { labels, tree, .. } = self;
+        tree.chain(from, frames.iter().map(|frame| labels.intern(frame)))
     }
 
     fn finish(self) -> Flame {
-        let (labels, mut nodes) = (self.labels, self.nodes);
-        let mut order: Vec<u32> = (1..nodes.len() as u32).collect();
-        let ranks = labels.ranks();
-        order.sort_unstable_by_key(|&at| {
-            let node = &nodes[at as usize];
-            (node.parent, ranks[node.label as usize])
-        });
-        for (position, &at) in order.iter().enumerate() {
-            let parent = nodes[at as usize].parent;
-            let (first, count) = &mut nodes[parent as usize].children;
-            if *count == 0 {
-                *first = position as u32;
-            }
-            *count += 1;
+        let Self { labels, tree, own, .. } = self;
+        let tree = tree.without_index();
+        let mut nodes = vec![Node::default(); tree.len() + 1];
+        own.into_iter().for_each(|(node, weight)| nodes[node.index()].own = Some(weight));
+        let order = children(&tree, &labels.ranks(), &mut nodes);
+        let mut flame = Flame { labels, tree, nodes, order };
+        flame.add_up();
+        flame
+    }
+}
+
+/// All nodes in the order of their parents and then of their names; the parents are told where theirs are.
+fn children(tree: &Tree, ranks: &[u32], nodes: &mut [Node]) -> Vec<NodeId> {
+    let mut found: Vec<(NodeId, u32, NodeId)> =
+        tree.nodes().map(|(node, parent, run)| (parent, ranks[run[0] as usize], node)).collect();
+    found.sort_unstable();
+    for (position, (parent, ..)) in (0..).zip(&found) {
+        let (first, count) = &mut nodes[parent.index()].children;
+        if *count == 0 {
+            *first = position;
         }
-        for at in (0..nodes.len()).rev() {
-            let total = nodes[at].total.saturating_add(nodes[at].own.unwrap_or(0));
-            nodes[at].total = total;
-            if at != ROOT as usize {
-                let parent = nodes[at].parent as usize;
-                let parent = &mut nodes[parent];
-                parent.total = parent.total.saturating_add(total);
+        *count += 1;
+    }
+    found.into_iter().map(|(.., node)| node).collect()
+}
+
+impl Flame {
+    /// Gives each node its total.
+    fn add_up(&mut self) {
+        // Parents before their children, and then the other way round.
+        let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
+        let mut next = 0;
+        while let Some(&(node, _)) = parents.get(next) {
+            parents.extend(self.level(node, 0).left.iter().map(|child| (*child, node)));
+            next += 1;
+        }
+        for (node, parent) in parents.into_iter().rev() {
+            let Node { own, total, .. } = &mut self.nodes[node.index()];
+            *total = total.saturating_add(own.unwrap_or(0));
+            let total = *total;
+            if node != parent {
+                let above = &mut self.nodes[parent.index()].total;
+                *above = above.saturating_add(total);
             }
         }
-        Flame { labels, nodes, order }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::Frame;
 use super::options::Root;
-use crate::profile::{Kind, Place, Profile, Sample, View};
-use crate::record::{DeviceId, GpuContextId, StreamId};
+use crate::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
+use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
 /// The roots that were asked for, and what their names need.
 pub(super) struct Roots<'a> {
@@ -68,6 +68,9 @@ impl<'a> Roots<'a> {
             return "[no thread]".to_owned();
         };
         let id = context.thread;
+        if id == ThreadId::OTHERS {
+            return OTHER_THREADS.to_owned();
+        }
         match self.profile.thread(id).filter(|name| !name.is_empty()) {
             Some(name) if self.shared_names.contains(name) => format!("[thread {name} {}]", id.0),
             Some(name) => format!("[thread {name}]"),

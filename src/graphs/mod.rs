@@ -22,7 +22,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::record::{
-    Activity, Caller, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
+    Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
 /// Flushes after which nothing of a destroyed graph is expected any more: the first may have begun before
@@ -193,6 +193,12 @@ impl Graphs {
     /// Whether so much was destroyed that a flush should come soon.
     pub fn wants_flush(&self) -> bool {
         self.ended.len() > 2 * KEPT_GRAPHS || self.ended_nodes > 2 * KEPT_NODES
+    }
+
+    /// The contexts that made the nodes, each as often as it did in a row.
+    pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
+        let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.maker == b.maker));
+        runs.filter_map(|run| run[0].maker.launched().ok())
     }
 
     /// What became of the activities so far.

@@ -4,10 +4,14 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// `bytes` were allocated.
 pub fn grew(bytes: usize) {
-    HELD.fetch_add(bytes, Ordering::Relaxed);
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    if held > MOST.load(Ordering::Relaxed) {
+        MOST.fetch_max(held, Ordering::Relaxed);
+    }
 }
 
 /// `bytes` were given back.
@@ -18,4 +22,9 @@ pub fn shrank(bytes: usize) {
 /// Bytes held now.
 pub fn held() -> usize {
     HELD.load(Ordering::Relaxed)
+}
+
+/// The most that were held at once.
+pub fn most() -> usize {
+    MOST.load(Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
 //! What is asked of the operating system, for the process that gpuflame is a guest in and for the command: a call
 //! at exit, silence in forked children, no signals on our own thread, a line to stderr, files that are whole or
-//! not there, and how many bytes we hold.
+//! not there, how many bytes we hold, and how many we may.
 //!
 //! Nothing here knows what is recorded. The hot path does not come here.
 
@@ -12,5 +12,6 @@ pub mod file;
 pub mod fork;
 pub mod heap;
 pub mod loaded;
+pub mod memory;
 pub mod signals;
 pub mod stderr;

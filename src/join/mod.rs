@@ -184,6 +184,18 @@ impl Join {
         self.window.wants_flush()
     }
 
+    /// The contexts of launches that wait for an activity, one for each launch.
+    pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
+        self.window.waiting().map(|launched| launched.context)
+    }
+
+    /// Has launches be of the contexts that `context` gives for those of before.
+    pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        for launched in self.window.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
+            launched.context = context(launched.context);
+        }
+    }
+
     /// The counts so far.
     pub fn tally(&self) -> &Tally {
         &self.tally

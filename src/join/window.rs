@@ -166,6 +166,28 @@ impl Window {
         self.recent.each(each);
     }
 
+    /// Launches that had no activity so far, in no particular order.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
+        let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
+        let older = self.waiting.young.values().chain(self.waiting.old.values());
+        recent.chain(older).filter_map(|entry| match entry {
+            Entry::Launch(launched, Progress::Waiting) => Some(launched),
+            _ => None,
+        })
+    }
+
+    /// All launches.
+    pub(super) fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launched> {
+        let recent =
+            self.recent.pages.iter_mut().flatten().flat_map(|page| page.entries.iter_mut().flatten());
+        let older = [&mut self.waiting, &mut self.running].into_iter();
+        let older = older.flat_map(|older| older.young.values_mut().chain(older.old.values_mut()));
+        recent.chain(older).filter_map(|entry| match entry {
+            Entry::Launch(launched, _) => Some(launched),
+            _ => None,
+        })
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.recent.heap_bytes() + self.waiting.heap_bytes() + self.running.heap_bytes()
     }

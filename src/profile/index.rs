@@ -38,6 +38,17 @@ impl Index {
         self.len += 1;
     }
 
+    /// Has the thing with this hash that is at `old`, which was added, be found at `new`.
+    pub(super) fn replace(&mut self, hash: u64, old: u32, new: u32) {
+        let mask = self.buckets.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.buckets[at] != old {
+            debug_assert_ne!(self.buckets[at], EMPTY, "it was never added");
+            at = (at + 1) & mask;
+        }
+        self.buckets[at] = new;
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u32>()
     }

@@ -8,6 +8,7 @@
 
 mod cause;
 mod facts;
+mod fewer;
 mod frame;
 mod index;
 mod missing;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 
 pub use cause::Cause;
 pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use fewer::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
 pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
 pub use strings::{StringId, Strings};
@@ -33,7 +35,7 @@ use crate::record::{
     WindowEdge, hash_one, map_bytes,
 };
 use index::Index;
-use tree::{NodeId, Tree};
+pub(crate) use tree::{NodeId, Tree};
 
 /// A distinct frame of a profile: dense, in order of first sight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,11 +75,13 @@ pub struct Profile {
     frame_index: Index,
     stacks: Tree,
     contexts: IdMap<ContextId, Context>,
-    /// The first context with a stack, for those who merge threads.
-    first_with: IdMap<(NodeId, ContextFlags), ContextId>,
+    /// The first context with a stack: of a thread or, where threads are merged, of all, as thread 0.
+    first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     kernels: IdMap<NameId, StringId>,
+    /// How long their names are together.
+    kernel_text: usize,
     process: Option<(u32, StringId)>,
     threads: BTreeMap<ThreadId, StringId>,
     modules: Vec<Module>,
@@ -95,6 +99,8 @@ pub struct Profile {
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
     shown_kernels: IdMap<NameId, StringId>,
+    /// How often frames, stacks and strings got new numbers.
+    renumbered: u32,
 }
 
 /// Filling it from rows.
@@ -105,6 +111,7 @@ impl Profile {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
             Row::Name { id, text } => {
+                self.kernel_text += text.len();
                 let text = self.strings.intern(text);
                 self.kernels.entry(*id).or_insert(text);
             }
@@ -143,18 +150,20 @@ impl Profile {
         }
     }
 
-    /// Takes a context as [`Profile::push`] does, unless one with the same stack is there already. Returns
-    /// the id to use in its place: its own or that one's. So a program that makes a thread for every
-    /// request does not fill the profile with what all of them do.
+    /// Takes a context as [`Profile::push`] does, unless one with the same stack is there already, on the same
+    /// thread or (with `any_thread`) on any. Returns the id to use in its place: its own or that one's. So a program
+    /// that makes a thread for every request does not fill the profile with what all of them do.
     pub fn merge_context(
         &mut self,
         id: ContextId,
         thread: ThreadId,
         flags: ContextFlags,
         leaf_first: &[Frame],
+        any_thread: bool,
     ) -> ContextId {
         let node = self.intern_stack(leaf_first);
-        let first = *self.first_with.entry((node, flags)).or_insert(id);
+        let apart = if any_thread { ThreadId::default() } else { thread };
+        let first = *self.first_with.entry((node, flags, apart)).or_insert(id);
         if first == id {
             self.contexts.entry(id).or_insert(Context { thread, flags, stack: StackId(node) });
         }
@@ -175,12 +184,9 @@ impl Profile {
     }
 
     fn intern_stack(&mut self, leaf_first: &[Frame]) -> NodeId {
-        let mut node = NodeId::ROOT;
-        for &frame in leaf_first.iter().rev() {
-            let frame = self.intern_frame(frame);
-            node = self.stacks.child(node, frame.0);
-        }
-        node
+        let Self { frames, frame_index, stacks, .. } = self;
+        let root_first = leaf_first.iter().rev();
+        stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
     /// Keeps the first opening and the last closing: a window a step must not add up.
@@ -191,17 +197,18 @@ impl Profile {
             Some((_, kept)) => *kept = time.min(*kept),
         }
     }
+}
 
-    fn intern_frame(&mut self, frame: Frame) -> FrameId {
-        let hash = hash_one(&frame);
-        if let Some(at) = self.frame_index.find(hash, |at| self.frames[at as usize] == frame) {
-            return FrameId(at);
-        }
-        let at = self.frames.len() as u32;
-        self.frame_index.insert(hash, at, |at| hash_one(&self.frames[at as usize]));
-        self.frames.push(frame);
-        FrameId(at)
+/// The position of `frame`, which is added on first sight.
+fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
+    let hash = hash_one(&frame);
+    if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
+        return at;
     }
+    let at = frames.len() as u32;
+    index.insert(hash, at, |at| hash_one(&frames[at as usize]));
+    frames.push(frame);
+    at
 }
 
 /// `[range]step`, or `[range nccl]AllReduce` in a domain.
@@ -371,7 +378,7 @@ impl Profile {
 
     /// Says how the stack of `context` is shown, root first.
     pub fn set_shown(&mut self, context: ContextId, root_first: impl IntoIterator<Item = ShownFrameId>) {
-        let node = root_first.into_iter().fold(NodeId::ROOT, |node, frame| self.shown.child(node, frame.0));
+        let node = self.shown.chain(NodeId::ROOT, root_first.into_iter().map(|frame| frame.0));
         self.shown_contexts.insert(context, ShownId(node));
     }
 
@@ -416,21 +423,12 @@ impl Profile {
     /// Bytes held on the heap (modules: without their paths).
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
-            + self.frames.capacity() * size_of::<Frame>()
-            + self.frame_index.heap_bytes()
-            + self.stacks.heap_bytes()
-            + self.shown.heap_bytes()
-            + self.shown_frames.capacity() * size_of::<ShownFrame>()
-            + self.shown_index.heap_bytes()
-            + map_bytes(&self.contexts)
-            + map_bytes(&self.first_with)
-            + map_bytes(&self.shown_contexts)
+            + self.context_bytes()
+            + self.shown_bytes()
             + map_bytes(&self.labels)
             + map_bytes(&self.ranges)
             + map_bytes(&self.kernels)
-            + map_bytes(&self.shown_kernels)
             + self.modules.capacity() * size_of::<Module>()
-            + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
             + self.works.capacity() * size_of::<WorkStats>()
             + self.streams.capacity() * size_of::<StreamUse>()
     }

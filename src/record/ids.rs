@@ -16,7 +16,7 @@ impl CorrelationId {
 
 /// What a launch record points to: one number for (native stack, Python stack, ranges, thread).
 /// Unique within the process; interned once, by the thread that launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ContextId(pub u32);
 
 impl ContextId {
@@ -28,11 +28,24 @@ impl ContextId {
     pub const OUTSIDE: Self = Self(1);
     /// The first id that names a row of its own.
     pub const FIRST: Self = Self(2);
+    /// Stacks that there was no memory to keep apart, whatever they called; those that called one API function are
+    /// one of the ids that follow. No row has these.
+    pub const OTHERS: Self = Self(0x7f00_0000);
+
+    /// Whether it stands for stacks that were not kept apart.
+    pub fn is_others(self) -> bool {
+        (Self::OTHERS.0..Self::OTHERS.0 + (1 << 20)).contains(&self.0)
+    }
 }
 
 /// A string that many rows share, most of all a kernel's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(pub u32);
+
+impl NameId {
+    /// Kernels that there was no memory to keep apart.
+    pub const OTHERS: Self = Self(u32::MAX);
+}
 
 /// A frame that is text and not code: an API call, `[graph]`, a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +54,8 @@ pub struct LabelId(pub u32);
 impl LabelId {
     /// An API call that we know of only by what it did.
     pub const OTHER_CALL: Self = Self(u32::MAX);
+    /// What stands in the place of stacks that there was no memory to keep apart.
+    pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
 }
 
 /// A range that the application named: its name and domain together.
@@ -69,6 +84,11 @@ impl ModuleEpoch {
 /// A kernel thread id (`gettid`), not a pthread handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ThreadId(pub u32);
+
+impl ThreadId {
+    /// All threads whose stacks there was no memory to keep apart.
+    pub const OTHERS: Self = Self(u32::MAX);
+}
 
 /// The ordinal of a GPU, as the vendor's runtime counts them in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

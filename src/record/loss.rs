@@ -35,11 +35,18 @@ pub enum Loss {
     HostCallsDropped = 13,
     /// Stacks with a frame of code of which nobody knows what module it was in: too many modules lay there.
     StacksModuleUnknown = 14,
+    /// Stacks that there was no memory to keep apart: what they launched is under `[other stacks]`. This and the two
+    /// below are of a profile, and in no recording: what explains it may have more memory.
+    StacksNotKeptApart = 15,
+    /// Kernels that there was no memory to keep apart: what ran is under `[other kernels]`.
+    KernelsNotKeptApart = 16,
+    /// Threads whose names there was no memory for.
+    ThreadsNotNamed = 17,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -54,6 +61,9 @@ impl Loss {
         Self::RangesDropped,
         Self::HostCallsDropped,
         Self::StacksModuleUnknown,
+        Self::StacksNotKeptApart,
+        Self::KernelsNotKeptApart,
+        Self::ThreadsNotNamed,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -73,6 +83,9 @@ impl Loss {
             Self::RangesDropped => "ranges_dropped",
             Self::HostCallsDropped => "host_calls_dropped",
             Self::StacksModuleUnknown => "stacks_module_unknown",
+            Self::StacksNotKeptApart => "stacks_not_kept_apart",
+            Self::KernelsNotKeptApart => "kernels_not_kept_apart",
+            Self::ThreadsNotNamed => "threads_not_named",
         }
     }
 }

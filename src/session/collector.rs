@@ -148,9 +148,10 @@ pub(super) fn bytes_held() -> usize {
     unwind::bytes_held() + tracer::bytes_held() + heap::held()
 }
 
-/// The most bytes it held whenever the collector looked, which is before it reads what waits for it.
+/// The most bytes it held: on the heap ever, mapped now, and both whenever the collector looked, which is before it
+/// reads what waits for it.
 pub(super) fn most_held() -> usize {
-    MOST_HELD.load(Ordering::Relaxed)
+    MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::most())
 }
 
 static MOST_HELD: AtomicUsize = AtomicUsize::new(0);

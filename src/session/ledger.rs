@@ -7,7 +7,7 @@ use std::fmt::Write;
 use crate::capture::{self, Cost, Verified};
 use crate::explain::{Device, Host, Ledger};
 use crate::profile::views::UnifiedSums;
-use crate::profile::{DeviceTime, Profile, StreamUse, WorkStats};
+use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, WorkStats};
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
@@ -25,6 +25,7 @@ pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: us
         losses(ledger),
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
+    lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
     lines.extend(top(profile));
     lines.extend(host(&ledger.host));
@@ -52,6 +53,26 @@ fn losses(ledger: &Ledger) -> String {
         let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
     }
     line
+}
+
+/// What was not kept apart for want of memory, if anything: it is in all sums.
+fn others(ledger: &Ledger) -> Vec<String> {
+    let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
+        let not_kept = ledger.lost(loss);
+        (not_kept > 0)
+            .then(|| format!("not kept apart: {not_kept} {many}, in {frame} {count} activities, {nanos} ns"))
+    };
+    let stacks = line(Loss::StacksNotKeptApart, "stacks", OTHER_STACKS, ledger.others.stacks);
+    let kernels = line(Loss::KernelsNotKeptApart, "kernels", OTHER_KERNELS, ledger.others.kernels);
+    let threads = match ledger.lost(Loss::ThreadsNotNamed) {
+        0 => None,
+        count => Some(format!("not kept: the names of {count} threads whose stacks other threads had first")),
+    };
+    let mut lines: Vec<String> = [stacks, kernels, threads].into_iter().flatten().collect();
+    if !lines.is_empty() {
+        lines.push("memory was short: a higher GPUFLAME_MAX_MEM keeps more apart".to_owned());
+    }
+    lines
 }
 
 /// How long the host waited, and what it allocated, where that was asked for.

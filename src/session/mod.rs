@@ -37,7 +37,7 @@ use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::Ledger;
 use crate::export;
-use crate::host::{exit, stderr};
+use crate::host::{exit, memory, stderr};
 use crate::profile::views::{MEMORY, WAITS};
 use crate::profile::{Profile, View};
 use crate::record::{Nanos, WindowEdge};
@@ -297,7 +297,9 @@ fn set_up(way: Way) -> Result<&'static Session> {
         warnings.iter().for_each(|warning| tell(warning));
     }
     let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
-    let pipeline = Pipeline::new(&settings, &outputs);
+    let ceiling = memory::ceiling(settings.max_mem);
+    capture::bound_memory(ceiling);
+    let pipeline = Pipeline::new(&settings, &outputs, ceiling);
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
@@ -463,7 +465,7 @@ impl Session {
         };
         self.collect(&mut pipeline, false);
         let held = collector::bytes_held();
-        let ledger = pipeline.finish();
+        let ledger = pipeline.finish(collector::bytes_held);
         let report = self.write_files(&mut pipeline);
         report.failures.iter().for_each(|failure| tell(failure));
         if !self.settings.quiet {

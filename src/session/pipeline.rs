@@ -47,12 +47,13 @@ struct Rows {
 }
 
 impl Pipeline {
-    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
         Self {
             rows: Rows {
                 explain: Explain::new(explain::Options {
                     by_stream: settings.root.contains(&Root::Stream),
                     merge_threads: !settings.root.contains(&Root::Thread),
+                    ceiling: Some(ceiling),
                 }),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
@@ -116,6 +117,19 @@ impl Pipeline {
         capture::drain(|row| self.rows.push(row))
     }
 
+    /// Has what a buffer of activities may have added fit below the ceiling.
+    fn fit(&mut self) {
+        let Rows { explain, streams, threads } = &mut self.rows;
+        let forgotten = explain.fit(self.names.heap_bytes());
+        if let Some(kept) = forgotten.kept_kernels {
+            self.names.forget(|id| kept.contains(&id));
+            streams.keep_kernels(|id| kept.contains(&id));
+        }
+        if forgotten.threads {
+            *threads = HashSet::new();
+        }
+    }
+
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
         // Whatever nodes there are records of in it, they were made before it was filled.
@@ -124,6 +138,7 @@ impl Pipeline {
         self.unreadable += tally.unreadable;
         capture::recycle(filled);
         self.buffers_read += 1;
+        self.fit();
         self.finish_flush();
         true
     }
@@ -157,13 +172,14 @@ impl Pipeline {
     }
 
     /// What all rows come to. The outputs that were begun during the run are told what is told last: what has
-    /// no partner, and what was lost.
-    pub(super) fn finish(&mut self) -> Ledger {
+    /// no partner, and what was lost. `held` says how many bytes gpuflame holds.
+    pub(super) fn finish(&mut self, held: impl Fn() -> usize) -> Ledger {
         // Stacks that were read last may lie in modules that were met last.
         self.refresh_modules();
         let lost = self.lost();
         let Rows { explain, streams, .. } = &mut self.rows;
         lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
+        explain.fit_exports(held());
         explain.snapshot(&lost, streams).ledger
     }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
 use crate::host::file::{Draft, Out};
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{self, Activity, CorrelationId, Row};
+use crate::record::{self, Activity, CorrelationId, NameId, Row};
 use crate::settings::Output;
 use crate::symbolize;
 
@@ -66,6 +66,13 @@ impl Streams {
             && let Err(error) = writer.row(row)
         {
             self.recording = Stream::Failed(error);
+        }
+    }
+
+    /// Forgets the names of kernels but those that `keep` names.
+    pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        if let Stream::Open(_, table) = &mut self.activities {
+            table.keep_kernels(keep);
         }
     }
 

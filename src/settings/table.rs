@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::values::{Refused, SWITCH, list, switch, word};
+use super::values::{Refused, SWITCH, bytes, list, switch, word};
 use super::words::{GraphStacks, Root, Unit};
 use crate::profile::{VIEWS, View};
 
@@ -112,6 +112,8 @@ pub struct Settings {
     pub nvtx: Nvtx,
     /// What stands at the root of every stack.
     pub root: Vec<Root>,
+    /// How many bytes of memory to take at most; none: as much as `control::ceiling` says.
+    pub max_mem: Option<usize>,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
     /// The `libcupti` to use.
@@ -134,6 +136,7 @@ impl Default for Settings {
             unified: false,
             nvtx: Nvtx::default(),
             root: Vec::new(),
+            max_mem: None,
             verify: 0,
             cupti: None,
         };
@@ -263,6 +266,18 @@ pub const SETTINGS: &[Setting] = &[
             let (chosen, refused) = list(value, Root::WORDS, |text| text.parse().ok());
             settings.root = chosen;
             refused.map_or(Ok(()), Err)
+        },
+    },
+    Setting {
+        name: "GPUFLAME_MAX_MEM",
+        values: "bytes, or with K, M or G; 24M at least",
+        default: "",
+        help: "How much memory gpuflame may take; unset 256M, or a tenth of the memory limit of the control group \
+               where that is less. When it is short of it, stacks with the least GPU time are added up under \
+               `[other stacks]`, then kernels under `[other kernels]`, then threads lose their names; sums stay exact.",
+        apply: |settings, value| {
+            settings.max_mem = if value.is_empty() { None } else { Some(bytes(value)?) };
+            Ok(())
         },
     },
     Setting {
@@ -414,6 +429,7 @@ mod tests {
             ("GPUFLAME_UNIFIED", "1"),
             ("GPUFLAME_NVTX", "-NCCL, -CCCL"),
             ("GPUFLAME_ROOT", "stream, process,stream"),
+            ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
         ]);
@@ -436,6 +452,7 @@ mod tests {
             unified: true,
             nvtx: Nvtx::Without(vec!["NCCL".to_owned(), "CCCL".to_owned()]),
             root: vec![Root::Stream, Root::Process],
+            max_mem: Some(64 << 20),
             verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
         };

@@ -34,6 +34,18 @@ pub(super) fn switch(value: &str) -> Result<bool, Refused> {
     }
 }
 
+/// A number of bytes: `64M`, `1G`, `500000k`, or a bare number.
+pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
+    let (digits, unit) = match value.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&value[..at], 1 << 10),
+        Some((at, 'm' | 'M')) => (&value[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&value[..at], 1 << 30),
+        _ => (value, 1),
+    };
+    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
+    number.ok_or_else(|| Refused::All(format!("`{value}` is no number of bytes such as 64M")))
+}
+
 /// One of a few words.
 pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
     Ok(value.parse()?)
@@ -61,4 +73,19 @@ pub(super) fn list<T: PartialEq>(
     };
     let refused = if items.is_empty() { Refused::All(why) } else { Refused::Some(why) };
     (items, Some(refused))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_may_have_a_unit() {
+        for (text, expected) in [("24M", 24 << 20), ("1g", 1 << 30), ("7K", 7168), ("99", 99)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "M", "-1", "1T", "99999999999999999999G"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
 }

@@ -34,6 +34,20 @@ impl Histogram {
         self.counts[self.last] += 1;
     }
 
+    /// Counts what `other` has counted.
+    pub fn add(&mut self, other: Self) {
+        if self.total == 0 {
+            *self = other;
+            return;
+        }
+        self.total += other.total;
+        for (bucket, count) in other.buckets.into_iter().zip(other.counts) {
+            let at = self.position(bucket);
+            self.counts[at] += count;
+        }
+        self.last = 0;
+    }
+
     /// How many values were recorded.
     pub fn count(&self) -> u64 {
         self.total

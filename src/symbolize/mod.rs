@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 pub use demangle::kernel_name;
 
-use crate::profile::{FrameId, Kind, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed};
+use crate::profile::{
+    FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
+};
 use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, RangeId, hash_one};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
@@ -45,6 +47,8 @@ pub struct Symbolizer {
     kernels: HashSet<u64>,
     /// How many frames have no name, for each reason.
     misses: BTreeMap<Unnamed, u64>,
+    /// How often the profile had given new numbers when it was named last.
+    renumbered: u32,
 }
 
 /// A frame's names, outermost first: code of its own, then what is inlined there.
@@ -75,6 +79,9 @@ impl Symbolizer {
 
     /// Names all frames, kernels and stacks of `profile` that have no name yet.
     pub fn name(&mut self, profile: &mut Profile) {
+        if self.renumbered != profile.renumbered() {
+            *self = Self { renumbered: profile.renumbered(), ..Self::new(self.options) };
+        }
         self.name_kernels(profile);
         self.name_frames(profile);
         self.name_seen(profile);
@@ -230,6 +237,9 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
 
 fn name_frame(profile: &mut Profile, found: Found) -> Named {
     match found {
+        Found::Label(LabelId::OTHER_STACKS) => {
+            Named { is_label: true, ..one_name(profile, OTHER_STACKS, Kind::Loss, Origin::Code) }
+        }
         Found::Label(label) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
             let call = ShownFrame::new(Kind::Call, profile.intern(&text));

@@ -217,6 +217,12 @@ impl Device {
         })
     }
 
+    /// Has what waits be charged to others.
+    pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
+        self.recorded.rename(&caller);
+        self.outside.rename(&caller);
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.recorded.heap_bytes() + self.outside.heap_bytes() + self.streams.heap_bytes()
     }

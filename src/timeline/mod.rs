@@ -32,7 +32,9 @@ mod tests;
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
-use crate::record::{Activity, Caller, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes};
+use crate::record::{
+    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes,
+};
 use device::{Charge, Device};
 use stretches::Call;
 use windows::Windows;
@@ -128,6 +130,27 @@ impl Timeline {
         profile.set_samples(&IDLE, idle.collect());
         let streams = all.devices.iter().flat_map(|device| device.streams.uses(device.id)).collect();
         profile.set_times(times, streams);
+    }
+
+    /// Charges everything anew, to the contexts that `context` gives for those of before.
+    pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
+        let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
+        for ((device, charge), old) in std::mem::take(&mut self.charges.0) {
+            let charge = match charge {
+                Charge::Between(by, cause) => Charge::Between(caller(by), cause),
+                Charge::Opening(by, cause) => Charge::Opening(caller(by), cause),
+                Charge::Closing => Charge::Closing,
+            };
+            let sum = self.charges.0.entry((device, charge)).or_default();
+            sum.gaps += old.gaps;
+            sum.nanos += old.nanos;
+        }
+        self.devices.iter_mut().for_each(|device| device.rename(caller));
+    }
+
+    /// What the sums by context hold on the heap.
+    pub fn charge_bytes(&self) -> usize {
+        map_bytes(&self.charges.0)
     }
 
     /// Bytes held on the heap.

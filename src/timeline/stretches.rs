@@ -89,6 +89,13 @@ impl Stretches {
         left
     }
 
+    /// Has their time be charged to others.
+    pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
+        for stretch in &mut self.waiting {
+            stretch.call.caller = caller(stretch.call.caller);
+        }
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         self.waiting.capacity() * size_of::<Stretch>()
     }

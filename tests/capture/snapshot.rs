@@ -1,14 +1,14 @@
 //! A snapshot of what is explained may be taken at any time: everything in it adds up, and whoever comes later
 //! does not notice that it was taken.
 
-use gpuflame::explain::{Explain, Ledger, Options};
+use gpuflame::explain::{Explain, Ledger, Options, Snapshot};
 use gpuflame::export::{self, ActivityTable, FOLDED, Root, SVG};
 use gpuflame::profile::Profile;
 use gpuflame::profile::views::{GPU, IDLE, MEMORY, WAITS};
 use gpuflame::record::{
     Activity, Allocated, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId,
     Frame, GpuContextId, GraphId, GraphNodeId, KernelDetail, LabelId, Launch, Loss, MemoryCall, MemoryKind,
-    NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
+    ModuleEpoch, NameId, Nanos, Outside, Row, StreamId, ThreadId, Wait, WindowEdge,
 };
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
@@ -264,7 +264,7 @@ fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec
 fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
     let frames = frames();
     let rows = rows(&frames);
-    for options in [Options::default(), Options { by_stream: true, merge_threads: true }] {
+    for options in [Options::default(), Options { by_stream: true, merge_threads: true, ceiling: None }] {
         let (ledger, files) = explain(&rows, options, 0);
         let tally = ledger.tally;
         let parts = [&tally.launches.parts()[..], &tally.activities.parts(), &ledger.nodes.parts()].concat();
@@ -274,6 +274,114 @@ fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
         assert_eq!(with, ledger);
         for (file, without) in files_with.iter().zip(&files) {
             assert!(file == without, "{}", String::from_utf8_lossy(file));
+        }
+    }
+}
+
+const MANY: u32 = 6_000;
+
+/// `MANY` stacks of 20 frames on two threads, each with a kernel of its own; every seventh launches three times, every
+/// 1,000th makes a node of a graph that runs long after. Activities come before their launch, and never.
+fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
+    let mut rows = vec![Row::Window { edge: WindowEdge::Open, time: Nanos(900) }];
+    for (id, text) in (0..).zip(["cudaLaunchKernel", "cudaGraphLaunch"]) {
+        rows.push(Row::Label { id: LabelId(id), text });
+    }
+    let ran = |name, correlation, start: u64, nanos: u64| {
+        let chance = &mut Chance(1);
+        let activity = activity(chance, CorrelationId(correlation), Nanos(start), GraphId(0));
+        let Detail::Kernel(kernel) = activity.detail else { panic!("{activity:?}") };
+        let detail = Detail::Kernel(KernelDetail { name: NameId(name), ..kernel });
+        let (start, end) = (Nanos(start), Nanos(start + nanos));
+        Activity { graph: GraphId(0), graph_node: GraphNodeId(0), start, end, detail, ..activity }
+    };
+    let mut correlation = FIRST;
+    for (number, frames) in (0..MANY).zip(frames) {
+        let (id, thread) = (ContextId(ContextId::FIRST.0 + number), ThreadId(number % 2));
+        let flags = ContextFlags::default();
+        rows.push(Row::Thread { id: thread, name: "worker" });
+        rows.push(Row::Context { id, thread, flags, frames });
+        rows.push(Row::Name { id: NameId(number), text: &names[number as usize] });
+        let graph = GraphId(number / 1_000 + 1);
+        if number % 1_000 == 0 {
+            rows.push(Row::GraphNode { graph, node: GraphNodeId(u64::from(number) + 10), context: id });
+        }
+        for turn in 0..if number % 7 == 0 { 3 } else { 1 } {
+            correlation += 1;
+            let time = Nanos(u64::from(correlation) * 1_000);
+            let launch = Row::Launch(Launch {
+                time,
+                duration: 40,
+                correlation: CorrelationId(correlation),
+                within: CorrelationId(correlation),
+                context: id,
+            });
+            let nanos = 1 + u64::from(number * 31 % 97) * (1 + turn);
+            let work = ran(number, correlation, time.0 + 50, nanos);
+            let node = GraphNodeId(u64::from(number / 1_000 * 1_000) + 10);
+            match number % 50 {
+                0 => rows.push(launch),
+                1 => rows.extend([Row::Activity(work), launch]),
+                2 => rows.push(Row::Activity(Activity { correlation: CorrelationId(7), ..work })),
+                3 => rows.extend([launch, Row::Activity(Activity { graph, graph_node: node, ..work })]),
+                _ => rows.extend([launch, Row::Activity(work)]),
+            }
+        }
+    }
+    rows
+}
+
+/// GPU time of the activities in `rows`.
+fn nanos_of(rows: &[Row<'_>]) -> u64 {
+    let nanos = rows.iter().map(|row| if let Row::Activity(it) = row { it.end.0 - it.start.0 } else { 0 });
+    nanos.sum()
+}
+
+/// That of the folded stacks with `label` in them.
+fn nanos_under(folded: &str, label: &str) -> u64 {
+    let lines = folded.lines().filter(|line| !line.starts_with('#') && line.contains(label));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn snapshots_add_up_where_memory_is_short() {
+    let frames: Vec<Vec<Frame>> = (0..u64::from(MANY))
+        .map(|number| {
+            let code = (0..19).map(|depth| Frame::native(number * 64 + depth + 1, ModuleEpoch(0)));
+            std::iter::once(Frame::label(LabelId((number % 2) as u32))).chain(code).collect()
+        })
+        .collect();
+    let names: Vec<String> = (0..MANY).map(|number| format!("a_kernel_with_a_long_name_{number}")).collect();
+    let rows = many(&frames, &names);
+    for snapshots in [1, 200] {
+        let mut explain = Explain::new(Options { ceiling: Some(2 << 20), ..Options::default() });
+        let mut symbolizer = Symbolizer::new(SymbolizeOptions::default());
+        let mut pushed = Pushed::default();
+        for (at, row) in rows.iter().enumerate() {
+            explain.push(row, &mut ());
+            pushed.add(row);
+            if at % 100 == 0 {
+                explain.fit(0);
+            }
+            if (at * snapshots / rows.len()) == (at + 1) * snapshots / rows.len() {
+                continue;
+            }
+            let Snapshot { profile, ledger } = explain.snapshot(&[], &mut ());
+            symbolizer.name(profile);
+            pushed.check(&ledger, profile);
+            let mut folded = Vec::new();
+            FOLDED.draw(profile, &GPU, &export::Options::default(), &mut folded).unwrap();
+            let folded = String::from_utf8(folded).unwrap();
+            assert_eq!(nanos_under(&folded, ""), nanos_of(&rows[..=at]), "after {at} rows");
+            assert!(!folded.contains("kernel without a name"), "{folded}");
+            assert_eq!(ledger.others.stacks.1, nanos_under(&folded, "[other stacks]"));
+            assert_eq!(ledger.others.kernels.1, nanos_under(&folded, "[GPU_Kernel][other kernels]"));
+            if at + 1 == rows.len() {
+                assert!(folded.contains("[other stacks];cudaLaunchKernel;[GPU_Kernel]"), "{folded}");
+                for loss in [Loss::StacksNotKeptApart, Loss::KernelsNotKeptApart] {
+                    assert!(ledger.lost(loss) > 1_000, "{:?}", ledger.losses);
+                }
+            }
         }
     }
 }

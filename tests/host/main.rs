@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod ceiling;
 mod descriptors;
 mod forks;
 mod memory;

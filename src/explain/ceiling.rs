@@ -1,0 +1,430 @@
+//! What is dropped when memory is short, and in which order. Only ever the difference between things that are
+//! many: what ran, for how long, on which device, and what became of each launch adds up to the same.
+//!
+//! 1. Single activities are never kept: they go to the join, the sums and, if asked for, to a file.
+//! 2. **Stacks**, with all that is told apart by them, may take a quarter of the ceiling. Beyond, half of them are
+//!    added up under `[other stacks]`, one for each API function that they called: those with the least GPU time
+//!    (a launch whose work is not over counts as much as others took), but not the youngest eighth, which has not
+//!    had the time to show what it is. So a phase that makes millions of stacks does not hide the work before it, nor
+//!    the work after it.
+//! 3. **Kernels** may take an eighth, counted with their names and distributions: then half of them, chosen in the
+//!    same way, become `[other kernels]`.
+//! 4. **Threads** whose stacks are not kept apart lose their names.
+//!
+//! At the end, when names are looked up and files are written, which takes twice to three times what stacks take by
+//! themselves, as few stacks are kept as it takes to stay below the ceiling: those with the most GPU time.
+//!
+//! What was dropped is forgotten with its id. Rows that come with such an id later are of the others; nodes of graphs
+//! that were made on such a stack are found to have an unknown one when they run, and join the others in the next
+//! snapshot ([`Renames`]).
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::hash::Hash;
+
+use super::Explain;
+use crate::join::Limits;
+use crate::profile::{Profile, Weight};
+use crate::record::{ContextId, IdMap, Loss, NameId};
+
+/// Fewer than so many stacks, or kernels, are never dropped: whatever takes the memory, it is not them.
+const FEWEST: usize = 256;
+/// Below this the join takes a part of its memory as well.
+const SMALL: usize = 64 << 20;
+
+/// What a thread's name and number take.
+const BYTES_A_THREAD: usize = 96;
+
+/// What a snapshot, names and a flame graph take beside, at the most that tables which double in size may take: for
+/// a frame of a stack that it shares with no other, a node of the tree of stacks, and a stack.
+const EXPORT_BYTES_A_FRAME: usize = 16;
+const EXPORT_BYTES_A_NODE: usize = 120;
+const EXPORT_BYTES_A_STACK: usize = 500;
+
+/// How many were not kept apart so far. One that came again may be in it twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NotKept {
+    stacks: u64,
+    kernels: u64,
+    threads: u64,
+}
+
+/// What [`Explain::fit`] has forgotten, for those who keep the same.
+#[derive(Debug, Default)]
+pub struct Forgotten {
+    /// If it forgot kernels, those that are left: the others come again as new ones, with new ids.
+    pub kept_kernels: Option<HashSet<NameId>>,
+    /// Whether it forgot names of threads.
+    pub threads: bool,
+}
+
+impl NotKept {
+    pub(super) fn losses(&self) -> [(Loss, u64); 3] {
+        [
+            (Loss::StacksNotKeptApart, self.stacks),
+            (Loss::KernelsNotKeptApart, self.kernels),
+            (Loss::ThreadsNotNamed, self.threads),
+        ]
+    }
+}
+
+/// What the join may remember under a ceiling.
+pub(super) fn limits(ceiling: usize) -> Limits {
+    let all = Limits::default();
+    match ceiling {
+        0..SMALL => Limits {
+            recent: all.recent / 4,
+            waiting: all.waiting / 4,
+            running: all.running / 4,
+            orphans: all.orphans / 4,
+        },
+        _ => all,
+    }
+}
+
+impl Explain {
+    /// How many stacks were not kept apart so far.
+    pub fn stacks_not_kept(&self) -> u64 {
+        self.not_kept.stacks
+    }
+
+    /// Has all that is explained so far take no more than its share of the ceiling. To be called every few thousand
+    /// rows; `names` bytes are what the names of kernels hold elsewhere.
+    pub fn fit(&mut self, names: usize) -> Forgotten {
+        self.fit_stacks();
+        Forgotten { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
+    }
+
+    /// Has stacks take no more than their share. Called whenever one is new.
+    pub(super) fn fit_stacks(&mut self) {
+        if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
+            self.profile.forget_what_was_shown();
+        }
+        while self.stack_bytes() > self.ceiling / 4 && self.profile.context_count() > FEWEST {
+            let count = self.profile.context_count() / 2;
+            self.keep_contexts(count, count / 4);
+        }
+        if self.contexts.heap_bytes() > self.ceiling / 8 {
+            self.contexts.forget_older_half();
+        }
+    }
+
+    /// Whether so much is kept about ids that threads should give their stacks new ones. Where they do not, the
+    /// older half is forgotten when it is four times as much.
+    pub fn has_many_ids(&self) -> bool {
+        self.contexts.heap_bytes() > self.ceiling / 32
+    }
+
+    /// Has kernels take no more than their share. Returns those that are kept if some are not.
+    fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
+        let room = (self.ceiling / 8).saturating_sub(names + self.aggregate.series_bytes());
+        if self.profile.kernel_bytes() <= room || self.profile.kernel_count() <= FEWEST {
+            return None;
+        }
+        let mut weights = self.aggregate.by_kernel();
+        let kernels = self.profile.kernels().into_iter().map(|(id, _)| id).filter(|id| *id != NameId::OTHERS);
+        let all: Vec<_> = kernels.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
+        let count = all.len();
+        let kept = choose(all, count / 2, count / 8);
+        self.not_kept.kernels += (count - kept.len()) as u64;
+        self.profile.keep_kernels(|id| kept.contains(&id));
+        self.rename(&IdMap::default());
+        Some(kept)
+    }
+
+    /// Forgets the names of threads that no stack is of, where they are too many. True: it did.
+    fn fit_threads(&mut self) -> bool {
+        let count = self.profile.thread_count();
+        if count * BYTES_A_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
+            return false;
+        }
+        self.not_kept.threads += self.profile.keep_threads() as u64;
+        true
+    }
+
+    /// Forgets what contexts below `lowest` are: none comes any more.
+    pub fn forget_below(&mut self, lowest: ContextId) {
+        // Should one come all the same, it is one of the others.
+        self.profile.others(None);
+        self.contexts.forget_below(lowest);
+    }
+
+    /// Has all that is to be written fit, where everything takes `held` bytes now. To be called before the last
+    /// [`Explain::snapshot`].
+    pub fn fit_exports(&mut self, held: usize) {
+        if self.ceiling == usize::MAX {
+            return;
+        }
+        let held = held.saturating_sub(self.profile.shown_bytes());
+        self.profile.forget_what_was_shown();
+        let needed = self.export_bytes();
+        let room = self.ceiling.saturating_sub(held);
+        if needed > room && self.profile.context_count() > FEWEST {
+            // What goes makes room as well.
+            let stacks = self.stack_bytes();
+            let share = (room + stacks) as f64 / (needed + stacks) as f64;
+            let count = (self.profile.context_count() as f64 * share) as usize;
+            self.keep_contexts(count.max(FEWEST), 0);
+        }
+    }
+
+    /// What stacks, and all that is told apart by them, hold on the heap.
+    fn stack_bytes(&self) -> usize {
+        self.profile.context_bytes()
+            + self.aggregate.cell_bytes()
+            + self.timeline.charge_bytes()
+            + self.host.context_bytes()
+    }
+
+    /// What naming and writing them takes beside.
+    fn export_bytes(&self) -> usize {
+        let (nodes, frames) = self.profile.stack_size();
+        EXPORT_BYTES_A_FRAME * frames
+            + EXPORT_BYTES_A_NODE * nodes
+            + EXPORT_BYTES_A_STACK * self.profile.context_count().max(self.aggregate.cells())
+    }
+
+    /// Keeps `count` contexts apart, so many of them for being the youngest.
+    fn keep_contexts(&mut self, count: usize, youngest: usize) {
+        let mut weights = self.weights();
+        // A graph may be launched long after it was made.
+        let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
+        made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
+        let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
+        let all = all.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
+        let kept = choose(all, count, youngest);
+        let forgotten = self.profile.keep_contexts(|id| kept.contains(&id));
+        self.not_kept.stacks += forgotten.len() as u64;
+        self.rename(&forgotten);
+        self.contexts.rename(forgotten);
+    }
+
+    /// How much there is of each context, with what it waited for. A launch whose activity has not come yet counts as
+    /// much as others took.
+    fn weights(&self) -> IdMap<ContextId, Weight> {
+        let mut weights = self.aggregate.by_context();
+        let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
+            (count + weight.count, nanos.saturating_add(weight.nanos))
+        });
+        let mean = nanos.checked_div(count).unwrap_or(1).max(1);
+        let launches = self.join.waiting().map(|id| (id, 1, mean));
+        for (id, count, nanos) in self.host.waits().chain(launches) {
+            let weight = weights.entry(id).or_default();
+            weight.count += count;
+            weight.nanos = weight.nanos.saturating_add(nanos);
+        }
+        weights
+    }
+
+    /// Adds up anew what is not kept apart any more.
+    fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
+        let Self { profile, join, aggregate, timeline, host, .. } = self;
+        let renames = Renames::new(profile, forgotten);
+        join.rename(|id| renames.context(id));
+        aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+        timeline.rename(|id| renames.context(id));
+        host.rename(|id| renames.context(id));
+    }
+}
+
+/// What is added up under which id: what was forgotten, and what the profile does not know because it was forgotten
+/// before.
+pub(super) struct Renames<'a> {
+    profile: &'a Profile,
+    forgotten: &'a IdMap<ContextId, ContextId>,
+    has_stacks: bool,
+    has_kernels: bool,
+}
+
+impl<'a> Renames<'a> {
+    pub(super) fn new(profile: &'a Profile, forgotten: &'a IdMap<ContextId, ContextId>) -> Self {
+        let has_stacks = profile.context(ContextId::OTHERS).is_some();
+        let has_kernels = profile.symbol(NameId::OTHERS).is_some();
+        Self { profile, forgotten, has_stacks, has_kernels }
+    }
+
+    /// Whether it can be that an id has another one.
+    pub(super) fn any(&self) -> bool {
+        self.has_stacks || self.has_kernels
+    }
+
+    pub(super) fn context(&self, id: ContextId) -> ContextId {
+        match self.forgotten.get(&id) {
+            Some(others) => *others,
+            None if self.has_stacks && self.profile.context(id).is_none() => ContextId::OTHERS,
+            None => id,
+        }
+    }
+
+    pub(super) fn kernel(&self, id: NameId) -> NameId {
+        if self.has_kernels && self.profile.symbol(id).is_none() { NameId::OTHERS } else { id }
+    }
+}
+
+/// The ids to keep, `count` of `all`, which are in the order of their age: the `youngest`, and those with most
+/// nanoseconds, or else most often seen, or else the youngest.
+fn choose<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
+    let youngest = youngest.min(all.len());
+    let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
+    let more = count - youngest;
+    if more < all.len() {
+        all.select_nth_unstable_by_key(more, |(id, weight)| Reverse((weight.nanos, weight.count, *id)));
+        all.truncate(more);
+    }
+    kept.extend(all.into_iter().map(|(id, _)| id));
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+    use crate::profile::views::GPU;
+    use crate::profile::{Place, Sample};
+    use crate::record::testing::{kernel, launch, named};
+    use crate::record::{ContextFlags, Frame, LabelId, ModuleEpoch, Row, ThreadId};
+
+    fn under(ceiling: usize) -> Explain {
+        let mut explain =
+            Explain::new(Options { merge_threads: true, ceiling: Some(ceiling), ..Options::default() });
+        for id in [7, 8] {
+            explain.push(&Row::Label { id: LabelId(id), text: "call" }, &mut ());
+        }
+        explain
+    }
+
+    /// A stack of 30 frames that no other number has, which called API function 7 or 8.
+    fn context(explain: &mut Explain, id: u32, number: u32) {
+        let code = (0..30).map(|depth| Frame::native(u64::from(number * 32 + depth + 1), ModuleEpoch(0)));
+        let frames: Vec<Frame> = std::iter::once(Frame::label(LabelId(7 + number % 2))).chain(code).collect();
+        let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags::default());
+        explain.push(&Row::Context { id, thread, flags, frames: &frames }, &mut ());
+    }
+
+    fn filled(mut explain: Explain) -> Profile {
+        explain.fit_exports(0);
+        explain.snapshot(&[], &mut ());
+        explain.into_profile()
+    }
+
+    fn nanos_of(profile: &Profile, wanted: impl Fn(ContextId) -> bool) -> u64 {
+        let of = profile.samples(&GPU).iter().filter(|sample| match sample.place {
+            Place::Context(id) => wanted(id),
+            _ => false,
+        });
+        of.map(Sample::amount).sum()
+    }
+
+    #[test]
+    fn the_heaviest_and_the_youngest_are_chosen() {
+        let weight = |nanos, count| Weight { count, nanos, bytes: 0 };
+        let all = || {
+            vec![
+                (1, weight(5, 1)),
+                (2, weight(9, 1)),
+                (3, weight(5, 2)),
+                (4, weight(1, 1)),
+                (5, weight(0, 0)),
+            ]
+        };
+        let sorted = |kept: HashSet<i32>| {
+            let mut kept: Vec<_> = kept.into_iter().collect();
+            kept.sort_unstable();
+            kept
+        };
+        assert_eq!(sorted(choose(all(), 2, 0)), [2, 3]);
+        assert_eq!(sorted(choose(all(), 4, 1)), [1, 2, 3, 5]);
+        assert_eq!(sorted(choose(all(), 9, 0)), [1, 2, 3, 4, 5]);
+        assert!(choose(all(), 0, 0).is_empty());
+    }
+
+    #[test]
+    fn many_stacks_are_two_kinds_of_others_and_the_sums_are_the_same() {
+        const STACKS: u32 = 20_000;
+        let mut explain = under(2 << 20);
+        for number in 1..=STACKS {
+            context(&mut explain, number + 1, number);
+            explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
+            // The 5,000th takes as long as all others.
+            let nanos = if number == 5_000 { 1_000_000 } else { 50 };
+            explain.push(&Row::Activity(kernel(number, 100, 100 + nanos)), &mut ());
+            assert!(explain.stack_bytes() <= 2 * (2 << 20) / 4, "{}", explain.stack_bytes());
+        }
+        let others = explain.stacks_not_kept();
+        assert!((10_000..20_000).contains(&others), "{others}");
+        let profile = filled(explain);
+        let all = 19_999 * 50 + 1_000_000;
+        assert_eq!(nanos_of(&profile, |_| true), all);
+        assert_eq!(nanos_of(&profile, |id| id == ContextId(5_001)), 1_000_000);
+        let call = |label: u32| ContextId(ContextId::OTHERS.0 + 2 + label);
+        for label in [7, 8] {
+            let stack = profile.context(call(label)).unwrap().stack;
+            let frames: Vec<_> = profile.stack(stack).map(|frame| profile.frames()[frame.index()]).collect();
+            assert_eq!(frames, [Frame::label(LabelId(label)), Frame::label(LabelId::OTHER_STACKS)]);
+            assert!(nanos_of(&profile, |id| id == call(label)) > 0);
+        }
+        let kept = nanos_of(&profile, |id| !id.is_others());
+        assert_eq!(kept + nanos_of(&profile, ContextId::is_others), all);
+    }
+
+    #[test]
+    fn a_launch_that_was_under_way_when_its_stack_was_dropped_is_among_the_others() {
+        let mut explain = under(1 << 20);
+        context(&mut explain, 2, 1);
+        explain.push(&Row::Launch(launch(1, 2)), &mut ());
+        for number in 2..10_000 {
+            context(&mut explain, number + 1, number);
+            explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
+            explain.push(&Row::Activity(kernel(number, 100, 200)), &mut ());
+        }
+        assert!(explain.profile().context(ContextId(2)).is_none(), "it is dropped");
+        explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
+        // The same stack again, under the id that it had and under a new one.
+        context(&mut explain, 20_000, 1);
+        for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
+            explain.push(&Row::Launch(launch(correlation, id)), &mut ());
+            explain.push(&Row::Activity(named(9, kernel(correlation, 2000, 2011))), &mut ());
+        }
+        let profile = filled(explain);
+        assert_eq!(nanos_of(&profile, |id| id == ContextId(20_000)), 11);
+        assert_eq!(nanos_of(&profile, |_| true), 9_998 * 100 + 7 + 22);
+    }
+
+    #[test]
+    fn ids_that_do_not_come_any_more_are_forgotten() {
+        let mut explain = under(64 << 20);
+        for (id, number) in [(2, 1), (3, 2), (4, 1), (5, 2)] {
+            context(&mut explain, id, number);
+        }
+        let first = |explain: &Explain, id| explain.first(ContextId(id));
+        assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
+        explain.forget_below(ContextId(5));
+        // Those that stand for themselves are known as long as there is anything of them.
+        let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
+        assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
+        let special = [ContextId::NONE, ContextId::OUTSIDE];
+        assert_eq!(special.map(|id| explain.first(id)), special);
+        // A new id of a stack that is there still.
+        context(&mut explain, 6, 1);
+        assert_eq!(first(&explain, 6), ContextId(2));
+    }
+
+    #[test]
+    fn what_takes_too_much_to_write_is_dropped_at_the_end_by_gpu_time_alone() {
+        let mut explain = under(12 << 20);
+        for number in 1..=1000 {
+            context(&mut explain, number + 1, number);
+            explain.push(&Row::Launch(launch(number, number + 1)), &mut ());
+            explain.push(&Row::Activity(kernel(number, 100, 100 + u64::from(2000 - number))), &mut ());
+        }
+        assert_eq!(explain.stacks_not_kept(), 0);
+        explain.fit_exports((12 << 20) - (700 << 10));
+        explain.snapshot(&[], &mut ());
+        let dropped = explain.stacks_not_kept() as u32;
+        assert!((1..800).contains(&dropped), "{dropped}");
+        let profile = explain.into_profile();
+        // The last ones ran for the shortest time.
+        assert!(profile.context(ContextId(1001 - dropped)).is_some());
+        assert!(profile.context(ContextId(1002 - dropped)).is_none());
+    }
+}

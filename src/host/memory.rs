@@ -1,0 +1,80 @@
+//! How much memory gpuflame may take: what the user says, else what the machine lets this process have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MIB: usize = 1 << 20;
+/// Where nobody says anything.
+const DEFAULT: usize = 256 * MIB;
+/// What gpuflame takes in a program that launches from a few stacks and a few threads, and some more.
+const LEAST: usize = 24 * MIB;
+/// The part of what a process may have in all.
+const PART: u64 = 10;
+
+/// The ceiling in bytes: as `asked` or, if that is less, a tenth of what the process's control group may have; but
+/// 24 MiB at least.
+pub fn ceiling(asked: Option<usize>) -> usize {
+    let unasked = || {
+        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limit = limit(&group, |path| fs::read_to_string(path).ok()).unwrap_or(u64::MAX);
+        DEFAULT.min(usize::try_from(limit / PART).unwrap_or(usize::MAX))
+    };
+    asked.unwrap_or_else(unasked).max(LEAST)
+}
+
+/// The least limit on memory of a control group and those around it, from the text of `/proc/self/cgroup`.
+fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let files = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
+    });
+    let limits = files.flat_map(|(root, path, file)| {
+        // In a container the path is often that outside, and only the root is there.
+        let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
+        around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
+    });
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit_of(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
+        limit(groups, |path| {
+            files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_least_limit_of_a_group_and_those_around_it_counts() {
+        let groups = "0::/user.slice/job\n";
+        let outer = ("/sys/fs/cgroup/user.slice/memory.max", "1000\n");
+        let inner = ("/sys/fs/cgroup/user.slice/job/memory.max", "3000\n");
+        assert_eq!(limit_of(groups, &[outer, inner]), Some(1000));
+        assert_eq!(limit_of(groups, &[("/sys/fs/cgroup/user.slice/memory.max", "max\n"), inner]), Some(3000));
+        assert_eq!(limit_of(groups, &[]), None);
+    }
+
+    #[test]
+    fn a_container_that_sees_only_its_own_root_has_the_limit_there() {
+        assert_eq!(limit_of("0::/\n", &[("/sys/fs/cgroup/memory.max", "100663296\n")]), Some(96 << 20));
+        let old = "5:cpu:/x\n4:memory,misc:/docker/abc\n";
+        let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "500\n");
+        assert_eq!(limit_of(old, &[root]), Some(500));
+    }
+
+    #[test]
+    fn what_is_asked_for_stands() {
+        assert_eq!([1 << 40, 5].map(|asked| ceiling(Some(asked))), [1 << 40, LEAST]);
+        assert!((LEAST..=DEFAULT).contains(&ceiling(None)));
+    }
+}

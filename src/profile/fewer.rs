@@ -1,0 +1,178 @@
+//! A profile that must not grow further: stacks, kernels and threads that are not kept apart any more.
+//!
+//! Whoever holds sums adds them up anew under what these functions say; nothing is lost but the difference
+//! between one stack (or kernel, or thread) and another.
+
+use std::collections::BTreeMap;
+
+use super::{Context, Index, Profile, Sample, ShownFrame, StackId, Strings, Tree};
+use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
+
+/// What stands in the place of stacks that are not kept apart.
+pub const OTHER_STACKS: &str = "[other stacks]";
+/// In that of kernels,
+pub const OTHER_KERNELS: &str = "[other kernels]";
+/// and of threads.
+pub const OTHER_THREADS: &str = "[other threads]";
+
+/// What a string takes beside its text.
+const BYTES_A_STRING: usize = 14;
+
+impl Profile {
+    /// Keeps the contexts that `keep` names, and no frames but theirs. Returns which one each of the others is a
+    /// part of from now on: that of the other stacks which called the same API function.
+    pub(crate) fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
+        self.forget_what_was_shown();
+        let frames = std::mem::take(&mut self.frames);
+        self.frame_index = Index::default();
+        let stacks = std::mem::take(&mut self.stacks).without_index();
+        let contexts = std::mem::take(&mut self.contexts);
+        let firsts = std::mem::take(&mut self.first_with);
+        let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
+        ids.sort_unstable();
+        let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
+        for id in ids {
+            let Context { thread, flags, stack: StackId(node) } = contexts[&id];
+            let mut leaf_first = stacks.up(node).map(|frame| frames[frame as usize]);
+            if id.is_others() || keep(id) {
+                stack.clear();
+                stack.extend(leaf_first);
+                self.keep_context(id, thread, flags, &stack);
+            } else {
+                let call = leaf_first.find(|frame| matches!(frame.kind(), FrameKind::Label(_)));
+                forgotten.insert(id, self.others(call));
+            }
+        }
+        self.others(None);
+        let kept = firsts.into_iter().filter_map(|((_, flags, thread), id)| {
+            let node = self.contexts.get(&id)?.stack.0;
+            Some(((node, flags, thread), id))
+        });
+        self.first_with = kept.collect();
+        forgotten
+    }
+
+    /// Keeps the kernels that `keep` names; the others are [`NameId::OTHERS`] from now on.
+    pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        self.kernels.retain(|id, _| *id == NameId::OTHERS || keep(*id));
+        self.kernels.shrink_to_fit();
+        let others = self.strings.intern(OTHER_KERNELS);
+        self.kernels.insert(NameId::OTHERS, others);
+        self.kernel_text = self.kernels.values().map(|name| self.strings.get(*name).len()).sum();
+        self.forget_what_was_shown();
+    }
+
+    /// Keeps the names of threads that a context is of. Returns how many others there were.
+    pub(crate) fn keep_threads(&mut self) -> usize {
+        let all = self.threads.len();
+        let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
+        of_contexts.sort_unstable();
+        self.threads.retain(|id, _| of_contexts.binary_search(id).is_ok());
+        self.forget_what_was_shown();
+        all - self.threads.len()
+    }
+
+    /// Forgets the names that were put in, and what views hold: the next who looks makes them anew. What has an id
+    /// by position may get another one.
+    pub(crate) fn forget_what_was_shown(&mut self) {
+        self.renumbered += 1;
+        self.samples = BTreeMap::new();
+        self.works = Vec::new();
+        self.shown_frames = Vec::new();
+        self.shown_index = Index::default();
+        self.shown = Tree::default();
+        self.shown_contexts = IdMap::default();
+        self.shown_kernels = IdMap::default();
+        self.keep_strings();
+    }
+
+    /// How often frames, stacks and strings may have got new ids. Whoever keeps any looks at this first.
+    pub fn renumbered(&self) -> u32 {
+        self.renumbered
+    }
+
+    /// How many contexts are kept apart.
+    pub(crate) fn context_count(&self) -> usize {
+        self.contexts.keys().filter(|id| !id.is_others()).count()
+    }
+
+    /// How many threads have a name.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// How many kernels have a name.
+    pub(crate) fn kernel_count(&self) -> usize {
+        self.kernels.len()
+    }
+
+    /// How large the tree of their stacks is: its nodes and the frames in them.
+    pub(crate) fn stack_size(&self) -> (usize, usize) {
+        (self.stacks.len(), self.stacks.symbols())
+    }
+
+    /// What contexts and their stacks hold on the heap.
+    pub(crate) fn context_bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+            + self.frame_index.heap_bytes()
+            + self.stacks.heap_bytes()
+            + map_bytes(&self.contexts)
+            + map_bytes(&self.first_with)
+    }
+
+    /// What was put in by who looked at it last, and what views hold.
+    pub(crate) fn shown_bytes(&self) -> usize {
+        self.shown.heap_bytes()
+            + self.shown_frames.capacity() * size_of::<ShownFrame>()
+            + self.shown_index.heap_bytes()
+            + map_bytes(&self.shown_contexts)
+            + map_bytes(&self.shown_kernels)
+            + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
+    }
+
+    /// What kernels and their names hold on the heap, at the most that tables which double in size may take.
+    pub(crate) fn kernel_bytes(&self) -> usize {
+        2 * (self.kernel_text + self.kernels.len() * BYTES_A_STRING) + map_bytes(&self.kernels)
+    }
+
+    /// Adds a context that is not there.
+    fn keep_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
+        let node = self.intern_stack(leaf_first);
+        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
+    }
+
+    /// The context of those stacks that called `call`, a label, and are not kept apart.
+    pub(crate) fn others(&mut self, call: Option<Frame>) -> ContextId {
+        let id = match call.map(Frame::kind) {
+            // Calls have small numbers, and two further ones.
+            Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
+            Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
+                ContextId(ContextId::OTHERS.0 + 2 + label.0)
+            }
+            _ => ContextId::OTHERS,
+        };
+        if !self.contexts.contains_key(&id) {
+            let text = self.strings.intern(OTHER_STACKS);
+            self.labels.insert(LabelId::OTHER_STACKS, text);
+            let others = Frame::label(LabelId::OTHER_STACKS);
+            let stack = [call.filter(|_| id != ContextId::OTHERS), Some(others)];
+            let stack: Vec<Frame> = stack.into_iter().flatten().collect();
+            self.keep_context(id, ThreadId::OTHERS, ContextFlags::default(), &stack);
+            let text = self.strings.intern(OTHER_THREADS);
+            self.threads.insert(ThreadId::OTHERS, text);
+        }
+        id
+    }
+
+    /// Keeps the text of what is left.
+    fn keep_strings(&mut self) {
+        let old = std::mem::take(&mut self.strings);
+        let mut strings = Strings::default();
+        let maps = self.labels.values_mut().chain(self.ranges.values_mut()).chain(self.kernels.values_mut());
+        let process = self.process.as_mut().map(|(_, name)| name);
+        for text in maps.chain(self.threads.values_mut()).chain(process) {
+            *text = strings.intern(old.get(*text));
+        }
+        self.strings = strings;
+    }
+}

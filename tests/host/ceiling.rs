@@ -1,0 +1,168 @@
+//! Far more stacks, kernels and threads than there is memory for: gpuflame stays below the ceiling that the user sets, the
+//! sums are those of the truth file to the nanosecond, and the work that matters is still in the picture.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::support::{Done, Run, Way, compile};
+
+const CEILING_MIB: f64 = 24.0;
+/// How often `before` and `after` launch.
+const PLANTED: u64 = 1000;
+/// Of how many of the many things one is followed by `between`.
+const BETWEEN: u64 = 64;
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/flood.c", &["-O2"]))
+}
+
+fn flood(what: &str, count: u64, settings: &[(&str, &str)]) -> Done {
+    let run = Run::new(program(), Way::Injected).args([what, &count.to_string()]);
+    let run = run.env("GPUFLAME_MAX_MEM", "24M");
+    settings.iter().fold(run, |run, (name, value)| run.env(name, value)).ok()
+}
+
+/// The most MiB that the ledger says were held at once.
+fn most_held(done: &Done) -> f64 {
+    let cost = done.ledger("own cost:")[0];
+    cost.rsplit(", ").next().unwrap().trim_end_matches(" at most").parse().expect(cost)
+}
+
+/// GPU time by leaf.
+fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) -> BTreeMap<&'a str, u64> {
+    let mut leaves = BTreeMap::new();
+    for ((_, leaf), nanos) in sums {
+        *leaves.entry(leaf.as_str()).or_default() += nanos;
+    }
+    leaves
+}
+
+/// Asserts what holds whatever there is too much of: memory, sums, the ledger, and the work that was planted, with its
+/// exact time. Returns GPU time by call site and leaf.
+fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
+    // `second` launches once more.
+    let all = count + count / BETWEEN + 3 * PLANTED + 1;
+    eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
+    assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
+    for sum in ["launches", "activities"] {
+        let (seen, parts) = done.sum(sum);
+        assert_eq!((seen, parts["matched"]), (all, all), "{}", done.stderr);
+    }
+    let found = done.by_site();
+    assert_eq!(found.values().sum::<u64>(), done.truth().sums.values().sum::<u64>());
+    let planted = [("before", "early_d2003", PLANTED * 2003), ("after", "late_d4007", PLANTED * 4007)];
+    for (site, kernel, nanos) in planted {
+        let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
+        assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
+    }
+    let (window, parts) = done.sum("GPU 0 window_ns");
+    let idle: u64 = done.folded_file("out.idle.folded").iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(parts["idle"], idle, "of {window}");
+    found
+}
+
+fn assert_between(found: &BTreeMap<(String, String), u64>, by: &str, count: u64) {
+    let between = (format!("main;{by};between"), "[GPU_Kernel]middle_d3001".to_owned());
+    assert_eq!(found.get(&between), Some(&(count / BETWEEN * 3001)));
+}
+
+fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
+    let done = flood("stacks", count, settings);
+    let found = assert_held_and_exact(&done, count);
+    let truth = done.truth();
+    assert_eq!(by_leaf(&found), by_leaf(&truth.sums), "stacks are folded, and no kernels");
+    assert_between(&found, "flood_stacks", count);
+    let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
+    let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
+    // The lines of single stacks, and one for the rest.
+    assert!(shown > 1000, "{shown} lines");
+    assert_eq!(found[&others], (count + 1 - shown) * 101);
+    // So has the other thread's stack, if it was forgotten before it came again.
+    let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
+    let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
+    let line = done.ledger("not kept apart:")[0];
+    assert!(
+        line.ends_with(&format!(" stacks, in [other stacks] {activities} activities, {nanos} ns")),
+        "{line}"
+    );
+}
+
+#[test]
+fn half_a_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
+    assert_many_stacks(500_000, &[]);
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn ten_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
+    assert_many_stacks(5_000_000, &[]);
+    assert_many_stacks(10_000_000, &[]);
+}
+
+#[test]
+fn a_hundred_thousand_kernels_stay_below_24_mib_and_hide_nothing_that_matters() {
+    assert_many_kernels(100_000);
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn a_million_kernels_stay_below_24_mib_and_hide_nothing_that_matters() {
+    assert_many_kernels(1_000_000);
+}
+
+fn assert_many_kernels(count: u64) {
+    let done = flood("kernels", count, &[]);
+    let found = assert_held_and_exact(&done, count);
+    let others = ("main;flood_kernels;many".to_owned(), "[GPU_Kernel][other kernels]".to_owned());
+    let shown = found.keys().filter(|(site, _)| *site == others.0).count() as u64;
+    assert!(shown > 1000, "{shown} lines");
+    assert_eq!(found[&others], (count + 1 - shown) * 101);
+    assert_between(&found, "flood_kernels", count);
+    assert!(done.ledger("not kept apart:")[0].contains("kernels, in [other kernels]"), "{}", done.stderr);
+    let table = done.file("out.csv");
+    assert!(table.lines().any(|line| line.starts_with("kernel,[other kernels],0,")), "{table}");
+}
+
+#[test]
+fn what_is_below_the_ceiling_is_all_kept_apart() {
+    let run = |ceiling| {
+        let done = flood("stacks", 2000, &[("GPUFLAME_MAX_MEM", ceiling)]);
+        assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+        done.file("out.folded")
+    };
+    let (small, large) = (run("24M"), run("100G"));
+    assert_eq!(small, large);
+    assert!(small.lines().count() > 2000 && !small.contains("[other"));
+}
+
+/// What the command makes of a recording under this ceiling.
+#[cfg(feature = "cli")]
+fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    command.args(args).arg("out.gfr").current_dir(&done.folder).env("GPUFLAME_MAX_MEM", ceiling);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn a_recording_is_read_below_the_ceiling_of_its_reader() {
+    let done = flood("stacks", 20_000, &[("GPUFLAME_FORMATS", "folded,idle,gfr")]);
+    assert_held_and_exact(&done, 20_000);
+    assert!(!done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+    let folded = |ceiling| read_again(&done, ceiling, &["flamegraph", "--format", "folded"]);
+    let nanos = |folded: &str| -> u64 {
+        let lines = folded.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    };
+    let (small, large) = (folded("24M"), folded("4G"));
+    let all = done.truth().sums.values().sum::<u64>();
+    assert_eq!([nanos(&small), nanos(&large)], [all, all]);
+    assert!(small.contains("[other stacks]") && small.contains(" stacks_not_kept_apart\n"));
+    assert!(large.lines().count() > 20_000 && !large.contains("other stacks") && !large.contains("not_kept"));
+    let info = |ceiling| read_again(&done, ceiling, &["info", "--format", "json"]);
+    assert!(info("24M").contains("stacks_not_kept_apart") && !info("4G").contains("not_kept"));
+}
