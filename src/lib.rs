@@ -74,9 +74,6 @@ pub mod aggregate;
 #[cfg(feature = "cli")]
 pub mod analysis;
 #[doc(hidden)]
-#[cfg(feature = "cli")]
-pub mod bubbles;
-#[doc(hidden)]
 pub mod capture;
 #[doc(hidden)]
 #[cfg(feature = "cli")]
@@ -120,6 +117,9 @@ pub mod session;
 pub mod settings;
 #[doc(hidden)]
 pub mod stats;
+#[doc(hidden)]
+#[cfg(feature = "cli")]
+pub mod steps;
 #[doc(hidden)]
 pub mod symbolize;
 #[doc(hidden)]

@@ -7,8 +7,8 @@ use super::output::Target;
 use super::stats::millis;
 use super::trace::{self, How};
 use super::{Console, Outcome, usage};
-use crate::bubbles::{DecodeSteps as Steps, Framework};
 use crate::error::Result;
+use crate::steps::{DecodeSteps as Steps, Framework};
 
 /// Say how long the decoding steps of sglang, vllm or fastdeploy take.
 ///

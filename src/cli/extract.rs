@@ -6,8 +6,8 @@ use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
 use super::{Console, Outcome};
-use crate::bubbles::{Extract as Table, Ops, Stretch};
 use crate::error::Result;
+use crate::steps::{Extract as Table, Ops, Stretch};
 
 /// So many operations are shown where the table goes to a file.
 const PREVIEW: usize = 5;
@@ -58,7 +58,7 @@ fn preview(table: &Table, out: &mut dyn std::io::Write) -> crate::error::Result<
         let name = table.name(op);
         let short: String = name.chars().take(50).collect();
         let dots = if short.len() < name.len() { "..." } else { "" };
-        let (start, end) = (crate::bubbles::micros(op.start), crate::bubbles::micros(op.end));
+        let (start, end) = (crate::steps::micros(op.start), crate::steps::micros(op.end));
         writeln!(out, "{start:>20} {end:>20}  {short}{dots}")?;
     }
     Ok(())

@@ -17,7 +17,7 @@ mod merge;
 mod merge_ranks;
 mod output;
 mod ranks;
-mod recorded;
+mod recorded_steps;
 mod report;
 mod settings;
 mod stats;

@@ -6,8 +6,8 @@ use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
 use super::{Console, Outcome, usage};
-use crate::bubbles::{Bubbles, Ops, Stats as Table, StatsOptions};
 use crate::error::Result;
+use crate::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
 /// Average the GPU operations of all like steps, with the bubble before each.
 ///

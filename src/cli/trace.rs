@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Console;
 use super::input::{Source, watched};
-use super::recorded::Events;
+use super::recorded_steps::Events;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{Fork, Kind, Options, Seen};
 

@@ -6,6 +6,7 @@ use std::io::Write;
 
 use inferno::flamegraph;
 
+use super::colors;
 use super::lines::Lines;
 use super::options::{Options, Unit};
 use super::svg;
@@ -50,7 +51,7 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
 pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
     let texts: Vec<_> =
         lines.iter().map(|(stack, weight)| format!("{} {weight}", lines.name_first(stack))).collect();
-    let mut colors = svg::palette(lines.labels());
+    let mut colors = colors::palette(lines.labels());
     let mut subtitle = format!("{} in {} stacks", shown(lines.total(), options.unit), lines.len());
     svg::add_lost(&mut subtitle, lines.lost());
     let mut inferno = inferno(options, subtitle);

@@ -11,6 +11,7 @@ mod callers;
 #[cfg(feature = "cli")]
 mod chrome;
 mod clean;
+mod colors;
 #[cfg(feature = "cli")]
 mod compare;
 mod compose;

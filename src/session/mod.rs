@@ -8,12 +8,12 @@
 //!                               +--> Failed (said once; the application runs on)
 //! ```
 //!
-//! `collector` is the thread that gathers rows, `pipeline` what it feeds, `write` and `ledger`
+//! `collector` is the thread that gathers rows, `pipeline` what it feeds, `write` and `ledger_text`
 //! what comes out.
 
 mod collector;
 mod guards;
-mod ledger;
+mod ledger_text;
 mod pipeline;
 mod stream;
 mod write;
@@ -469,7 +469,7 @@ impl Session {
         let report = self.write_files(&mut pipeline);
         report.failures.iter().for_each(|failure| tell(failure));
         if !self.settings.quiet {
-            let ledger = ledger::text(&ledger, pipeline.outputs().0, &report, held);
+            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
             stderr::write(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }

@@ -1,6 +1,6 @@
 //! One device from the first moment to the last: every nanosecond of its window is busy or idle.
 
-use super::split::split;
+use super::blame::split;
 use super::streams::Streams;
 use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;

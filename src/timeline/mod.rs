@@ -2,7 +2,7 @@
 //!
 //! From joined rows, in one pass. For each device the union of its activities is the time in which it was
 //! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
-//! come earlier, the gap would be shorter. `split` tells why it did not. A device is accounted for as
+//! come earlier, the gap would be shorter. `blame` tells why it did not. A device is accounted for as
 //! long as a window was open, and
 //!
 //! ```text
@@ -20,8 +20,8 @@
 //! horizon for each device (`stretches`); what comes later than that is counted as late, and then some
 //! time is called idle that was not, by no more than what is late.
 
+mod blame;
 mod device;
-mod split;
 mod streams;
 mod stretches;
 mod windows;

@@ -13,8 +13,8 @@ use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use gpuflame::bubbles::{Extract, Ops, Stats, StatsOptions};
 use gpuflame::import::{self, Event, Fork, Options, Sink, Wants};
+use gpuflame::steps::{Extract, Ops, Stats, StatsOptions};
 
 const ROUNDS: usize = 15;
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use gpuflame::bubbles::{Bubbles, Extract, Ops, Stats, StatsOptions};
 use gpuflame::import::json::{Reading, read};
+use gpuflame::steps::{Bubbles, Extract, Ops, Stats, StatsOptions};
 use serde_json::{Value, json};
 
 const READING: Reading = Reading { buffer: 1 << 16, accept_cut: false };

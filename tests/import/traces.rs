@@ -9,13 +9,13 @@ use std::process::Command;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 use gpuflame::aggregate::Aggregate;
-use gpuflame::bubbles::Ops;
 use gpuflame::export::{self, FOLDED, work_name};
 use gpuflame::import::{self, Kind, Linked, Options};
 use gpuflame::join::{Join, Launched, Origin, Sink};
 use gpuflame::profile::Profile;
 use gpuflame::profile::views::GPU;
 use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
+use gpuflame::steps::Ops;
 use gpuflame::timeline::Timeline;
 
 /// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.

@@ -4,15 +4,15 @@
 //! inference server looks like and where its bubbles are ([`Stats`]), and how long steps take
 //! ([`DecodeSteps`]). Times are integers to the last; only averages are fractions.
 
-mod decode;
+mod average;
+mod decode_steps;
 mod extract;
 mod ops;
-mod stats;
 
-pub use decode::{DecodeSteps, Framework, Latencies};
+pub use average::{Average, Bubbles, Stats, StatsOptions, StatsReport};
+pub use decode_steps::{DecodeSteps, Framework, Latencies};
 pub use extract::{Extract, Stretch};
 pub use ops::{Ops, TracedOp, TracedStep};
-pub use stats::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 
 /// A text as a field of a CSV file, in quotes where it must be.
 fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {

@@ -124,7 +124,7 @@ mod tests {
         for nanos in [0, 1, 10, 100, 1000, 12_345, 120_300, -1, -1_500, i64::MAX, i64::MIN] {
             let mut line = Vec::new();
             push_micros(nanos, &mut line);
-            assert_eq!(String::from_utf8(line).unwrap(), format!(",{}", crate::bubbles::micros(nanos)));
+            assert_eq!(String::from_utf8(line).unwrap(), format!(",{}", crate::steps::micros(nanos)));
         }
     }
 

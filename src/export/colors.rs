@@ -1,0 +1,49 @@
+//! Which colour a frame has in a picture: by what it is, and a little by its name.
+
+use inferno::flamegraph::color::{Color, PaletteMap};
+
+use super::flame::SMALL;
+use super::frame::Label;
+use crate::profile::{Cause, Kind};
+use crate::record::hash_one;
+
+/// What `inferno` calls the frame below all others.
+const WHOLE: &str = "";
+const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
+
+/// A colour for each of the frames.
+pub(super) fn palette<'a>(labels: impl IntoIterator<Item = &'a Label>) -> PaletteMap {
+    let mut colors = PaletteMap::default();
+    for label in labels {
+        colors.insert(label.name_first(), color(&label.text, label.kind));
+    }
+    // A frame that has no colour here gets one by chance.
+    colors.insert(WHOLE, WHOLE_COLOR);
+    colors.insert(SMALL, WHOLE_COLOR);
+    colors
+}
+
+/// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
+/// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a
+/// launch was under way, blue where work waited. Names shade it a little, so that neighbours can be told apart.
+fn color(name: &str, kind: Kind) -> Color {
+    let shade = |range: u64| (hash_one(name) >> 20) % range;
+    let (r, g, b) = match kind {
+        Kind::Kernel => (235 + shade(20), 95 + shade(80), 50),
+        Kind::Copy | Kind::Unified => (80 + shade(30), 140 + shade(40), 225),
+        Kind::Graph => (225 + shade(20), 185 + shade(20), 75),
+        Kind::Set => (165 + shade(25), 110 + shade(30), 215),
+        Kind::Idle(Cause::HostLate) => (235 + shade(15), 120 + shade(25), 40),
+        Kind::Idle(Cause::LaunchLatency) => (240 + shade(12), 190 + shade(20), 60),
+        Kind::Idle(Cause::Dependency) => (110 + shade(25), 150 + shade(30), 215),
+        Kind::Marker | Kind::Loss | Kind::Idle(Cause::Unknown) => {
+            (165 + shade(12), 165 + shade(12), 165 + shade(12))
+        }
+        Kind::Allocation => (225 + shade(20), 110 + shade(30), 60 + shade(20)),
+        Kind::Free => (120 + shade(25), 165 + shade(25), 215),
+        Kind::Root => (200 + shade(12), 190 + shade(12), 175 + shade(12)),
+        Kind::Range => (70 + shade(25), 165 + shade(25), 160 + shade(25)),
+        Kind::Code | Kind::Python | Kind::Call => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
+    };
+    Color { r: r as u8, g: g as u8, b: b as u8 }
+}
