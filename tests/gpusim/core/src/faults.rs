@@ -68,6 +68,7 @@ pub struct Faults {
     records: Vec<(Fault, u64, AtomicU64)>,
     launch_fail: Option<(u64, AtomicU64)>,
     fatal_after: Option<(u64, AtomicU64)>,
+    flush_hangs: Option<(u64, AtomicU64)>,
     enable: Vec<(u32, u32)>,
 }
 
@@ -86,6 +87,7 @@ impl Faults {
                     faults.enable.push(pair.ok_or(format!("`{item}`: want enable:KIND=RESULT"))?);
                 }
                 "launch_fail" => faults.launch_fail = Some((number(50)?, AtomicU64::new(0))),
+                "flush_hangs" => faults.flush_hangs = Some((number(1)?, AtomicU64::new(0))),
                 "fatal" => faults.fatal_after = Some((number(1000)?, AtomicU64::new(0))),
                 _ => {
                     let known = Fault::NAMES.iter().find(|(n, _)| *n == name);
@@ -110,6 +112,11 @@ impl Faults {
     /// Counts one piece of GPU work; true exactly once, when CUPTI must break down.
     pub fn turns_fatal(&self) -> bool {
         self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
+    }
+
+    /// Counts one flush; true from the one on that must never return.
+    pub fn flush_hangs(&self) -> bool {
+        self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
     /// Counts one piece of GPU work against every record fault; the first that is due wins.

@@ -75,13 +75,20 @@ fn flush_all(flag: u32) -> Result<(), Code> {
         eprintln!(
             "gpusim: cuptiActivityFlushAll before any CUDA call: it hangs for ever, as the real one was seen to"
         );
-        loop {
-            std::thread::sleep(Duration::from_secs(3600));
-        }
+        hang();
+    }
+    if settings::get().faults.flush_hangs() {
+        hang();
     }
     drop(sim_lock::hold("cuptiActivityFlushAll"));
     worker::flush(flag & FORCED != 0);
     Ok(())
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
 }
 
 #[unsafe(no_mangle)]
