@@ -2,6 +2,7 @@
 //! it cost, in lines that keep their words and their order, so that scripts can read them.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
@@ -164,25 +165,22 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 /// The kernels that took most time, over all devices.
 fn top(profile: &Profile) -> Vec<String> {
-    let mut kernels: Vec<(u64, u64, &str)> = Vec::new();
+    let mut kernels: HashMap<&str, (u64, u64)> = HashMap::new();
     for WorkStats { work, weight, .. } in profile.works() {
         let Work::Kernel(id) = *work else { continue };
         let name = profile.kernel(id).unwrap_or("[unnamed kernel]");
-        match kernels.iter_mut().find(|(.., known)| *known == name) {
-            Some(sum) => {
-                sum.0 += weight.nanos;
-                sum.1 += weight.count;
-            }
-            None => kernels.push((weight.nanos, weight.count, name)),
-        }
+        let (nanos, count) = kernels.entry(name).or_default();
+        *nanos += weight.nanos;
+        *count += weight.count;
     }
     let all: u64 = profile.works().iter().map(|work| work.weight.nanos).sum();
-    kernels.sort_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(b.2)));
-    let line = |(place, (nanos, count, name)): (usize, &(u64, u64, &str))| {
-        let share = percent(*nanos, all);
+    let mut kernels: Vec<_> = kernels.into_iter().collect();
+    kernels.sort_by_key(|(name, (nanos, _))| (Reverse(*nanos), *name));
+    let line = |(place, (name, (nanos, count))): (usize, (&str, (u64, u64)))| {
+        let share = percent(nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
-    kernels.iter().take(TOP).enumerate().map(line).collect()
+    kernels.into_iter().take(TOP).enumerate().map(line).collect()
 }
 
 /// What was found by taking stacks again, where that was asked for.
