@@ -250,6 +250,19 @@ impl Reader {
         mark
     }
 
+    /// How many words have been written that were not read.
+    pub(super) fn unread(&self, log: &Log) -> usize {
+        let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
+        let mut words = 0;
+        let mut at = first;
+        // SAFETY: as in `mark`.
+        while let Some(chunk) = unsafe { at.as_ref() } {
+            words += chunk.len.load(Ordering::Acquire) as usize;
+            at = chunk.next.load(Ordering::Acquire);
+        }
+        words - if std::ptr::eq(first, self.chunk) { self.read } else { 0 }
+    }
+
     /// Whether everything up to `mark` has been read.
     pub(super) fn is_at(&self, mark: Mark) -> bool {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
@@ -373,6 +386,19 @@ mod tests {
         reader.drain(&log, mark, |words| seen.extend_from_slice(words));
         assert_eq!(seen, [1, 2, 3]);
         assert_eq!(drain_all(&mut reader, &log), [4, 5, 6]);
+    }
+
+    #[test]
+    fn what_lies_unread_is_counted_over_all_chunks() {
+        refill();
+        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        assert_eq!(reader.unread(&log), 0);
+        (0..CHUNK_WORDS + 5).for_each(|_| assert!(writer.push(&log, [&[1]])));
+        assert_eq!(reader.unread(&log), CHUNK_WORDS + 5);
+        reader.drain(&log, reader.mark_next(&log), |_| {});
+        assert_eq!(reader.unread(&log), 5);
+        assert!(writer.push(&log, [&[2]]));
+        assert_eq!((reader.unread(&log), drain_all(&mut reader, &log).len(), reader.unread(&log)), (6, 6, 0));
     }
 
     #[test]

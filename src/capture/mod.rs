@@ -43,7 +43,7 @@ pub use nvtx::NvtxTable;
 pub use range_names::{RangeDomain, RangeName, ignore_domains};
 pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
 pub use tally::Verified;
-pub use thread::{cost, drain, graph_cost, losses, verified};
+pub use thread::{cost, drain, drain_noted, graph_cost, losses, note_unread, verified};
 pub use verifying::verify_every;
 
 /// Keeps what each thread and its logs take to a share of `ceiling` bytes: a sixteenth for the ids of a thread's

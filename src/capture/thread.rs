@@ -91,6 +91,8 @@ struct Readers {
     launches: Reader,
     contexts: Reader,
     told: Told,
+    /// Words of launches that [`note_unread`] found and [`drain_noted`] has not handed over yet.
+    noted: usize,
 }
 
 /// Who a state belongs to, for the collector: a thread may be gone when its rows are read.
@@ -346,6 +348,7 @@ impl Thread {
                 launches: Reader::new(),
                 contexts: Reader::new(),
                 told: Told::new(),
+                noted: 0,
             }),
         }
     }
@@ -445,25 +448,50 @@ pub(super) fn go_on_in_child() {
 /// launches, at most one chunk of a log from each thread. False: there was nothing.
 ///
 /// Only one thread may be in here at a time: the caller holds the collector's lock.
-pub fn drain(mut each: impl FnMut(&Row<'_>)) -> bool {
+pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|_| true, each)
+}
+
+/// Notes how much lies unread, for [`drain_noted`]. As with [`drain`], one thread at a time.
+pub fn note_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`.
+        let readers = unsafe { &mut *thread.readers.get() };
+        readers.noted = readers.launches.unread(&thread.launches);
+    }
+}
+
+/// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
+/// end however fast threads launch on.
+pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|readers| readers.noted > 0, each)
+}
+
+fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
     let mut any = false;
     for thread in all() {
         let ended = thread.stage.load(Ordering::Acquire) == ENDED;
         // SAFETY: only the collector calls this, one thread at a time.
         let readers = unsafe { &mut *thread.readers.get() };
+        if !wanted(readers) {
+            continue;
+        }
         // A launch refers to contexts that were written before it: mark launches first, read them last.
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
         thread.newcomer.tell(&mut each);
         range_names::drain_names(&mut each);
-        let Readers { launches: reader, told, .. } = readers;
+        let Readers { launches: reader, told, noted, .. } = readers;
         let grown = told.grown(&thread.outside);
         if let Some(new) = grown {
             each(&Row::Outside(new));
         }
         let some = grown.is_some()
             | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
-            | reader.drain(&thread.launches, launches, |words| read_launches(words, told, &mut each));
+            | reader.drain(&thread.launches, launches, |words| {
+                *noted = noted.saturating_sub(words.len());
+                read_launches(words, told, &mut each);
+            });
         if ended && !some {
             told.clear();
             thread.stage.store(FREE, Ordering::Release);
