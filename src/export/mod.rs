@@ -66,5 +66,5 @@ pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;
 pub use options::{GraphStacks, Options, Root, Unit};
-pub use svg::SVG;
+pub use svg::{SVG, draw_once};
 pub use table::write_csv;

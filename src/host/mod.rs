@@ -6,12 +6,16 @@
 
 #![allow(unsafe_code)]
 
+pub mod aside;
 pub mod descriptor;
+pub mod ending;
 pub mod exit;
 pub mod file;
 pub mod fork;
+pub mod futex;
 pub mod heap;
 pub mod loaded;
 pub mod memory;
 pub mod signals;
 pub mod stderr;
+pub mod threads;

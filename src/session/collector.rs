@@ -12,11 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{heap, signals};
+use crate::host::{heap, signals, threads};
 use crate::tracer;
 use crate::unwind;
 
-use super::Session;
+use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::{Session, ending};
 
 /// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
@@ -27,6 +28,9 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
 /// This often when many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
+
+/// How often it is looked whether the application has any thread left: some 10 us.
+const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
 
 /// What the collector may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,16 +78,18 @@ impl Collector {
         })
     }
 
-    /// Makes a wish and waits until it is granted. False: it was not within `patience`.
-    pub(super) fn ask(&self, wish: Wish, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        let mut wishes = self.wishes.lock();
+    /// Makes a wish and waits until it is granted. False: the collector has not got on for as long as the limit.
+    pub(super) fn ask(&self, wish: Wish, limit: Limit) -> bool {
+        let mut watch = Watch::new(limit);
+        // Who holds it may have been interrupted for good.
+        let Some(mut wishes) = self.wishes.try_lock_for(limit.ours) else { return false };
         wishes.made += 1;
         let mine = wishes.made;
         wishes.open = wishes.open.max(Some(wish));
         self.asked.notify_one();
         while wishes.granted < mine {
-            if self.granted.wait_until(&mut wishes, deadline).timed_out() {
+            self.granted.wait_for(&mut wishes, LOOK_EVERY);
+            if watch.is_over() || life::is_over() {
                 return wishes.granted >= mine;
             }
         }
@@ -97,31 +103,38 @@ impl Collector {
 
     fn run(&self, session: &Session) {
         let mut pause = SHORT_PAUSE;
-        let mut flushed = Instant::now();
+        let (mut flushed, mut looked) = (Instant::now(), Instant::now());
+        threads::note_ours();
         loop {
             let (wish, up_to) = self.wait(pause);
             if life::is_over() {
                 return;
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
-            let (any, wants_flush) = {
-                let mut pipeline = session.pipeline.lock();
-                (session.collect(&mut pipeline, false), pipeline.wants_flush())
-            };
+            progress::made();
+            let any = session.collect();
+            let wants_flush = session.pipeline.lock().wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
             let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Flush) {
                 // What cannot be flushed comes with the next flush, or is counted as dropped.
-                let _ = session.api.flush(wish == Some(Wish::Drain));
-                let dropped = session.api.dropped();
+                let _ = progress::in_others(|| session.api.flush(wish == Some(Wish::Drain)));
+                let dropped = progress::in_others(|| session.api.dropped());
                 let mut pipeline = session.pipeline.lock();
                 pipeline.note_dropped(dropped);
                 pipeline.note_flushed();
                 flushed = Instant::now();
             }
             if wish.is_some() {
-                session.collect(&mut session.pipeline.lock(), true);
+                session.collect_noted();
+            }
+            if !any && looked.elapsed() >= LOOK_AROUND_EVERY {
+                looked = Instant::now();
+                if threads::only_ours_are_left() {
+                    ending::exit_as_the_last_thread();
+                    return;
+                }
             }
             pause = if any { SHORT_PAUSE } else { (2 * pause).min(LONG_PAUSE) };
             self.grant(up_to);

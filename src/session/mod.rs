@@ -3,18 +3,20 @@
 //! There is one session a process, whichever way gpuflame came in. This file is its state machine:
 //!
 //! ```text
-//! Idle --inject()/start()--> Starting --> Running --exit--> Over
+//! Idle --inject()/start()--> Starting --> Running
 //!                               |
 //!                               +--> Failed (said once; the application runs on)
 //! ```
 //!
-//! `collector` is the thread that gathers rows, `pipeline` what it feeds, `write` and `ledger_text`
-//! what comes out.
+//! until [`life`] is over. `collector` is the thread that gathers rows, `pipeline` what it feeds, `ending` what
+//! happens when the process ends, `write` and `ledger_text` what comes out.
 
 mod collector;
+mod ending;
 mod guards;
 mod ledger_text;
 mod pipeline;
+mod progress;
 mod stream;
 mod write;
 
@@ -27,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use crate::capture::NvtxTable;
 use crate::capture::events::{self, Event};
@@ -37,20 +39,23 @@ use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::Ledger;
 use crate::export;
-use crate::host::{exit, memory, stderr};
+use crate::host::{memory, signals, stderr, threads};
 use crate::profile::views::{MEMORY, WAITS};
 use crate::profile::{Profile, View};
-use crate::record::{Nanos, WindowEdge};
+use crate::record::{Module, Nanos, WindowEdge};
 use crate::settings::{self, Nvtx, Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
-use crate::unwind;
+use crate::unwind::{self, ModuleMap};
 use collector::{Collector, Wish};
 pub use guards::{Range, Window, range, window};
 use pipeline::Pipeline;
+use progress::{LOOK_EVERY, Limit, Watch};
 use write::Report;
 
-/// How long the exit of the application may be held up by a tracer that does not answer.
+/// How long the application may be held up by a flush that it asked for and that does not get on.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+/// How long by somebody who notes the edge of a window, which takes no time.
+const LONGEST_EDGE: Duration = Duration::from_millis(100);
 
 /// How long the application may be held up by a line to a stderr that is full.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
@@ -62,11 +67,12 @@ struct Session {
     outputs: Outputs,
     api: &'static cupti::Api,
     pipeline: Mutex<Pipeline>,
+    modules: Mutex<ModuleMap>,
     /// Edges of windows that the pipeline has not taken in yet: whoever opens or closes a window must not
     /// wait for it.
     edges: Mutex<Vec<(WindowEdge, Nanos)>>,
     collector: Collector,
-    /// The tracer did not answer within [`LONGEST_FLUSH`].
+    /// The tracer did not answer when it was asked for everything.
     gave_up: AtomicBool,
     /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
     calls_at_last_flush: AtomicU64,
@@ -77,7 +83,6 @@ enum Stage {
     Starting(ThreadId),
     Running(&'static Session),
     Failed(Error),
-    Over,
 }
 
 /// The session, for those who may not wait for a lock.
@@ -134,7 +139,6 @@ pub fn start() -> Result<()> {
                 return session.open_window();
             }
             Stage::Failed(error) => return Err(error.clone()),
-            Stage::Over => return Err(over()),
         }
         drop(stage);
         if let Ok(session) = begin(Way::Called) {
@@ -162,7 +166,7 @@ pub fn stop() -> Result<()> {
 /// `State` where there is no session, or where CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
     let session = running()?;
-    if session.collector.ask(Wish::Flush, LONGEST_FLUSH) {
+    if session.collector.ask(Wish::Flush, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
         Ok(())
     } else {
         Err(Error::new(
@@ -182,9 +186,8 @@ pub fn flush() -> Result<()> {
 pub fn stats() -> Result<Ledger> {
     let session = running()?;
     flush()?;
-    let mut pipeline = session.pipeline.lock();
-    session.collect(&mut pipeline, false);
-    Ok(pipeline.ledger())
+    session.collect();
+    Ok(session.pipeline.lock().ledger())
 }
 
 /// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
@@ -243,7 +246,6 @@ fn running() -> Result<&'static Session> {
     match &*STAGE.lock() {
         Stage::Running(session) => Ok(session),
         Stage::Failed(error) => Err(error.clone()),
-        Stage::Over => Err(over()),
         Stage::Idle | Stage::Starting(_) => Err(no_session()),
     }
 }
@@ -273,7 +275,7 @@ fn begin(way: Way) -> Result<&'static Session> {
             Stage::Idle => *stage = Stage::Starting(std::thread::current().id()),
             Stage::Running(session) => return Ok(session),
             Stage::Failed(error) => return Err(error.clone()),
-            Stage::Starting(_) | Stage::Over => return Err(over()),
+            Stage::Starting(_) => return Err(over()),
         }
     }
     // Those who wait for us wait for a result, even if there is none.
@@ -312,7 +314,8 @@ fn set_up(way: Way) -> Result<&'static Session> {
         capture::note_waits();
     }
     events::listen(on_event);
-    let api = cupti::subscribe::<Capture>(&cupti::Options {
+    let before = threads::all();
+    let options = cupti::Options {
         library: settings.cupti.clone(),
         load_driver: way == Way::Called,
         whole_graphs: settings.whole_graphs,
@@ -320,7 +323,10 @@ fn set_up(way: Way) -> Result<&'static Session> {
         events: settings.deps,
         unified: settings.unified,
         memory: wants(&MEMORY),
-    })?;
+    };
+    // Threads that the tracer starts are as good as ours.
+    let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
+    threads::note_ours_since(&before);
     if settings.whole_graphs && !settings.quiet {
         tell(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
@@ -338,19 +344,19 @@ fn set_up(way: Way) -> Result<&'static Session> {
         outputs,
         api,
         pipeline: Mutex::new(pipeline),
+        modules: Mutex::new(ModuleMap::new()),
         edges: Mutex::new(Vec::new()),
         collector: Collector::default(),
         gave_up: AtomicBool::new(false),
         calls_at_last_flush: AtomicU64::new(u64::MAX),
     }));
-    session.pipeline.lock().begin(api);
+    session.pipeline.lock().begin(api, &session.new_modules());
     let _ = SESSION.set(session);
-    if let Err(error) = session.collector.spawn(session) {
+    if let Err(error) = session.collector.spawn(session).and_then(|()| ending::begin(session)) {
         life::end();
         api.unsubscribe();
         return Err(error);
     }
-    exit::call_at_exit(at_exit);
     Ok(session)
 }
 
@@ -369,17 +375,50 @@ impl Session {
 
     /// Notes the edge if `turn` really turned the window.
     fn edge(&self, edge: WindowEdge, turn: fn() -> bool) {
-        let mut edges = self.edges.lock();
-        if turn() {
+        let edges = self.edges.try_lock_for(LONGEST_EDGE);
+        if turn()
+            && let Some(mut edges) = edges
+        {
             edges.push((edge, capture::now()));
         }
     }
 
-    /// Reads what lies ready, all of it or a good deal. False: there was nothing.
-    fn collect(&self, pipeline: &mut Pipeline, all: bool) -> bool {
-        let edges = std::mem::take(&mut *self.edges.lock());
-        edges.into_iter().for_each(|(edge, time)| pipeline.window(edge, time));
-        pipeline.collect(self.api, all)
+    /// The pipeline, with the edges that it has not heard of.
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.told_of_edges(self.pipeline.lock())
+    }
+
+    fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        let edges = self.edges.try_lock_for(LONGEST_EDGE).map(|mut edges| std::mem::take(&mut *edges));
+        edges.into_iter().flatten().for_each(|(edge, time)| pipeline.window(edge, time));
+        pipeline
+    }
+
+    /// Modules that are new. The loader's lock is not waited for with a lock of ours held.
+    fn new_modules(&self) -> Vec<Module> {
+        let mut new = Vec::new();
+        if let Some(mut modules) = self.modules.try_lock() {
+            progress::in_others(|| modules.refresh(&mut new));
+        }
+        new
+    }
+
+    /// Reads what lies ready, or a good deal of it. False: there was nothing.
+    fn collect(&self) -> bool {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        pipeline.collect(self.api)
+    }
+
+    /// Reads all that lies ready now, and lets others have the pipeline in between.
+    fn collect_noted(&self) {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        pipeline.note_unread();
+        drop(pipeline);
+        while !life::is_over() && self.pipeline().collect_noted(self.api) {}
     }
 }
 
@@ -391,12 +430,7 @@ fn on_event(event: Event<'_>) {
     match event {
         // The driver may register exit handlers of its own when it makes its first context, and they
         // would run before ours: come before them again.
-        Event::ContextCreated => {
-            static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-            if !IS_REGISTERED.swap(true, Ordering::AcqRel) {
-                exit::call_at_exit(at_exit);
-            }
-        }
+        Event::ContextCreated => ending::come_first_at_exit(),
         Event::ContextEnds => {
             // The lock is free again before CUPTI is called.
             let session = running();
@@ -414,63 +448,57 @@ fn on_event(event: Event<'_>) {
     }
 }
 
-/// Gathers what is left and, when called for the last time, writes the outputs. Called by the C
-/// library on the thread that exits, once for every registration.
-fn at_exit() {
-    // The outputs are lost, the application's exit is not.
-    if catch_unwind(gather_and_write).is_err() {
-        life::end();
-    }
-}
-
-fn gather_and_write() {
-    if life::is_over() {
-        return;
-    }
-    let is_last = exit::calls_left() == 0;
-    let session = match &*STAGE.lock() {
-        Stage::Running(session) => *session,
-        _ => return,
-    };
-    session.gather_the_rest();
-    if is_last {
-        *STAGE.lock() = Stage::Over;
-        session.close_window();
-        life::end();
-        session.write_out();
-    }
-}
-
 impl Session {
     /// Has the tracer hand over everything, complete or not. Not asked again when nothing was launched
     /// since, as the driver may be gone by now, nor when it did not answer once.
-    fn gather_the_rest(&self) {
+    fn gather_the_rest(&self, limit: Limit) {
         let calls = capture::cost().calls;
         let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
             Wish::Collect
         } else {
             Wish::Drain
         };
-        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, LONGEST_FLUSH) {
+        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, limit) {
             return;
         }
         self.gave_up.store(true, Ordering::Release);
-        tell("the tracer did not answer within 5 s; what it still held is lost, the rest is written");
+        let seconds = limit.others.as_secs_f32();
+        say(&format!(
+            "the tracer did not answer within {seconds} s; what it still held is lost, the rest is written"
+        ));
     }
 
-    fn write_out(&self) {
-        let Some(mut pipeline) = self.pipeline.try_lock_for(LONGEST_FLUSH) else {
-            tell("the collector does not answer; nothing is written");
+    /// The pipeline, unless whoever has it does not get on.
+    fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = Watch::new(limit);
+        loop {
+            match self.pipeline.try_lock_for(LOOK_EVERY) {
+                Some(pipeline) => return Some(self.told_of_edges(pipeline)),
+                None if watch.is_over() => return None,
+                None => {}
+            }
+        }
+    }
+
+    /// Writes the outputs of what was gathered, and says what they hold.
+    fn write_out(&self, limit: Limit, is_signalled: bool) {
+        // Stacks that were read last may lie in modules that were met last.
+        let new = if is_signalled { Vec::new() } else { self.new_modules() };
+        let Some(mut pipeline) = self.pipeline_within(limit) else {
+            say("the collector does not answer; nothing is written");
             return;
         };
-        self.collect(&mut pipeline, false);
+        pipeline.learn(&new);
+        // What lies ready and the collector has not got to.
+        pipeline.note_unread();
+        while pipeline.collect_noted(self.api) {}
         let held = collector::bytes_held();
         let ledger = pipeline.finish(collector::bytes_held);
         let report = self.write_files(&mut pipeline);
-        report.failures.iter().for_each(|failure| tell(failure));
+        report.failures.iter().for_each(|failure| say(failure));
         if !self.settings.quiet {
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
-            stderr::write(ledger.as_bytes(), LONGEST_LEDGER);
+            stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }
 }
@@ -506,7 +534,16 @@ fn draw(
 
 /// One line to stderr, which never fails and never splits.
 fn tell(message: &str) {
-    stderr::write(format!("gpuflame: {}\n", on_one_line(message)).as_bytes(), LONGEST_TELLING);
+    stderr::write(line(message).as_bytes(), LONGEST_TELLING);
+}
+
+/// The same, on a thread of ours.
+fn say(message: &str) {
+    stderr::write_here(line(message).as_bytes(), LONGEST_TELLING);
+}
+
+fn line(message: &str) -> String {
+    format!("gpuflame: {}\n", on_one_line(message))
 }
 
 /// Names and settings are other people's words: none may end a line or drive a terminal.

@@ -9,10 +9,10 @@ use crate::control::Outputs;
 use crate::cupti::{Api, Names};
 use crate::explain::{self, Explain, Ledger};
 use crate::profile::Profile;
-use crate::record::{LabelId, Loss, Nanos, Row, ThreadId, WindowEdge};
+use crate::record::{LabelId, Loss, Module, Nanos, Row, ThreadId, WindowEdge};
 use crate::settings::{Root, Settings};
-use crate::unwind::ModuleMap;
 
+use super::progress;
 use super::stream::Streams;
 
 /// While so many launches wait for an activity, activities are read first: what was launched is to be
@@ -23,20 +23,18 @@ const MANY_OPEN: u64 = 32 << 10;
 const MANY_ORPHANS: u64 = 16 << 10;
 /// Steps after which the collector looks up from its reading: some 20 ms.
 const MOST_STEPS: usize = 64;
-/// Steps that are enough for all that can lie ready, so that threads that launch on cannot hold an exit up
-/// for ever.
-const ALL_STEPS: usize = 1 << 14;
 
 /// All that is known of the run so far.
 pub(super) struct Pipeline {
     rows: Rows,
     names: Names,
-    modules: ModuleMap,
     dropped: u64,
     unreadable: u64,
     buffers_read: u64,
     /// How many buffers will have been read when the last flush is.
     flushed_at: Option<u64>,
+    /// How many will have been when all is read that [`Pipeline::note_unread`] found.
+    noted: u64,
 }
 
 /// Who takes rows: first what writes them down as they are, then what explains them.
@@ -59,16 +57,16 @@ impl Pipeline {
                 threads: HashSet::new(),
             },
             names: Names::new(),
-            modules: ModuleMap::new(),
             dropped: 0,
             unreadable: 0,
             buffers_read: 0,
             flushed_at: None,
+            noted: 0,
         }
     }
 
     /// Takes in what every later row may refer to: the names of API calls and the modules.
-    pub(super) fn begin(&mut self, api: &Api) {
+    pub(super) fn begin(&mut self, api: &Api, modules: &[Module]) {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.rows.push(&Row::Process { id: std::process::id(), name: &name });
@@ -76,34 +74,67 @@ impl Pipeline {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
         self.rows.push(&Row::Label { id: LabelId::OTHER_CALL, text: "[graph node added]" });
-        self.refresh_modules();
+        self.learn(modules);
     }
 
     pub(super) fn window(&mut self, edge: WindowEdge, time: Nanos) {
         self.rows.push(&Row::Window { edge, time });
     }
 
-    /// Reads what lies ready: a good deal of it or, with `all`, so much that only what comes in
-    /// meanwhile is left. False: there was nothing.
-    pub(super) fn collect(&mut self, api: &Api, all: bool) -> bool {
-        self.refresh_modules();
-        // Copies of large graphs may fill the log without a launch or a record.
+    /// Reads what lies ready, or a good deal of it. False: there was nothing.
+    pub(super) fn collect(&mut self, api: &Api) -> bool {
+        self.read_beside();
+        (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
+    }
+
+    /// Notes how much lies ready, for [`Pipeline::collect_noted`].
+    pub(super) fn note_unread(&mut self) {
+        capture::note_unread();
+        self.noted = self.buffers_read + capture::filled() as u64;
+    }
+
+    /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not
+    /// keep it from coming to an end. False: all of that is read.
+    pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
+        self.read_beside();
+        (0..MOST_STEPS).all(|_| self.noted_step(api))
+    }
+
+    /// Copies of large graphs may fill their log without a launch or a record.
+    fn read_beside(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_beside(|row| self.rows.push(row));
-        let most = if all { ALL_STEPS } else { MOST_STEPS };
-        (0..most).take_while(|_| self.step(api)).count() > 0
     }
 
     /// Reads a buffer, or up to a chunk of launches from each thread.
     fn step(&mut self, api: &Api) -> bool {
-        // Under load this is where the collector spends its time, so chunks are made here, and the time is told.
+        self.renew();
+        self.wants_activities() && self.read_buffer(api)
+            || capture::drain(|row| self.rows.push(row))
+            || self.read_buffer(api)
+    }
+
+    fn noted_step(&mut self, api: &Api) -> bool {
+        self.renew();
+        self.wants_activities() && self.read_noted_buffer(api)
+            || capture::drain_noted(|row| self.rows.push(row))
+            || self.read_noted_buffer(api)
+    }
+
+    /// Under load this is where the collector spends its time, so chunks are made here, and the time is told.
+    fn renew(&self) {
         capture::refill();
         capture::renew_clock();
+        progress::made();
+    }
+
+    fn wants_activities(&self) -> bool {
         let tally = self.rows.explain.tally();
-        let activities_first = tally.launches.open() > MANY_OPEN
-            && tally.activities.open() < MANY_ORPHANS
-            && self.read_buffer(api);
-        activities_first || self.read_launches() || self.read_buffer(api)
+        tally.launches.open() > MANY_OPEN && tally.activities.open() < MANY_ORPHANS
+    }
+
+    fn read_noted_buffer(&mut self, api: &Api) -> bool {
+        self.buffers_read < self.noted && self.read_buffer(api)
     }
 
     /// Whether so many launches wait for an activity that the tracer should be asked for what it has. It
@@ -111,10 +142,6 @@ impl Pipeline {
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
-    }
-
-    fn read_launches(&mut self) -> bool {
-        capture::drain(|row| self.rows.push(row))
     }
 
     /// Has what a buffer of activities may have added fit below the ceiling.
@@ -143,12 +170,9 @@ impl Pipeline {
         true
     }
 
-    fn refresh_modules(&mut self) {
-        let mut new = Vec::new();
-        self.modules.refresh(&mut new);
-        for module in new {
-            self.rows.push(&Row::Module(module));
-        }
+    /// Takes in modules that are new.
+    pub(super) fn learn(&mut self, modules: &[Module]) {
+        modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
     /// The tracer says that it dropped records.
@@ -174,8 +198,6 @@ impl Pipeline {
     /// What all rows come to. The outputs that were begun during the run are told what is told last: what has
     /// no partner, and what was lost. `held` says how many bytes gpuflame holds.
     pub(super) fn finish(&mut self, held: impl Fn() -> usize) -> Ledger {
-        // Stacks that were read last may lie in modules that were met last.
-        self.refresh_modules();
         let lost = self.lost();
         let Rows { explain, streams, .. } = &mut self.rows;
         lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));

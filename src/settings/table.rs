@@ -4,8 +4,9 @@
 //! warning says so, since the application must run on.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::values::{Refused, SWITCH, bytes, list, switch, word};
+use super::values::{Refused, SWITCH, bytes, list, seconds, switch, word};
 use super::words::{GraphStacks, Root, Unit};
 use crate::profile::{VIEWS, View};
 
@@ -118,6 +119,10 @@ pub struct Settings {
     pub verify: u32,
     /// The `libcupti` to use.
     pub cupti: Option<PathBuf>,
+    /// How long the exit may be held up without getting on.
+    pub exit_limit: Duration,
+    /// Whether the outputs are written when a signal ends the process.
+    pub signals: bool,
 }
 
 impl Default for Settings {
@@ -139,6 +144,8 @@ impl Default for Settings {
             max_mem: None,
             verify: 0,
             cupti: None,
+            exit_limit: Duration::ZERO,
+            signals: false,
         };
         for setting in SETTINGS {
             let applied = (setting.apply)(&mut settings, setting.default);
@@ -302,6 +309,22 @@ pub const SETTINGS: &[Setting] = &[
             Ok(())
         },
     },
+    Setting {
+        name: "GPUFLAME_EXIT_LIMIT",
+        values: "seconds",
+        default: "5",
+        help: "How long the program's exit waits for outputs whose writing does not get on: as long as it gets on, \
+               it is waited for.",
+        apply: |settings, value| seconds(value).map(|limit| settings.exit_limit = limit),
+    },
+    Setting {
+        name: "GPUFLAME_SIGNALS",
+        values: SWITCH,
+        default: "1",
+        help: "Whether the outputs are also written when SIGINT, SIGTERM or SIGHUP ends the program, where it has \
+               left them at their default; it then dies of the signal. A second one, a second later, ends it at once.",
+        apply: |settings, value| switch(value).map(|on| settings.signals = on),
+    },
 ];
 
 /// Reads the settings of this process. See [`parse`].
@@ -432,6 +455,8 @@ mod tests {
             ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
+            ("GPUFLAME_EXIT_LIMIT", "0.25"),
+            ("GPUFLAME_SIGNALS", "no"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
@@ -455,6 +480,8 @@ mod tests {
             max_mem: Some(64 << 20),
             verify: 100,
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
+            exit_limit: Duration::from_millis(250),
+            signals: false,
         };
         assert_eq!(settings, expected);
     }

@@ -1,6 +1,7 @@
 //! Values as people write them: `1`, `yes`, `On`; lists of which one word is misspelt.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::error::Error;
 
@@ -44,6 +45,13 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
     };
     let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
     number.ok_or_else(|| Refused::All(format!("`{value}` is no number of bytes such as 64M")))
+}
+
+/// A number of seconds above 0, whole or not, up to a day.
+pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
+    let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
+    let refused = || Refused::All(format!("`{value}` is no number of seconds above 0"));
+    seconds.map(Duration::from_secs_f64).ok_or_else(refused)
 }
 
 /// One of a few words.

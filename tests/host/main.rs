@@ -6,6 +6,7 @@ mod support;
 mod bad_input;
 mod ceiling;
 mod descriptors;
+mod ending;
 mod forks;
 mod memory;
 mod preload;

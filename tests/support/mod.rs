@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -103,6 +104,8 @@ pub struct Run {
 /// What a run left.
 pub struct Done {
     pub code: Option<i32>,
+    /// That it died of.
+    pub signal: Option<i32>,
     pub stdout: String,
     pub stderr: String,
     pub folder: PathBuf,
@@ -171,17 +174,27 @@ impl Run {
 
     /// Runs it, however it ends.
     pub fn done(mut self) -> Done {
-        let Output { status, stdout, stderr } = self.command.output().unwrap();
-        Done {
-            code: status.code(),
-            stdout: String::from_utf8_lossy(&stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
-            folder: self.folder,
-        }
+        Done::of(self.command.output().unwrap(), self.folder)
+    }
+
+    /// The command, for who starts it and waits for it by hand, and the folder that it runs in.
+    pub fn into_command(self) -> (Command, PathBuf) {
+        (self.command, self.folder)
     }
 }
 
 impl Done {
+    /// What a run left that ended with this in this folder.
+    pub fn of(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
+        Self {
+            code: status.code(),
+            signal: status.signal(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            folder,
+        }
+    }
+
     pub fn file(&self, name: &str) -> String {
         let path = self.folder.join(name);
         fs::read_to_string(&path)

@@ -1,0 +1,77 @@
+//! A word that threads sleep on until it changes. Either side may be a signal handler: no lock, no memory of the heap.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Bits that are set once and never cleared, and a place to wait for them.
+#[derive(Debug)]
+pub struct Bits(AtomicU32);
+
+impl Bits {
+    /// None is set.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Those that are set.
+    pub fn get(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Whether all of these are set.
+    pub fn has(&self, bits: u32) -> bool {
+        self.get() & bits == bits
+    }
+
+    /// Sets these, and wakes all who wait.
+    pub fn set(&self, bits: u32) {
+        self.0.fetch_or(bits, Ordering::SeqCst);
+        let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel wakes whoever sleeps on the address, and reads nothing.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, i32::MAX) };
+    }
+
+    /// Sleeps while they are `known`, up to `patience`, or for some other reason shorter.
+    pub fn wait(&self, known: u32, patience: Option<Duration>) {
+        let patience = patience.map(|patience| libc::timespec {
+            tv_sec: patience.as_secs().min(i32::MAX as u64) as libc::time_t,
+            tv_nsec: patience.subsec_nanos().into(),
+        });
+        let patience = patience.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel compares the word and reads the time, both of which live through the call.
+        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wait, known, patience) };
+    }
+}
+
+impl Default for Bits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_is_woken_by_a_bit_and_gives_up_when_patience_is_over() {
+        static WORD: Bits = Bits::new();
+        WORD.wait(0, Some(Duration::from_millis(1)));
+        assert!(!WORD.has(3));
+        let other = std::thread::spawn(|| {
+            while !WORD.has(2) {
+                WORD.wait(WORD.get() & !2, None);
+            }
+            Instant::now()
+        });
+        WORD.set(1);
+        std::thread::sleep(Duration::from_millis(5));
+        let set_at = Instant::now();
+        WORD.set(2);
+        assert!(other.join().unwrap() >= set_at);
+        assert_eq!(WORD.get(), 3);
+    }
+}

@@ -1,0 +1,134 @@
+//! Threads as the kernel knows them: what time they took of a processor, and who is left of a process.
+
+use std::fs;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The number of the calling thread.
+pub fn number() -> i32 {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::gettid() }
+}
+
+/// Milliseconds since the machine started. May be asked in a signal handler.
+pub fn milliseconds() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a place to write to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// The processor time of one thread. A thread that waits for something that never comes takes none.
+#[derive(Debug)]
+pub struct Clock(AtomicI32);
+
+impl Clock {
+    /// Of no thread yet.
+    pub const fn new() -> Self {
+        Self(AtomicI32::new(0))
+    }
+
+    /// Of the calling thread from now on.
+    pub fn follow_this_thread(&self) {
+        let mut clock = 0;
+        // SAFETY: `clock` is a place to write to.
+        if unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) } == 0 {
+            self.0.store(clock, Ordering::Release);
+        }
+    }
+
+    /// What it took so far. May be asked in a signal handler.
+    pub fn taken(&self) -> Duration {
+        let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
+        unsafe { libc::clock_gettime(self.0.load(Ordering::Acquire), &mut taken) };
+        Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Threads that there would not be without us.
+static OURS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Notes that the calling thread is one.
+pub fn note_ours() {
+    lock().push(number());
+}
+
+/// Notes those that came since there were only `before`, and take no signal: what a library has started for us.
+pub fn note_ours_since(before: &[i32]) {
+    lock().extend(all().into_iter().filter(|thread| !before.contains(thread) && takes_no_signal(*thread)));
+}
+
+fn lock() -> MutexGuard<'static, Vec<i32>> {
+    OURS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the thread of `main` has ended, and no other is left but ours.
+pub fn only_ours_are_left() -> bool {
+    let main = std::process::id() as i32;
+    main_has_ended() && {
+        let ours = lock();
+        all().iter().all(|thread| *thread == main || ours.contains(thread))
+    }
+}
+
+/// The numbers of all threads of this process.
+pub fn all() -> Vec<i32> {
+    let listing = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether a thread takes no signal at all, which those of applications hardly ever do.
+fn takes_no_signal(number: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/self/task/{number}/status")).unwrap_or_default();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    // All of 1 to 64 but those that cannot be blocked: KILL, STOP, and two of the C library's own.
+    let cannot = |signal: i32| 1_u64 << (signal - 1);
+    let all = !(cannot(libc::SIGKILL) | cannot(libc::SIGSTOP) | cannot(32) | cannot(33));
+    blocked.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & all == all)
+}
+
+/// Whether the thread of `main` has ended, and the process lives on by its others.
+fn main_has_ended() -> bool {
+    let main = std::process::id();
+    let stat = fs::read_to_string(format!("/proc/self/task/{main}/stat")).unwrap_or_default();
+    // The name before the state may hold anything.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::signals;
+
+    #[test]
+    fn a_thread_is_told_by_its_number_its_signals_and_its_time() {
+        let (before, ours) = (all(), number());
+        assert!(before.contains(&ours) && !takes_no_signal(ours) && !main_has_ended());
+        let (done, waits) = std::sync::mpsc::channel::<()>();
+        static CLOCK: Clock = Clock::new();
+        let (told, hears) = std::sync::mpsc::channel();
+        let other = signals::without(|| {
+            std::thread::spawn(move || {
+                CLOCK.follow_this_thread();
+                told.send(number()).unwrap();
+                waits.recv().unwrap_err();
+            })
+        });
+        let number = hears.recv().unwrap();
+        assert!(!before.contains(&number) && takes_no_signal(number));
+        std::thread::sleep(Duration::from_millis(20));
+        let taken = CLOCK.taken();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(CLOCK.taken(), taken, "it waits");
+        drop(done);
+        other.join().unwrap();
+    }
+}

@@ -1,0 +1,220 @@
+//! How the process ends: whoever ends it wakes a thread of ours that waits for nothing else. It gathers what is left
+//! and writes the outputs. When a signal ends it, the thread that was stopped may hold any lock of the application's,
+//! that of its heap too: then memory comes from elsewhere ([`aside`]), and whoever may wait for such a lock, the tracer
+//! or the loader, is waited for only so long.
+//!
+//! ```text
+//! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit goes on
+//! SIGINT, TERM, HUP ----asked--> thread: gather, write, die of the signal
+//!     (the thread that took it waits, and executes nothing more)
+//! ```
+//!
+//! Who waits does so as long as the thread gets on, and by the limit (`GPUFLAME_EXIT_LIMIT`) longer. Nothing that is
+//! asked from outside takes a lock or memory: it may have interrupted whoever holds the lock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::life;
+use crate::error::{Error, ErrorKind, Result};
+use crate::export;
+use crate::host::ending::{self, Listener, die};
+use crate::host::exit::{self, Call};
+use crate::host::futex::Bits;
+use crate::host::threads::{self, Clock};
+use crate::host::{aside, signals, stderr};
+
+use super::Session;
+use super::progress::Limit;
+
+/// That everything be gathered, and that it be written; or that it was.
+const GATHER: u32 = 1;
+const WRITE: u32 = 2;
+
+/// Signals that come within this time are one: a terminal, `torchrun` and a job's runner each send one.
+const ONE_SIGNAL: Duration = Duration::from_secs(1);
+/// How long the tracer, or the loader, may take to answer when a signal ends the process.
+const LONGEST_ANSWER: Duration = Duration::from_millis(300);
+/// Between two looks whether the thread gets on.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a full stderr may take the last line.
+const LONGEST_TELLING: Duration = Duration::from_millis(200);
+
+static ENDING: Ending = Ending {
+    process: AtomicU32::new(0),
+    limit_ms: AtomicU64::new(0),
+    asked: Bits::new(),
+    done: Bits::new(),
+    thread: Clock::new(),
+    signal: AtomicI32::new(0),
+    signalled_ms: AtomicU64::new(0),
+    gave_up: AtomicBool::new(false),
+};
+
+struct Ending {
+    /// Ours: forked children have another number.
+    process: AtomicU32,
+    limit_ms: AtomicU64,
+    asked: Bits,
+    done: Bits,
+    /// What the thread has taken of a processor: as long as that grows, it gets on.
+    thread: Clock,
+    /// That the process dies of; 0: none.
+    signal: AtomicI32,
+    /// When the first came, since the machine started.
+    signalled_ms: AtomicU64,
+    gave_up: AtomicBool,
+}
+
+/// Starts the thread, and sees to it that it is asked when the process exits or gets a signal.
+pub(super) fn begin(session: &'static Session) -> Result<()> {
+    ENDING.process.store(std::process::id(), Ordering::Release);
+    ENDING.limit_ms.store(session.settings.exit_limit.as_millis() as u64, Ordering::Release);
+    let thread = std::thread::Builder::new().name("gpuflame-end".to_owned());
+    let spawned = signals::without(|| thread.spawn(move || ENDING.run(session)));
+    spawned.map_err(|error| {
+        Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
+    })?;
+    exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.done.has(WRITE) });
+    if session.settings.signals {
+        ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
+    }
+    Ok(())
+}
+
+/// Comes before all exit handlers that were registered so far: the driver's may be among them, and after those
+/// nothing is left to gather.
+pub(super) fn come_first_at_exit() {
+    exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.done.has(GATHER) });
+}
+
+/// Ends the process as its last thread does when `main` has ended by `pthread_exit`: ours would keep it alive.
+pub(super) fn exit_as_the_last_thread() {
+    let thread = std::thread::Builder::new().name("gpuflame-exit".to_owned());
+    let _ = signals::without(|| thread.spawn(|| exit::exit()));
+}
+
+impl Ending {
+    fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
+    }
+
+    /// What the thread does.
+    fn run(&self, session: &Session) {
+        threads::note_ours();
+        self.thread.follow_this_thread();
+        // Both look something up when it is first done, under the loader's lock, which may be held for good later.
+        export::draw_once();
+        Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+        let run = AssertUnwindSafe(|| self.gather_and_write(session));
+        if catch_unwind(run).is_err() {
+            // The outputs are lost, the application's exit is not.
+            life::end();
+        }
+        self.die_if_signalled();
+        self.done.set(GATHER | WRITE);
+        self.die_if_signalled();
+    }
+
+    fn gather_and_write(&self, session: &Session) {
+        loop {
+            let asked = self.asked.get();
+            if asked & WRITE != 0 {
+                break;
+            }
+            if asked & GATHER != 0 && !self.done.has(GATHER) {
+                session.gather_the_rest(self.patience());
+                self.done.set(GATHER);
+            }
+            self.asked.wait(asked, None);
+        }
+        if life::is_over() {
+            return;
+        }
+        // First, so that what is to be gathered comes to an end.
+        session.close_window();
+        session.gather_the_rest(self.patience());
+        life::end();
+        session.write_out(self.patience(), self.is_signalled());
+    }
+
+    fn is_signalled(&self) -> bool {
+        self.signal.load(Ordering::SeqCst) != 0
+    }
+
+    fn patience(&self) -> Limit {
+        let limit = self.limit();
+        let others = if self.is_signalled() { limit.min(LONGEST_ANSWER) } else { limit };
+        Limit { others, ours: limit }
+    }
+
+    fn die_if_signalled(&self) {
+        match self.signal.load(Ordering::SeqCst) {
+            0 => {}
+            signal => die(signal),
+        }
+    }
+
+    /// Has the thread do this, and waits until it has. On a thread that exits.
+    fn ask(&self, what: u32) {
+        let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
+        // By a bug of ours; else it is over when it is done.
+        let is_over = life::is_over() && !self.asked.has(WRITE);
+        if is_forked || is_over || self.gave_up.load(Ordering::Acquire) {
+            return;
+        }
+        self.asked.set(what);
+        if !self.wait(|| self.done.has(what)) && !self.gave_up.swap(true, Ordering::AcqRel) {
+            let line = b"gpuflame: writing the outputs came to a halt, and the exit goes on without them; \
+                         GPUFLAME_EXIT_LIMIT says how long it waits\n";
+            stderr::write_here(line, LONGEST_TELLING);
+        }
+    }
+
+    /// False: the thread has not got on for as long as the limit.
+    fn wait(&self, is_done: impl Fn() -> bool) -> bool {
+        let (mut taken, mut since) = (self.thread.taken(), Instant::now());
+        loop {
+            let done = self.done.get();
+            if is_done() {
+                return true;
+            }
+            self.done.wait(done, Some(LOOK_EVERY));
+            let now = self.thread.taken();
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            } else if since.elapsed() >= self.limit() {
+                return is_done();
+            }
+        }
+    }
+
+    /// A signal came, on any thread, at any moment.
+    fn note(&self, signal: i32) {
+        let is_over = life::is_over() && !self.asked.has(WRITE);
+        if is_over || self.done.has(WRITE) {
+            die(signal);
+        }
+        let now = threads::milliseconds().max(1);
+        let first = self.signalled_ms.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err_and(|first| now.saturating_sub(first) >= ONE_SIGNAL.as_millis() as u64) {
+            die(signal);
+        }
+        aside::leave();
+        let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+        self.asked.set(WRITE);
+        // It may just have been done, and the thread be gone.
+        if self.done.has(WRITE) {
+            die(signal);
+        }
+    }
+
+    /// On a thread that took a signal: the process dies when all is written, or when that came to a halt.
+    fn wait_to_die(&self) -> ! {
+        self.wait(|| false);
+        die(self.signal.load(Ordering::SeqCst))
+    }
+}

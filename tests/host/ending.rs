@@ -1,0 +1,281 @@
+//! However the program ends, the picture is there, and the end is the one that it would have had without us.
+//!
+//! The program, `tests/programs/ending.c`, launches kernels of 1,000 ns and counts in a file how many launches have
+//! returned; it exits with code 7.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::support::{Done, Run, Way, compile};
+
+const EXITED: (Option<i32>, Option<i32>) = (Some(7), None);
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
+}
+
+fn ending(args: &[&str]) -> Run {
+    Run::new(program(), Way::Injected).args(args.iter().copied())
+}
+
+fn with_signal(place: &str, signal: i32, how: &str) -> Run {
+    ending(&[place, &signal.to_string(), how])
+}
+
+fn end(done: &Done) -> (Option<i32>, Option<i32>) {
+    (done.code, done.signal)
+}
+
+/// How many launches had returned on each thread when the process ended.
+fn launched(done: &Done) -> Vec<u64> {
+    let bytes = fs::read(done.folder.join("launched")).unwrap();
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
+}
+
+/// The files are there and say the same as the ledger, which adds up. Returns how many launches there were.
+fn assert_written(done: &Done) -> u64 {
+    let (launches, became) = done.sum("launches");
+    let (_, activities) = done.sum("activities");
+    let folded = done.folded();
+    let nanos: u64 = folded.iter().map(|(_, nanos)| nanos).sum();
+    // A launch that was under way in the end may have no stack.
+    assert_eq!(nanos, 1000 * (activities["matched"] + activities["no_launch_stack"]), "{}", done.stderr);
+    let ours = folded.iter().filter(|(frames, _)| frames.contains(&"launch".to_owned()));
+    assert_eq!(ours.map(|(_, nanos)| nanos).sum::<u64>(), 1000 * activities["matched"], "{folded:?}");
+    assert_eq!(done.ledger("wrote ").len(), 5, "{}", done.stderr);
+    assert!(done.file("out.svg").trim_end().ends_with("</svg>"));
+    launches - became["outside"]
+}
+
+fn assert_nothing_written(done: &Done) {
+    assert!(!done.folder.join("out.folded").exists(), "{}", done.stderr);
+    assert_eq!(done.ledger("wrote"), [""; 0], "{}", done.stderr);
+}
+
+#[test]
+fn what_there_is_is_written_though_four_threads_launch_on_while_one_exits() {
+    let done = ending(&["flat_out", "4"]).done();
+    assert_eq!(end(&done), EXITED, "{}", done.stderr);
+    assert!(assert_written(&done) >= 80_100, "{}", done.stderr);
+}
+
+#[test]
+fn four_exits_at_once_write_once() {
+    for _ in 0..5 {
+        let done = ending(&["exits"]).done();
+        assert_eq!(end(&done), EXITED, "{}", done.stderr);
+        assert_eq!(assert_written(&done), 100);
+    }
+}
+
+#[test]
+fn a_quick_exit_is_an_exit() {
+    let done = ending(&["quick"]).done();
+    assert_eq!(end(&done), EXITED, "{}", done.stderr);
+    assert_eq!(assert_written(&done), 100);
+}
+
+/// Without us it ends with code 0 when the last thread does.
+#[test]
+fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
+    let done = ending(&["main_ends"]).done();
+    assert_eq!(end(&done), (Some(0), None), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}
+
+#[test]
+fn a_tracer_that_does_not_answer_holds_an_exit_up_by_the_limit() {
+    let run = ending(&["quick"]).env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "0.5");
+    let done = run.done();
+    assert_eq!(end(&done), EXITED, "{}", done.stderr);
+    assert_eq!(assert_written(&done), 100);
+    let line = "the tracer did not answer within 0.5 s; what it still held is lost, the rest is written";
+    assert_eq!(done.ledger("the tracer"), [&line["the tracer ".len()..]], "{}", done.stderr);
+}
+
+/// It dies of the signal, says nothing more, and all that it had launched by then is in the files.
+fn assert_dies_of(signal: i32, done: &Done) {
+    assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
+    let launches = assert_written(done);
+    assert!(launches >= 1100, "{launches}");
+    if launched(done)[1..] == [0; 511] {
+        assert_eq!(launches, 1100);
+    }
+}
+
+#[test]
+fn int_term_and_hup_leave_the_files_and_the_process_dies_of_them() {
+    for signal in SIGNALS {
+        assert_dies_of(signal, &with_signal("sleeping", signal, "").done());
+    }
+}
+
+#[test]
+fn a_signal_while_main_launches_loses_no_launch_that_had_returned() {
+    for _ in 0..10 {
+        let done = with_signal("launching", libc::SIGTERM, "").done();
+        assert_eq!(end(&done), (None, Some(libc::SIGTERM)), "{}", done.stderr);
+        let returned: u64 = launched(&done).iter().sum();
+        let launches = assert_written(&done);
+        assert!((returned..=returned + 1).contains(&launches), "{launches} of {returned}");
+    }
+}
+
+#[test]
+fn a_signal_inside_malloc_leaves_the_files() {
+    for _ in 0..10 {
+        assert_dies_of(libc::SIGTERM, &with_signal("malloc", libc::SIGTERM, "").done());
+    }
+}
+
+#[test]
+fn a_signal_inside_the_loader_leaves_the_files() {
+    for _ in 0..5 {
+        assert_dies_of(libc::SIGTERM, &with_signal("loading", libc::SIGTERM, "").done());
+    }
+}
+
+#[test]
+fn a_signal_to_another_thread_leaves_the_files() {
+    assert_dies_of(libc::SIGTERM, &with_signal("thread", libc::SIGTERM, "").done());
+}
+
+#[test]
+fn a_signal_on_a_small_stack_for_signals_leaves_the_files() {
+    assert_dies_of(libc::SIGINT, &with_signal("signal_stack", libc::SIGINT, "").done());
+}
+
+#[test]
+fn a_signal_with_a_tracer_that_hangs_leaves_the_files() {
+    let done = with_signal("sleeping", libc::SIGINT, "").env("GPUSIM_FAULTS", "flush_hangs").done();
+    assert_dies_of(libc::SIGINT, &done);
+    assert!(done.ledger("the tracer did not answer within 0.3 s").len() == 1, "{}", done.stderr);
+}
+
+#[test]
+fn a_signal_in_the_middle_of_an_exit_is_what_the_process_dies_of_when_all_is_written() {
+    let done = with_signal("exiting", libc::SIGTERM, "").done();
+    assert_eq!(end(&done), (None, Some(libc::SIGTERM)), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}
+
+#[test]
+fn signals_within_a_second_are_one() {
+    assert_dies_of(libc::SIGINT, &with_signal("sleeping", libc::SIGINT, "twice").done());
+    assert_dies_of(libc::SIGINT, &with_signal("thread", libc::SIGINT, "twice").done());
+}
+
+#[test]
+fn a_second_signal_a_second_later_ends_the_process_at_once() {
+    let done = with_signal("sleeping", libc::SIGINT, "later").done();
+    assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), "ready\n"));
+    assert_nothing_written(&done);
+}
+
+#[test]
+fn an_action_that_the_program_sets_wins() {
+    let done = with_signal("sleeping", libc::SIGTERM, "own").done();
+    assert_eq!((end(&done), done.stdout.as_str()), ((Some(5), None), "ready\nmine\n"), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let done = with_signal("sleeping", libc::SIGHUP, "ignored").done();
+    assert_eq!((end(&done), done.stdout.as_str()), ((Some(6), None), "ready\n"), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}
+
+#[test]
+fn children_die_of_their_signals_and_write_nothing() {
+    for how in ["forked", "spawned"] {
+        let done = with_signal("sleeping", libc::SIGTERM, how).done();
+        assert_eq!(end(&done), (Some(6), None), "{how}: {}", done.stderr);
+        assert_eq!(assert_written(&done), 1100);
+    }
+}
+
+/// As the kernel has it: which signals a handler is on, by number.
+fn caught(done: &Done) -> Vec<i32> {
+    let status = done.file("status");
+    let set = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let set = u64::from_str_radix(set.trim(), 16).unwrap();
+    // Two are the C library's own.
+    (1..32).filter(|signal| set & 1 << (signal - 1) != 0).collect()
+}
+
+#[test]
+fn no_signal_is_taken_that_leaves_a_core_or_whose_action_is_not_the_default() {
+    assert_eq!(caught(&ending(&["status", "1"]).done()), [libc::SIGHUP, libc::SIGINT, libc::SIGTERM]);
+    assert_eq!(caught(&with_signal("status", libc::SIGHUP, "ignored").done()), [libc::SIGINT, libc::SIGTERM]);
+    assert_eq!(caught(&ending(&["status", "1"]).env("GPUFLAME_SIGNALS", "0").done()), [0; 0]);
+}
+
+/// There the default kills nobody. Needs leave to make a container.
+#[test]
+fn in_the_first_process_of_a_container_signals_are_left_alone() {
+    let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
+    let done = in_a_shell(script, None);
+    if done.stderr.starts_with("unshare: ") {
+        eprintln!("skipped: {}", done.stderr);
+        return;
+    }
+    assert_eq!((caught(&done), done.code), (vec![], Some(7)), "{}", done.stderr);
+}
+
+#[test]
+fn signals_are_left_alone_on_request() {
+    let done = with_signal("sleeping", libc::SIGTERM, "").env("GPUFLAME_SIGNALS", "0").done();
+    assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGTERM)), "ready\n"));
+    assert_nothing_written(&done);
+}
+
+/// Starts `shell` with the program's path as `$1`, waits until the program is ready, and sends its group a signal.
+fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
+    let script = Run::new(Path::new("/bin/bash"), Way::Injected).args(["-c", shell, "bash"]).arg(program());
+    let (mut command, folder) = script.into_command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+    if let Some(signal) = signal {
+        let ready = folder.join("ready");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !ready.exists() || fs::read(&ready).unwrap() != b"ready\n" {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: it is the group of the child, which was not waited for.
+        assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
+    }
+    Done::of(child.wait_with_output().unwrap(), folder)
+}
+
+#[test]
+fn ctrl_c_on_a_shell_that_runs_the_program_ends_both() {
+    let shell = "cd . && $1 told 2 >ready; echo after";
+    let done = in_a_shell(shell, Some(libc::SIGINT));
+    assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), ""), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}
+
+#[test]
+fn a_program_that_a_time_limit_ends_leaves_the_files() {
+    for (signal, code) in [("-s INT", 124), ("-s TERM", 124), ("--preserve-status -s HUP", 129)] {
+        let done = in_a_shell(&format!("timeout {signal} 2 $1 told 2"), None);
+        assert_eq!((end(&done), done.stdout.as_str()), ((Some(code), None), "ready\n"), "{}", done.stderr);
+        assert_eq!(assert_written(&done), 1100);
+    }
+}
+
+#[test]
+fn a_program_under_nohup_goes_on_when_its_terminal_goes_away() {
+    let shell = "nohup $1 told 2 >ready & while ! [ -s ready ]; do sleep 0.01; done; \
+                 kill -HUP $!; sleep 0.2; kill -TERM $!; wait $!";
+    let done = in_a_shell(shell, None);
+    assert_eq!(end(&done), (Some(128 + libc::SIGTERM), None), "{}", done.stderr);
+    assert_eq!(assert_written(&done), 1100);
+}

@@ -1,0 +1,311 @@
+/* Ends in the ways in which programs end that do not return from main, or gets a signal that ends it.
+ *
+ *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
+ *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
+ *
+ * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
+ * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: keeps what the kernel says
+ * of it.
+ *
+ * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
+ * it would go on and print), `loading` (of libraries); `thread`: to another thread, which launches; `signal_stack`: on
+ * a small stack for signals; `exiting`: in the middle of exit().
+ * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while our files have to wait. `own`: main has an action
+ * of its own, which prints and exits with code 5. `ignored`: it is ignored, and main exits with code 6. `forked`: a
+ * child that was forked after all that gets it, and main exits with code 6 if the child died of it. `spawned`: the same
+ * with a program that main runs. */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+enum { CODE = 7 };
+
+KERNEL(step_d1000, "step_d1000", (int n), &n)
+
+/* How many launches have returned, in a file that outlives the process: one number for each thread. */
+static volatile long *launched;
+
+static void count_in_file(void)
+{
+    int file = open("launched", O_CREAT | O_RDWR, 0644);
+    if (file < 0 || ftruncate(file, 4096) != 0)
+        exit(10);
+    launched = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+}
+
+OWN_FRAME static void launch(int thread)
+{
+    SITE("launch");
+    LAUNCH(step_d1000, 1, 32, 0)(thread);
+    launched[thread]++;
+}
+
+static void say(const char *text)
+{
+    if (write(1, text, strlen(text)) < 0)
+        _exit(11);
+}
+
+static void *launch_for_ever(void *number)
+{
+    for (;;)
+        launch((int)(long)number);
+    return NULL;
+}
+
+static void start(void *(*function)(void *), long number)
+{
+    pthread_t id;
+    if (pthread_create(&id, NULL, function, (void *)number) != 0)
+        exit(12);
+}
+
+static void flat_out(long threads)
+{
+    long i;
+    for (i = 1; i <= threads; i++)
+        start(launch_for_ever, i);
+    for (i = 1; i <= threads; i++)
+        while (launched[i] < 20000)
+            usleep(100);
+    exit(CODE);
+}
+
+static pthread_barrier_t together;
+
+static void *exit_with_the_others(void *nothing)
+{
+    (void)nothing;
+    pthread_barrier_wait(&together);
+    exit(CODE);
+}
+
+static void keep_status(void)
+{
+    char text[8192];
+    FILE *from = fopen("/proc/self/status", "r"), *to = fopen("status", "w");
+    size_t length = from ? fread(text, 1, sizeof text, from) : 0;
+    exit(to && fwrite(text, 1, length, to) == length && fclose(to) == 0 ? CODE : 17);
+}
+
+static void exits(void)
+{
+    long i;
+    pthread_barrier_init(&together, NULL, 4);
+    for (i = 0; i < 3; i++)
+        start(exit_with_the_others, i);
+    exit_with_the_others(NULL);
+}
+
+static void *outlive_main(void *nothing)
+{
+    int i;
+    usleep(200000);
+    for (i = 0; i < 1000; i++)
+        launch(1);
+    cudaDeviceSynchronize();
+    return nothing;
+}
+
+/* The signal, from a thread that takes none. */
+static int signal_number, is_twice, is_later;
+static pthread_t target;
+
+static void *send(void *to_thread)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    usleep(20000);
+    if (to_thread)
+        pthread_kill(target, signal_number);
+    else
+        kill(getpid(), signal_number);
+    usleep(is_later ? 1500000 : 20000);
+    if (is_twice || is_later)
+        kill(getpid(), signal_number);
+    return NULL;
+}
+
+static void send_soon(int to_thread)
+{
+    start(send, to_thread);
+}
+
+static void *take_on_small_stack(void *nothing)
+{
+    stack_t small;
+    memset(&small, 0, sizeof small);
+    small.ss_size = MINSIGSTKSZ > 8192 ? MINSIGSTKSZ : 8192;
+    small.ss_sp = malloc(small.ss_size);
+    sigaltstack(&small, NULL);
+    target = pthread_self();
+    send_soon(1);
+    return launch_for_ever(nothing);
+}
+
+static void *take_on_thread(void *nothing)
+{
+    target = pthread_self();
+    send_soon(1);
+    return launch_for_ever(nothing);
+}
+
+static void in_malloc(void)
+{
+    void *blocks[64] = {0};
+    unsigned i = 0;
+    for (;; i++) {
+        free(blocks[i % 64]);
+        blocks[i % 64] = malloc(2000 + i * 7919 % 60000);
+    }
+}
+
+static void in_dlopen(void)
+{
+    for (;;) {
+        void *library = dlopen("libm.so.6", RTLD_NOW | RTLD_NOLOAD);
+        if (library)
+            dlclose(library);
+        library = dlopen("libutil.so.1", RTLD_NOW);
+        if (library)
+            dlclose(library);
+    }
+}
+
+/* Who writes here waits for a turn, until the lock is given back. */
+static int folder;
+
+static void keep_turn(void)
+{
+    folder = open(".", O_RDONLY | O_DIRECTORY);
+    flock(folder, LOCK_EX);
+}
+
+static void *give_turn_back(void *nothing)
+{
+    usleep(500000);
+    flock(folder, LOCK_UN);
+    return nothing;
+}
+
+static void exit_and_get_it(void)
+{
+    keep_turn();
+    send_soon(0);
+    start(give_turn_back, 0);
+    exit(CODE);
+}
+
+static void own_action(int signal)
+{
+    (void)signal;
+    say("mine\n");
+    exit(5);
+}
+
+/* A child of a fork, or of one and exec. */
+static void child(int is_spawned)
+{
+    int status;
+    pid_t id = fork();
+    if (id == 0) {
+        if (is_spawned)
+            execlp("sleep", "sleep", "60", NULL);
+        for (;;)
+            pause();
+    }
+    usleep(100000);
+    kill(id, signal_number);
+    if (waitpid(id, &status, 0) != id || !WIFSIGNALED(status) || WTERMSIG(status) != signal_number)
+        exit(13);
+    exit(6);
+}
+
+static void await_signal(const char *where, const char *how)
+{
+    int i;
+    for (i = 0; i < 1000; i++)
+        launch(0);
+    is_twice = !strcmp(how, "twice");
+    is_later = !strcmp(how, "later");
+    if (is_later)
+        keep_turn();
+    if (!strcmp(how, "own"))
+        signal(signal_number, own_action);
+    if (!strcmp(how, "forked") || !strcmp(how, "spawned"))
+        child(!strcmp(how, "spawned"));
+    if (!strcmp(where, "thread"))
+        start(take_on_thread, 1);
+    else if (!strcmp(where, "signal_stack"))
+        start(take_on_small_stack, 1);
+    else if (!strcmp(where, "exiting"))
+        exit_and_get_it();
+    else if (strcmp(where, "told"))
+        send_soon(0);
+    say("ready\n");
+    if (!strcmp(how, "ignored")) {
+        usleep(200000);
+        exit(6);
+    }
+    if (!strcmp(where, "launching"))
+        launch_for_ever((void *)2);
+    else if (!strcmp(where, "malloc"))
+        in_malloc();
+    else if (!strcmp(where, "loading"))
+        in_dlopen();
+    else if (!strcmp(where, "sleeping") || !strcmp(where, "told")) {
+        char byte;
+        int ends[2];
+        if (pipe(ends) != 0)
+            exit(14);
+        i = (int)read(ends[0], &byte, 1);
+        say(i < 0 && errno == EINTR ? "interrupted\n" : "went on\n");
+        exit(15);
+    } else
+        for (;;)
+            pause();
+}
+
+int main(int count, char **arguments)
+{
+    const char *mode = count > 1 ? arguments[1] : "";
+    int i;
+    alarm(60);
+    count_in_file();
+    if (count > 2)
+        signal_number = atoi(arguments[2]);
+    if (count > 3 && !strcmp(arguments[3], "ignored"))
+        signal(signal_number, SIG_IGN);
+    for (i = 0; i < 100; i++)
+        launch(0);
+    if (!strcmp(mode, "flat_out"))
+        flat_out(atol(arguments[2]));
+    else if (!strcmp(mode, "exits"))
+        exits();
+    else if (!strcmp(mode, "quick"))
+        quick_exit(CODE);
+    else if (!strcmp(mode, "status"))
+        keep_status();
+    else if (!strcmp(mode, "main_ends")) {
+        start(outlive_main, 1);
+        pthread_exit(NULL);
+    } else
+        await_signal(mode, count > 3 ? arguments[3] : "");
+    return 16;
+}
