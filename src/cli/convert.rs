@@ -156,6 +156,7 @@ fn read(input: &Source, format: &Format, console: Console) -> Result<(Explained,
         true => explain_sums(input, console)?,
         false => explain(input, console, &mut events)?,
     };
+    explained.facts.need_work(input)?;
     events.sort();
     Ok((explained, events))
 }

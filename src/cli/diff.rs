@@ -115,7 +115,8 @@ struct Run {
 impl Run {
     fn read(source: &Source, console: Console) -> crate::Result<Self> {
         let mut events = Events::default();
-        let Explained { profile, .. } = explain(source, console, &mut events)?;
+        let Explained { profile, facts, .. } = explain(source, console, &mut events)?;
+        facts.need_work(source)?;
         let (mut kernels, mut stacks) = (Sums::new(), Sums::new());
         let mut names: std::collections::HashMap<Place, String> = std::collections::HashMap::new();
         for event in events.activities() {

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::explain::{explain_opened, max_memory};
+use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
 use super::{Console, Outcome, usage};
@@ -16,7 +16,7 @@ use crate::export::{
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::profile::View;
-use crate::profile::views::{self, GPU, IDLE, MEMORY, WAITS};
+use crate::profile::views::{self, GPU, IDLE, MEMORY, UNIFIED, WAITS};
 use crate::run::ReadOptions;
 
 /// Draw GPU time by launching stack.
@@ -77,10 +77,16 @@ enum Format {
 impl Flamegraph {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let target = self.output.clone().unwrap_or(Target::Stdout);
-        let format = self.format.unwrap_or_else(|| match target.ending() {
-            None | Some("folded" | "txt" | "collapsed") => Format::Folded,
-            Some(_) => Format::Svg,
-        });
+        let format = match (self.format, target.ending()) {
+            (Some(format), _) => format,
+            (None, None | Some("folded" | "txt" | "collapsed")) => Format::Folded,
+            (None, Some("svg")) => Format::Svg,
+            (None, Some(ending)) => {
+                let what =
+                    format!("nothing here is written as .{ending}; end the name in .svg or .folded, or say");
+                return Err(usage(format!("{what} --format")));
+            }
+        };
         if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
             return Err(usage("a picture is no text for a terminal; write it to a file with `-o flame.svg`"));
         }
@@ -94,8 +100,18 @@ impl Flamegraph {
             self.folded(input, opened, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
-        let profile = explain_opened(input, opened, &self.read_options(), console, ())?.profile;
+        let Explained { profile, facts, .. } =
+            explain_opened(input, opened, &self.read_options(), console, ())?;
+        facts.need_work(input)?;
         let (view, options) = (self.view(), self.options());
+        if profile.samples(view).is_empty()
+            && let Some(advice) = on_request(view)
+        {
+            return Err(Error::new(
+                ErrorKind::Format,
+                format!("{input}: {}; {advice}", (view.nothing)(&profile)),
+            ));
+        }
         let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
         target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
         Ok(Outcome::Clean)
@@ -165,6 +181,16 @@ impl Flamegraph {
             Format::Svg => write_lines_svg(&lines, &self.options(), out),
         })
     }
+}
+
+/// How to have what `view` shows recorded, where that is done on request only.
+fn on_request(view: &View) -> Option<&'static str> {
+    let views = [
+        (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
+        (&MEMORY, "it is recorded with GPUFLAME_FORMATS=gfr,alloc"),
+        (&UNIFIED, "it is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr"),
+    ];
+    views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }
 
 /// The view of this word.

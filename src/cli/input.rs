@@ -12,11 +12,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::Console;
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, Kind, Linked, Opened, Options, Recorded};
+use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen};
 use crate::record::Row;
 
 /// Files smaller than this are read before anybody could look at a bar.
 const LONG: u64 = 32 << 20;
+/// So many categories that are not known are named.
+const MOST_CATEGORIES: usize = 5;
 /// So many remarks about a damaged file are made one by one.
 const REMARKS: u64 = 3;
 
@@ -47,7 +49,7 @@ impl std::fmt::Display for Source {
 }
 
 /// What was found while reading, beside the rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// What the source is.
     pub(super) kind: Kind,
@@ -55,6 +57,31 @@ pub(super) struct Facts {
     pub(super) damaged: u64,
     /// How well a trace of another tool is linked.
     pub(super) linked: Option<Linked>,
+}
+
+impl Facts {
+    /// Refuses a trace without GPU work, of which there is nothing to show.
+    ///
+    /// # Errors
+    /// `Format`, with the categories that it has in its place.
+    pub(super) fn need_work(&self, source: &Source) -> Result<()> {
+        let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
+        let names: Vec<_> =
+            linked.unknown.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
+        let found = match names.is_empty() {
+            true => "all of its events are the CPU's".to_owned(),
+            false => format!("of its categories these are not known here: {}", names.join(", ")),
+        };
+        let untimed = match linked.seen.untimed {
+            0 => String::new(),
+            count => format!(", and {} events have no usable times", grouped(count)),
+        };
+        let what = format!(
+            "{source}: no GPU work is in it (categories such as kernel, gpu_memcpy, gpu_memset); {found}{untimed}; \
+             `gpuflame info` says what there is"
+        );
+        Err(Error::new(ErrorKind::Format, what))
+    }
 }
 
 impl Source {
@@ -75,6 +102,7 @@ impl Source {
             return Ok(Facts { kind, damaged, linked: None });
         }
         let linked = import::rows(opened, &options, each)?;
+        remark_on(self, &linked.seen, console);
         if linked.linked < linked.ops {
             console.remark(format!("{self}: {}", unlinked(&linked)));
         }
@@ -122,6 +150,16 @@ impl Source {
             ));
         }
         Ok(damaged)
+    }
+}
+
+/// What is odd about a trace, and no failure.
+pub(super) fn remark_on(source: &Source, seen: &Seen, console: Console) {
+    if let Some(at) = seen.cut {
+        console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
+    }
+    if seen.untimed > 0 {
+        console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
     }
 }
 

@@ -48,6 +48,7 @@ impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = Delays::default();
         let explained = explain(&self.input, console, &mut delays)?;
+        explained.facts.need_work(&self.input)?;
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let tables: Vec<_> = self
             .by

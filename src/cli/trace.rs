@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::Console;
-use super::input::{Source, watched};
+use super::input::{Source, remark_on, watched};
 use super::recorded_steps::Events;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{Fork, Kind, Options, Seen};
@@ -44,16 +44,6 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
     } else {
         opened.read_parallel(&options, sink)?
     };
-    remark(source, &seen, console);
+    remark_on(source, &seen, console);
     Ok(())
-}
-
-/// What is odd about a trace, and no failure.
-fn remark(source: &Source, seen: &Seen, console: Console) {
-    if let Some(at) = seen.cut {
-        console.remark(format!("{source}: cut short behind byte {at}; read {} whole events", seen.events));
-    }
-    if seen.untimed > 0 {
-        console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
-    }
 }

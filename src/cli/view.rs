@@ -78,6 +78,7 @@ impl View {
         }
         let mut events = Events::default();
         let explained = explain(&self.input, console, &mut events)?;
+        explained.facts.need_work(&self.input)?;
         events.sort();
         let profile = &explained.profile;
         let timed = events.activities().iter().find(|event| event.activity.duration().is_some());

@@ -6,7 +6,7 @@ use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;
 
 /// What could be linked, and what could not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Linked {
     /// What was seen while reading.
     pub seen: Seen,
@@ -32,6 +32,8 @@ pub struct Linked {
     pub syncs: u64,
     /// Calls that wait, or make a stream wait.
     pub waits: u64,
+    /// Categories that nobody knows here, with the number of their events, the most frequent first.
+    pub unknown: Vec<(String, u64)>,
     /// What was added to all times, so that none is below 1.
     pub offset: i64,
     /// The first id of a call, and the start of the first operation with a launch.

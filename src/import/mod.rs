@@ -9,6 +9,7 @@
 pub mod json;
 
 mod cupti_text;
+mod edges;
 mod folded;
 mod gzip;
 mod kind;
@@ -30,8 +31,8 @@ mod work;
 pub use json::Seen;
 pub use link::Linked;
 pub use model::{
-    Call, CpuKind, CpuOp, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink, StackLine, Sync,
-    ThreadName, Wants,
+    Begin, Call, CpuKind, CpuOp, End, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
+    SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};

@@ -17,6 +17,10 @@ pub enum Event<'a> {
     Cpu(CpuOp<'a>),
     /// A Python function ran.
     Python(PythonFrame<'a>),
+    /// A slice of a thread begins whose end is an event of its own.
+    Begin(Begin<'a>),
+    /// The slice of a thread ends that began last and has not ended.
+    End(End<'a>),
     /// Something waited for something on a GPU.
     Sync(Sync<'a>),
     /// What a process or a thread is called.
@@ -27,8 +31,8 @@ pub enum Event<'a> {
     Folded(Folded<'a>),
     /// A line of an extended folded file: a stack at a time.
     Stack(StackLine<'a>),
-    /// An event that is none of these: a flow, a counter, a category that we do not know.
-    Other,
+    /// An event that is none of these, a flow, a counter; of a category that we do not know where it has one.
+    Other(Text<'a>),
 }
 
 /// Who an event belongs to: a process or a thread, which traces give as numbers or as text.
@@ -165,6 +169,45 @@ pub struct PythonFrame<'a> {
     pub parent: Option<u64>,
 }
 
+/// What a slice is that [`Begin`] tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceKind {
+    /// A call of the runtime or the driver.
+    Call,
+    /// An operator, a range or a step.
+    Cpu(CpuKind),
+    /// A Python function.
+    Python,
+}
+
+/// The beginning of a slice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Begin<'a> {
+    /// The kind of slice.
+    pub kind: SliceKind,
+    /// The name as it stands in the file.
+    pub name: Text<'a>,
+    /// When it began, ns of the trace's clock.
+    pub time: i64,
+    /// The process, as the trace names it.
+    pub process: Id<'a>,
+    /// The thread, as the trace names it.
+    pub thread: Id<'a>,
+    /// Of a call: the id that its GPU operations carry.
+    pub correlation: Option<u64>,
+}
+
+/// The end of a slice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct End<'a> {
+    /// When it ended, ns of the trace's clock.
+    pub time: i64,
+    /// The process, as the trace names it.
+    pub process: Id<'a>,
+    /// The thread, as the trace names it.
+    pub thread: Id<'a>,
+}
+
 /// A wait for an event, a stream or a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sync<'a> {
@@ -252,7 +295,9 @@ impl Wants {
     pub const STACKS: Self = Self(1 << 7);
     /// [`Event::Other`], once for each.
     pub const OTHER: Self = Self(1 << 8);
-    /// Everything but [`Wants::OTHER`].
+    /// [`Event::Begin`] and [`Event::End`].
+    pub const EDGES: Self = Self(1 << 9);
+    /// Everything but [`Wants::OTHER`] and [`Wants::EDGES`].
     pub const ALL: Self = Self((1 << 8) - 1);
 
     /// What either of the two wants.

@@ -7,6 +7,9 @@
 //! belong to calls that the trace does not have: each launch comes right before its operations, operations
 //! launched before the trace began have ids below all launches, and others without a launch ids beyond.
 
+use std::cmp::Reverse;
+
+use super::edges::Edges;
 use super::link::{self, Linked};
 use super::model::*;
 use super::stack::{Interval, StackTree};
@@ -36,6 +39,16 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     Ok(Linked { seen, ..collect.finish(each) })
 }
 
+/// Which is the outer one of two slices that cover the same time.
+fn rank(kind: SliceKind) -> u8 {
+    match kind {
+        SliceKind::Python => 0,
+        SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => 1,
+        SliceKind::Cpu(CpuKind::Operator) => 2,
+        SliceKind::Call => 3,
+    }
+}
+
 /// A [`Sink`] that keeps what rows are made of.
 #[derive(Debug, Default)]
 pub struct Collect {
@@ -51,22 +64,36 @@ pub struct Collect {
     waits: u64,
     calls: Vec<CallRecord>,
     intervals: Vec<Vec<Interval>>,
+    /// Of each thread: where slices begin and end whose ends are events of their own.
+    edges: Vec<Edges>,
+    /// How many events there were of each category that is not known, by its number.
+    categories: NameNumbers,
+    others: Vec<u64>,
 }
 
 impl Sink for Collect {
+    fn wants(&self) -> Wants {
+        Wants::ALL.and(Wants::EDGES).and(Wants::OTHER)
+    }
+
     fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Op(op) => self.op(op),
             Event::Call(call) => self.call(call),
-            Event::Cpu(op) if op.kind == CpuKind::Operator => {
-                self.interval(op.name, op.start, op.end, op.process, op.thread, 2);
-            }
-            Event::Cpu(range) => {
-                self.interval(range.name, range.start, range.end, range.process, range.thread, 1)
+            Event::Cpu(op) => {
+                let rank = rank(SliceKind::Cpu(op.kind));
+                self.interval(op.name, op.start, op.end, op.process, op.thread, rank);
             }
             Event::Python(frame) => {
-                self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, 0);
+                let rank = rank(SliceKind::Python);
+                self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, rank);
             }
+            Event::Begin(begin) => self.begin(begin),
+            Event::End(end) => {
+                let thread = self.thread(end.process, end.thread);
+                self.edges[thread as usize].end(end.time);
+            }
+            Event::Other(category) => self.other(*category),
             Event::Sync(_) => self.syncs += 1,
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread(named.process, named.thread);
@@ -118,6 +145,12 @@ impl Collect {
     }
 
     fn call(&mut self, call: &Call<'_>) {
+        let (interval, thread) = self.called(call);
+        self.intervals[thread as usize].push(interval);
+    }
+
+    /// Keeps a call; gives its slice, and whose it is.
+    fn called(&mut self, call: &Call<'_>) -> (Interval, u32) {
         let (process, thread) = (self.process(call.process), self.thread(call.process, call.thread));
         let number = self.calls.len() as u32;
         let label = self.labels.number(call.name);
@@ -133,8 +166,33 @@ impl Collect {
             ops: 0,
             launches: is_launch(&name),
         });
-        let (start, end) = (call.start, call.end);
-        self.intervals[thread as usize].push(Interval { start, end, label, rank: 3, call: Some(number) });
+        let (start, end, rank) = (call.start, call.end, rank(SliceKind::Call));
+        (Interval { start, end, label, rank, call: Some(number) }, thread)
+    }
+
+    fn begin(&mut self, begin: &Begin<'_>) {
+        let &Begin { kind, name, time, process, thread, correlation } = begin;
+        let (interval, thread) = match kind {
+            SliceKind::Call => {
+                let (start, end) = (time, time);
+                self.called(&Call { name, start, end, process, thread, correlation, ..Call::default() })
+            }
+            _ => {
+                let (label, rank) = (self.labels.number(name), rank(kind));
+                (Interval { start: time, end: time, label, rank, call: None }, self.thread(process, thread))
+            }
+        };
+        self.edges[thread as usize].begin(interval);
+    }
+
+    /// An event of a category that nobody knows here, unless it has none.
+    fn other(&mut self, category: Text<'_>) {
+        if category.raw().is_empty() {
+            return;
+        }
+        let number = self.categories.number(category) as usize;
+        self.others.resize(self.others.len().max(number + 1), 0);
+        self.others[number] += 1;
     }
 
     fn interval(&mut self, name: Text<'_>, start: i64, end: i64, process: Id<'_>, thread: Id<'_>, rank: u8) {
@@ -162,6 +220,7 @@ impl Collect {
             };
             self.thread_facts.push((process, number, Box::default()));
             self.intervals.push(Vec::new());
+            self.edges.push(Edges::default());
         }
         thread
     }
@@ -176,8 +235,14 @@ impl Collect {
 
     /// Links, and calls `each` with all rows.
     pub fn finish(mut self, each: &mut dyn FnMut(&Row<'_>)) -> Linked {
+        for (edges, intervals) in self.edges.iter_mut().zip(&mut self.intervals) {
+            edges.slices(&mut self.calls, intervals);
+        }
         let mut linked = link::all(&mut self.ops, &mut self.calls);
         (linked.syncs, linked.waits) = (self.syncs, self.waits);
+        linked.unknown =
+            self.categories.texts().map(str::to_owned).zip(self.others.iter().copied()).collect();
+        linked.unknown.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         let mut stacks = StackTree::default();

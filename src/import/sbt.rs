@@ -136,7 +136,7 @@ impl<'a> Record<'a> {
             5 => self.op(OpKind::Copy, Text::from("DtoD")),
             6 => self.op(OpKind::Set, name),
             7 | 8 | 10 => Event::Sync(Sync { name, start, end, device, stream, correlation }),
-            _ => Event::Other,
+            _ => Event::Other(Text::default()),
         }
     }
 

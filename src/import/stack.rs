@@ -1,17 +1,19 @@
-//! What a thread was in when it made a call: the stretches of time that enclose the call, outermost first.
+//! What a thread was in when it made a call: the slices of time that are open then, outermost first.
 //!
-//! Traces with times cut to microseconds have children that seem to end a little behind their parents, so
-//! a stretch belongs to the innermost one that has not ended when it *begins*, wherever it ends.
+//! A slice is open from its start until its end, and at its start even if it has no length. Slices need not nest: a
+//! range that is entered in one function may outlive it, and then stands in stacks without that function. So a call's
+//! stack is told by the times alone, and by no slice's parent.
 
 use std::cmp::Reverse;
 
 use super::work::CallRecord;
 use crate::record::IdMap;
 
-/// A stretch of time on a thread.
+/// A slice: a stretch of time on a thread, with a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
     pub(super) start: i64,
+    /// The first moment behind it.
     pub(super) end: i64,
     pub(super) label: u32,
     /// Which is the outer one of two that cover the same time: Python frames, ranges, operators, calls.
@@ -30,19 +32,45 @@ pub(super) struct StackTree {
 const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Finds the stacks of the calls of one thread.
+    /// Finds the stacks of the calls of one thread. Of two slices the outer one begins earlier; of those that begin
+    /// together it ends later, or has the lower rank, or stands earlier in the file.
     pub(super) fn thread(&mut self, mut intervals: Vec<Interval>, calls: &mut [CallRecord]) {
         intervals.sort_by_key(|interval| (interval.start, Reverse(interval.end), interval.rank));
-        let mut open: Vec<(Interval, u32)> = Vec::new();
+        let mut open: Vec<Open> = Vec::new();
         for interval in intervals {
-            while open.last().is_some_and(|(outer, _)| !encloses(outer, &interval)) {
-                open.pop();
-            }
-            let node = self.child(open.last().map_or(ROOT, |&(_, node)| node), interval.label);
+            self.close(&mut open, interval.start);
+            let opened = self.open(open.last(), interval);
             if let Some(call) = interval.call {
-                calls[call as usize].stack = node;
+                calls[call as usize].stack = opened.node;
             }
-            open.push((interval, node));
+            open.push(opened);
+        }
+    }
+
+    fn open(&mut self, outer: Option<&Open>, interval: Interval) -> Open {
+        let (parent, first_end) = outer.map_or((ROOT, i64::MAX), |outer| (outer.node, outer.first_end));
+        Open {
+            interval,
+            node: self.child(parent, interval.label),
+            first_end: first_end.min(interval.last_moment()),
+        }
+    }
+
+    /// Takes those out of `open` that are over at `now`: as a rule they are the innermost ones.
+    fn close(&mut self, open: &mut Vec<Open>, now: i64) {
+        while open.last().is_some_and(|innermost| innermost.interval.last_moment() < now) {
+            open.pop();
+        }
+        if open.last().is_none_or(|innermost| innermost.first_end >= now) {
+            return;
+        }
+        // One is over that others were opened in, which are not.
+        let first = open.partition_point(|at| at.first_end >= now);
+        for Open { interval, .. } in open.split_off(first) {
+            if interval.last_moment() >= now {
+                let opened = self.open(open.last(), interval);
+                open.push(opened);
+            }
         }
     }
 
@@ -66,7 +94,64 @@ impl StackTree {
     }
 }
 
-/// Whether `inner`, which begins no earlier, lies in `outer`.
-fn encloses(outer: &Interval, inner: &Interval) -> bool {
-    inner.start < outer.end || (inner.start == outer.end && inner.end <= outer.end)
+/// A slice that is open, in its stack.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    interval: Interval,
+    node: u32,
+    /// The last moment of the one that is over first, of this and all that it stands on.
+    first_end: i64,
+}
+
+impl Interval {
+    /// The last moment at which it is open.
+    fn last_moment(&self) -> i64 {
+        self.start.max(self.end.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slices as (start, end, rank), each labelled by its position; the stack of the last, which is a call.
+    fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
+        let last = slices.len() - 1;
+        let intervals = slices.iter().enumerate().map(|(at, &(start, end, rank))| Interval {
+            start,
+            end,
+            label: at as u32,
+            rank,
+            call: (at == last).then_some(0),
+        });
+        let mut calls = [CallRecord::default()];
+        let mut tree = StackTree::default();
+        tree.thread(intervals.collect(), &mut calls);
+        let mut labels: Vec<u32> = tree.leaf_first(calls[0].stack).collect();
+        labels.reverse();
+        labels
+    }
+
+    #[test]
+    fn a_range_that_outlives_the_function_it_was_begun_in_stands_without_it() {
+        // main, __enter__, the range begun in it, a call in the range behind __enter__.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
+        // The same where something else was opened and closed in between.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
+        // A call while both are open.
+        assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_slice_is_over_at_its_end_and_open_at_its_start_even_without_a_length() {
+        assert_eq!(stack(&[(0, 10, 2), (10, 20, 3)]), [1]);
+        assert_eq!(stack(&[(0, 11, 2), (10, 20, 3)]), [0, 1]);
+        assert_eq!(stack(&[(10, 10, 2), (10, 10, 3)]), [0, 1]);
+        assert_eq!(stack(&[(9, 9, 2), (10, 20, 3)]), [1]);
+    }
+
+    #[test]
+    fn of_slices_that_begin_together_the_longer_is_outside_then_the_rank_tells_then_the_file() {
+        assert_eq!(stack(&[(5, 20, 2), (5, 30, 3), (5, 20, 0), (5, 20, 2), (5, 10, 3)]), [1, 2, 0, 3, 4]);
+    }
 }

@@ -25,7 +25,7 @@ pub(super) struct OpRecord {
 }
 
 /// A call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallRecord {
     pub(super) start: i64,
     pub(super) end: i64,

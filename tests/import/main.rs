@@ -7,4 +7,5 @@ mod support;
 mod damaged;
 mod json;
 mod others;
+mod stacks;
 mod traces;

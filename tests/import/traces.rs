@@ -3,6 +3,8 @@
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository: the
 //! tests look for a folder of them in `GPUFLAME_TRACES`, or beside the checkout.
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +19,7 @@ use gpuflame::profile::views::GPU;
 use gpuflame::record::{Activity, CorrelationId, NameId, Row, Work};
 use gpuflame::steps::Ops;
 use gpuflame::timeline::Timeline;
+use serde_json::Value;
 
 /// Name, events, GPU operations, linked, launched before, launches with several, most of one, nanoseconds.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
@@ -54,7 +57,7 @@ const DLRM: [Counted; 8] = [
 ];
 
 /// The folder of traces; says why a test is skipped where there is none.
-fn traces() -> Option<PathBuf> {
+pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
     if !folder.is_dir() {
@@ -62,6 +65,20 @@ fn traces() -> Option<PathBuf> {
         return None;
     }
     Some(folder)
+}
+
+/// A trace as `serde_json` reads it.
+pub(crate) fn document(path: &Path) -> Value {
+    let bytes = fs::read(path).unwrap();
+    let text = match path.extension().is_some_and(|ending| ending == "gz") {
+        true => {
+            let mut text = Vec::new();
+            flate2::read::GzDecoder::new(&bytes[..]).read_to_end(&mut text).unwrap();
+            text
+        }
+        false => bytes,
+    };
+    serde_json::from_slice(&text).unwrap()
 }
 
 /// A trace from file to folded stacks.

@@ -66,7 +66,8 @@ pub(super) fn emit<L: Level>(
         Shape::Escaped => class(text(bytes, fields.category).decode().as_bytes()),
         _ => Class::Other,
     };
-    let is_complete = fields.phase.of(bytes) == b"X";
+    let phase = fields.phase.of(bytes);
+    let is_complete = phase == b"X";
     let mut event = Reading::<L> { bytes, fields, seen, level: std::marker::PhantomData };
     let event = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => event.op(kind),
@@ -74,8 +75,13 @@ pub(super) fn emit<L: Level>(
         Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.cpu(kind),
         Class::Python if is_complete && wants.has(Wants::PYTHON) => event.python(),
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.sync(),
-        Class::Other if fields.phase.of(bytes) == b"M" && wants.has(Wants::NAMES) => event.thread(),
-        Class::Other if wants.has(Wants::OTHER) => Some(Event::Other),
+        Class::Other if phase == b"M" && wants.has(Wants::NAMES) => event.thread(),
+        _ if phase == b"E" && wants.has(Wants::EDGES) => event.end(),
+        Class::Other if wants.has(Wants::OTHER) => Some(Event::Other(text(bytes, fields.category))),
+        Class::Op(_) if wants.has(Wants::OPS) => event.unusable(),
+        Class::Call { .. } | Class::Cpu(_) | Class::Python if phase == b"B" && wants.has(Wants::EDGES) => {
+            event.begin(class)
+        }
         _ => None,
     };
     if let Some(event) = event {
@@ -192,6 +198,62 @@ impl<'a, L: Level> Reading<'a, L> {
         let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
         let name = text(bytes, self.fields.name);
         Some(Event::Python(PythonFrame { name, start, end, process, thread, id: number, parent }))
+    }
+
+    /// A slice whose end is an event of its own.
+    #[cold]
+    fn begin(&mut self, class: Class) -> Option<Event<'a>> {
+        let bytes = self.bytes;
+        let kind = match class {
+            Class::Call { .. } => SliceKind::Call,
+            Class::Python => SliceKind::Python,
+            Class::Cpu(kind) => SliceKind::Cpu(self.kind(kind)),
+            _ => return None,
+        };
+        let mut correlation = None;
+        for_each::<L>(bytes, self.fields.args, |key, value| {
+            if matches!(key, b"correlation" | b"correlation id" | b"correlationId") {
+                correlation = known_id(bytes, value);
+            }
+        });
+        let time = self.moment()?;
+        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        Some(Event::Begin(Begin {
+            kind,
+            name: text(bytes, self.fields.name),
+            time,
+            process,
+            thread,
+            correlation,
+        }))
+    }
+
+    #[cold]
+    fn end(&mut self) -> Option<Event<'a>> {
+        let time = self.moment()?;
+        let (process, thread) = (id(self.bytes, self.fields.process), id(self.bytes, self.fields.thread));
+        Some(Event::End(End { time, process, thread }))
+    }
+
+    fn moment(&mut self) -> Option<i64> {
+        match moment(self.bytes, self.fields.time) {
+            Some((time, fraction)) => {
+                self.count(fraction);
+                Some(time)
+            }
+            None => {
+                self.seen.untimed += 1;
+                None
+            }
+        }
+    }
+
+    /// GPU work that is no event with a duration: nobody knows how long it took. Where its end is an event of its own,
+    /// that is not counted once more.
+    #[cold]
+    fn unusable(&mut self) -> Option<Event<'a>> {
+        self.seen.untimed += u64::from(!matches!(self.fields.phase.of(self.bytes), b"E" | b"e"));
+        None
     }
 
     fn sync(&mut self) -> Option<Event<'a>> {

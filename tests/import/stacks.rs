@@ -1,0 +1,283 @@
+//! Stacks of other tools' traces, held against an oracle that asks of every slice, one by one, whether it is open when a
+//! launch begins.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use gpuflame::import::{self, Options};
+use gpuflame::record::{ContextId, CorrelationId, Frame, FrameKind, LabelId, Row};
+use serde_json::{Value, json};
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use crate::traces::{document, traces};
+
+/// GPU time in ns by stack, root first, of all operations that have a launch.
+type Stacks = BTreeMap<Vec<String>, i64>;
+
+/// A slice of a thread: start, end (ns), rank, name.
+type Slice = (i64, i64, u8, String);
+
+/// What the rows of a trace say.
+fn found(path: &Path) -> Stacks {
+    let mut labels: BTreeMap<LabelId, String> = BTreeMap::new();
+    let mut contexts: BTreeMap<ContextId, Vec<LabelId>> = BTreeMap::new();
+    let mut launches: HashMap<CorrelationId, ContextId> = HashMap::new();
+    let mut stacks = Stacks::new();
+    let opened = import::open(path).unwrap();
+    import::rows(opened, &Options::default(), &mut |row| match row {
+        Row::Label { id, text } => drop(labels.insert(*id, (*text).to_owned())),
+        Row::Context { id, frames, .. } => {
+            let label = |frame: &Frame| match frame.kind() {
+                FrameKind::Label(label) => label,
+                other => panic!("{other:?}"),
+            };
+            contexts.insert(*id, frames.iter().rev().map(label).collect());
+        }
+        Row::Launch(launch) => drop(launches.insert(launch.correlation, launch.context)),
+        Row::Activity(activity) => {
+            if let Some(context) = launches.get(&activity.correlation) {
+                let stack = contexts[context].iter().map(|label| labels[label].clone()).collect();
+                *stacks.entry(stack).or_default() += activity.duration().unwrap_or(0) as i64;
+            }
+        }
+        _ => {}
+    })
+    .unwrap();
+    stacks
+}
+
+/// Microseconds as they stand in the file, in nanoseconds.
+fn nanos(value: &Value) -> i64 {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    let part: String = part.chars().chain("000".chars()).take(3).collect();
+    whole.parse::<i64>().unwrap() * 1000 + part.parse::<i64>().unwrap()
+}
+
+fn rank(event: &Value) -> Option<u8> {
+    Some(match event["cat"].as_str()? {
+        "python_function" => 0,
+        "user_annotation" => 1,
+        "cpu_op" | "Operator" => {
+            let name = event["name"].as_str()?;
+            if name.starts_with("ProfilerStep#") { 1 } else { 2 }
+        }
+        "cuda_runtime" | "cuda_driver" | "Runtime" => 3,
+        _ => return None,
+    })
+}
+
+/// The same by the definition: all slices that are open when the launch begins.
+fn expected(trace: &Value) -> Stacks {
+    let events: Vec<&Value> =
+        trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").collect();
+    let thread = |event: &Value| (event["pid"].to_string(), event["tid"].to_string());
+    let mut threads: BTreeMap<_, Vec<Slice>> = BTreeMap::new();
+    for event in &events {
+        if let Some(rank) = rank(event) {
+            let start = nanos(&event["ts"]);
+            let name = event["name"].as_str().unwrap().to_owned();
+            let slice = (start, start + nanos(&event["dur"]), rank, name);
+            threads.entry(thread(event)).or_default().push(slice);
+        }
+    }
+    // Outermost first: earlier start, later end, rank; a stable sort keeps the order of the file.
+    threads.values_mut().for_each(|slices| slices.sort_by_key(|slice| (slice.0, -slice.1, slice.2)));
+    let mut launches = BTreeMap::new();
+    for event in events.iter().filter(|event| rank(event) == Some(3)) {
+        let (start, end) = (nanos(&event["ts"]), nanos(&event["ts"]) + nanos(&event["dur"]));
+        let own: Slice = (start, end, 3, event["name"].as_str().unwrap().to_owned());
+        let slices = &threads[&thread(event)];
+        let at = slices.iter().position(|slice| *slice == own).unwrap();
+        let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
+        let mut stack: Vec<_> = slices[..at].iter().filter(is_open).map(|slice| slice.3.clone()).collect();
+        stack.push(own.3);
+        if let Some(id) = event["args"]["correlation"].as_u64() {
+            launches.insert(id, stack);
+        }
+    }
+    let mut stacks = Stacks::new();
+    for event in events {
+        let is_work = ["kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"];
+        if is_work.contains(&event["cat"].as_str().unwrap_or(""))
+            && let Some(stack) = event["args"]["correlation"].as_u64().and_then(|id| launches.get(&id))
+        {
+            *stacks.entry(stack.clone()).or_default() += nanos(&event["dur"]).max(0);
+        }
+    }
+    stacks
+}
+
+/// What two stacks-by-time differ in.
+fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
+    let differ: Vec<_> = expected.iter().filter(|(stack, time)| found.get(*stack) != Some(time)).collect();
+    let ghosts: Vec<_> = found.keys().filter(|stack| !expected.contains_key(*stack)).collect();
+    let shown = (differ.iter().take(2).collect::<Vec<_>>(), ghosts.iter().take(2).collect::<Vec<_>>());
+    assert!(
+        differ.is_empty() && ghosts.is_empty(),
+        "{what}: {} and {}: {shown:#?}",
+        differ.len(),
+        ghosts.len()
+    );
+    assert!(!expected.is_empty(), "{what}");
+}
+
+/// Numbers as chance gives them, the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Slices that overlap as they like, on few moments, so that many begin and end together.
+fn random_trace(seed: u64) -> Value {
+    let mut chance = Chance(seed);
+    let mut events = Vec::new();
+    for at in 0..120 {
+        let (start, length) = (chance.below(60), chance.below(25));
+        let thread = 1 + chance.below(2);
+        let (category, name) = match chance.below(4) {
+            0 => ("python_function", "function"),
+            1 => ("user_annotation", "range"),
+            2 => ("cpu_op", "operator"),
+            _ => ("cuda_runtime", "cudaLaunchKernel"),
+        };
+        let name = format!("{name} {at}");
+        events.push(json!({"ph": "X", "cat": category, "name": name, "pid": 9, "tid": thread, "ts": start,
+            "dur": length, "args": {"correlation": at + 1}}));
+        if category == "cuda_runtime" {
+            events.push(json!({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1000 + at,
+                "dur": 1, "args": {"correlation": at + 1, "device": 0, "stream": 7}}));
+        }
+    }
+    json!({ "traceEvents": events })
+}
+
+#[test]
+fn stacks_hold_what_is_open_however_slices_overlap() {
+    let folder = scratch("stacks");
+    for seed in 0..200 {
+        let (trace, path) = (random_trace(seed), folder.join("trace.json"));
+        fs::write(&path, trace.to_string()).unwrap();
+        assert_same(&found(&path), &expected(&trace), &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn stacks_of_real_traces_hold_what_is_open() {
+    let Some(folder) = traces() else { return };
+    for name in [
+        "b200/eager_trace.json.gz",
+        "graphs/graph_execution.json.gz",
+        "h100/Falconsai_nsfw_image_detection__1016002.json.gz",
+        "h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
+        "kineto-2021/worker0.1623143566756.pt.trace.json.gz",
+        "kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+        "kineto-rocm/resnet_act_checkpoint.json.gz",
+    ] {
+        let path = folder.join(name);
+        assert_same(&found(&path), &expected(&document(&path)), name);
+    }
+}
+
+/// `External id` is the profiler's own word for the operator that a launch was made in.
+#[test]
+fn the_innermost_operator_of_a_launch_is_the_one_that_the_profiler_names() {
+    let Some(folder) = traces() else { return };
+    for name in ["b200/eager_trace.json.gz", "kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"] {
+        let trace = document(&folder.join(name));
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of =
+            |category: &str| events.iter().filter(move |event| event["cat"] == category).collect::<Vec<_>>();
+        let id = |event: &Value| event["args"]["External id"].as_u64();
+        let operators: BTreeMap<_, _> = of("cpu_op")
+            .into_iter()
+            .filter_map(|event| Some((id(event)?, event["name"].as_str()?)))
+            .collect();
+        let is_operator: std::collections::BTreeSet<_> = operators.values().copied().collect();
+        let mut named: BTreeMap<(&str, i64), i64> = BTreeMap::new();
+        for work in ["kernel", "gpu_memcpy", "gpu_memset"].into_iter().flat_map(of) {
+            if let Some(operator) = id(work).and_then(|id| operators.get(&id)) {
+                *named.entry((operator, 0)).or_default() += nanos(&work["dur"]);
+            }
+        }
+        let mut ours: BTreeMap<(&str, i64), i64> = BTreeMap::new();
+        let stacks = found(&folder.join(name));
+        for (stack, time) in &stacks {
+            if let Some(operator) = stack.iter().rev().find(|frame| is_operator.contains(frame.as_str())) {
+                *ours.entry((operator, 0)).or_default() += time;
+            }
+        }
+        assert_eq!(ours, named, "{name}");
+    }
+}
+
+#[test]
+fn slices_may_begin_and_end_in_events_of_their_own() {
+    let folder = scratch("edges");
+    let edge = |phase: &str, category: &str, name: &str, time: u64| json!({"ph": phase, "cat": category, "name": name, "pid": 1, "tid": 1, "ts": time});
+    let mut call = edge("B", "cuda_runtime", "cudaLaunchKernel", 25);
+    call["args"] = json!({"correlation": 7});
+    let events = vec![
+        edge("B", "user_annotation", "outer", 10),
+        edge("B", "cpu_op", "over", 12),
+        // An end needs no category, and a file no order.
+        json!({"ph": "E", "pid": 1, "tid": 1, "ts": 15}),
+        edge("b", "user_annotation", "another task's", 11),
+        edge("E", "cuda_runtime", "cudaLaunchKernel", 27),
+        call,
+        edge("B", "cpu_op", "inner", 20),
+        json!({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 40, "dur": 5,
+            "args": {"correlation": 7, "device": 0, "stream": 7}}),
+    ];
+    let path = folder.join("trace.json");
+    fs::write(&path, json!({ "traceEvents": events }).to_string()).unwrap();
+    let stack = ["outer", "inner", "cudaLaunchKernel"].map(str::to_owned).to_vec();
+    assert_eq!(found(&path), Stacks::from([(stack, 5000)]));
+}
+
+#[test]
+fn gpu_work_without_a_usable_duration_is_counted_and_said() {
+    let folder = scratch("untimed");
+    let kernel =
+        |rest: &str| format!(r#"{{"cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1{rest}}}"#);
+    let events = [
+        kernel(r#", "ph": "X", "dur": 5"#),
+        kernel(r#", "ph": "X""#),
+        kernel(r#", "ph": "X", "dur": NaN"#),
+        kernel(r#", "ph": "B""#),
+        kernel(r#", "ph": "E""#),
+    ];
+    fs::write(folder.join("trace.json"), format!(r#"{{"traceEvents": [{}]}}"#, events.join(","))).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
+    assert!(ran.stderr.contains("passed over 3 events without usable times"), "{}", ran.stderr);
+    assert_eq!(ran.stdout.lines().filter(|line| line.ends_with(" 5000")).count(), 1, "{}", ran.stdout);
+}
+
+#[test]
+fn a_trace_without_gpu_work_is_refused_with_the_categories_that_it_has() {
+    let folder = scratch("categories");
+    let trace = r#"{"traceEvents": [{"ph": "X", "cat": "mtia_ccp_events", "name": "x", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]}"#;
+    fs::write(folder.join("trace.json"), trace).unwrap();
+    for verb in [["flamegraph", "trace.json"], ["top", "trace.json"], ["view", "trace.json"]] {
+        gpuflame(&folder, verb).fails(1, &["mtia_ccp_events", "kernel"]);
+    }
+    gpuflame(&folder, ["info", "trace.json"]).ok();
+}
+
+#[test]
+fn a_picture_is_asked_for_by_an_ending_that_is_one() {
+    let folder = scratch("endings");
+    fs::write(folder.join("trace.json"), random_trace(1).to_string()).unwrap();
+    for name in ["x.png", "x.html"] {
+        gpuflame(&folder, ["flamegraph", "trace.json", "-o", name]).fails(2, &[".svg"]);
+        assert!(!folder.join(name).exists());
+    }
+    gpuflame(&folder, ["-q", "flamegraph", "trace.json", "--alloc"])
+        .fails(1, &["GPUFLAME_FORMATS=gfr,alloc"]);
+}
