@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use super::{Console, Outcome};
 use crate::analysis::{Evidence, Finding, Severity, findings};
 use crate::error::Result;
 use crate::events::Events;

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::console::{Console, Outcome, usage};
 use super::explain::{Explained, explain, explain_sums};
 use super::flamegraph::view;
 use super::input::Source;
 use super::output::Target;
-use super::{Console, Outcome, ranks, usage};
+use super::ranks;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FORMATS, Format, Writes};

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
+use super::console::{Console, Outcome, usage};
 use super::input::Source;
 use super::output::Target;
 use super::stats::millis;
 use super::trace::{self, How};
-use super::{Console, Outcome, usage};
 use crate::error::Result;
 use crate::steps::{DecodeSteps as Steps, Framework};
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
+use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use super::{Console, Outcome};
 use crate::analysis::{Durations, change};
 use crate::error::Result;
 use crate::events::Events;

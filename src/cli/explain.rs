@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Console;
+use super::console::Console;
 use super::input::{Facts, Source};
 use crate::error::Result;
 use crate::explain::Ledger;

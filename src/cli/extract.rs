@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::console::{Console, Outcome};
 use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
-use super::{Console, Outcome};
 use crate::error::Result;
 use crate::steps::{Extract as Table, Ops, Stretch};
 

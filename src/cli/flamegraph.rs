@@ -5,10 +5,10 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
+use super::console::{Console, Outcome, usage};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
-use super::{Console, Outcome, usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, write_diff_folded, write_diff_svg, write_lines_folded,

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
+use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use super::{Console, Outcome};
 use crate::error::Result;
 use crate::record::{Loss, Missing, WindowEdge};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::Console;
+use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen};
@@ -112,9 +112,9 @@ impl Source {
     /// Opens it, of whatever kind it is.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
-            Self::Stdin if io::stdin().is_terminal() => Err(super::usage(
-                "standard input is a terminal; pipe a recording or a trace in, or name a file",
-            )),
+            Self::Stdin if io::stdin().is_terminal() => {
+                Err(usage("standard input is a terminal; pipe a recording or a trace in, or name a file"))
+            }
             Self::Stdin => import::open(Path::new("-")),
             Self::File(path) => {
                 check(path)?;

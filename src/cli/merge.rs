@@ -6,10 +6,10 @@ use std::io::Write;
 
 use clap::Args;
 
+use super::console::{Console, Outcome, usage};
 use super::input::{Source, watched};
 use super::output::Target;
 use super::report::grouped;
-use super::{Console, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
@@ -55,7 +55,7 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
-            return Err(super::usage("the tolerance is a number of milliseconds, 0 or more"));
+            return Err(usage("the tolerance is a number of milliseconds, 0 or more"));
         }
         let cpu = Cpu::read(&self.cpu, self.seed1_compat, console)?;
         let gpu = Gpu::read(&self.gpu, console)?;

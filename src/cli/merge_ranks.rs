@@ -7,11 +7,12 @@ use std::io::IsTerminal;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::output::Target;
+use super::ranks;
 use super::report::{self, Cell, Format, Table};
-use super::{Console, Outcome, ranks};
 use crate::analysis::{Time, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{

@@ -5,6 +5,7 @@
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
 
 mod check;
+mod console;
 mod convert;
 mod decode_steps;
 mod diff;
@@ -29,16 +30,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::{Error, ErrorKind};
-
-/// What became of a verb that could do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// It did it: exit code 0.
-    Clean,
-    /// It did it, and found what `--strict` or the like has it fail for: exit code 1.
-    Found,
-}
+use crate::error::ErrorKind;
+use console::{Console, Outcome};
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
@@ -82,7 +75,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let console = Console { quiet: command.quiet };
+    let console = Console::new(command.quiet);
     let outcome = match &command.verb {
         Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),
@@ -102,33 +95,8 @@ pub fn run() -> ExitCode {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
         Ok(Outcome::Found) => ExitCode::from(1),
         Err(error) => {
-            say(&error);
+            console.fail(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
         }
     }
-}
-
-/// Standard error, as far as it is wanted.
-#[derive(Clone, Copy, Debug)]
-struct Console {
-    quiet: bool,
-}
-
-impl Console {
-    /// Tells something that is no failure, in one line.
-    fn remark(self, text: impl std::fmt::Display) {
-        if !self.quiet {
-            say(&text);
-        }
-    }
-}
-
-fn say(text: &impl std::fmt::Display) {
-    let line: String = text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("gpuflame: {line}");
-}
-
-/// A command line that cannot mean anything.
-fn usage(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Setting, message)
 }

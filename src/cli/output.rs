@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::Console;
+use super::console::Console;
 use crate::error::{Error, Result};
 use crate::host::file::Draft;
 

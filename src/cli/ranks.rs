@@ -5,8 +5,8 @@ use std::path::Path;
 use crate::error::Result;
 use crate::import;
 
+use super::console::usage;
 use super::input::Source;
-use super::usage;
 
 /// The rank of each source: what it says itself, or the number in its path behind the last `rank`, or behind the last
 /// `worker`, or the last number of its name, if all of them have one and no two the same; else its place in the list.

@@ -6,7 +6,7 @@ use std::io::Write;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::Console;
+use super::console::Console;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::human;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
+use super::console::{Console, Outcome};
 use super::report::{self, Cell, Format, Report, Table};
-use super::{Console, Outcome};
 use crate::error::Result;
 use crate::settings::SETTINGS;
 

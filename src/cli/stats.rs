@@ -2,10 +2,10 @@
 
 use clap::{Args, ValueEnum};
 
+use super::console::{Console, Outcome, usage};
 use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
-use super::{Console, Outcome, usage};
 use crate::error::Result;
 use crate::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 

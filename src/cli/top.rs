@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use clap::{Args, ValueEnum};
 
+use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
-use super::{Console, Outcome};
 use crate::analysis::Delays;
 use crate::error::Result;
 use crate::events::JoinedActivity;

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::Console;
+use super::console::Console;
 use super::input::{Source, remark_on, watched};
 use super::recorded_steps::Events;
 use crate::error::{Error, ErrorKind, Result};

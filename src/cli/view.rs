@@ -5,10 +5,11 @@ use std::io::Write;
 
 use clap::Args;
 
+use super::console::{Console, Outcome, usage};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::report::{self, Cell, Report, Table};
-use super::{Console, Outcome, top};
+use super::top;
 use crate::error::Result;
 use crate::events::{Events, JoinedActivity};
 use crate::export::{event_place, stack_names, work_name};
@@ -74,7 +75,7 @@ impl View {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
-            return Err(super::usage(format!("--from {from} is not before --to {to}")));
+            return Err(usage(format!("--from {from} is not before --to {to}")));
         }
         let mut events = Events::default();
         let explained = explain(&self.input, console, &mut events)?;
