@@ -6,7 +6,7 @@ use crate::events::{Events, JoinedActivity};
 use crate::import::Linked;
 use crate::join::{Origin, Tally};
 use crate::profile::Profile;
-use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Nanos, StreamId};
+use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
 
 /// What was looked for, and what of it was found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Finding {
 /// How bad a finding is; what is worst comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It makes sums, links or orders wrong.
+    /// It makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy time.
     Bad,
     /// One should know it.
     Note,
@@ -84,6 +84,19 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         let (start, end) = (event.activity.start.0, event.activity.end.0);
         start != 0 && end != 0 && end < start
     });
+    let busy: u64 = evidence.profile.times().iter().map(|time| time.busy).sum();
+    // What is less than a thousandth, by number and by time, changes no picture.
+    let matters = |count: u64, of: u64, nanos: u64| match count * 1000 > of || nanos * 1000 > busy {
+        true => Severity::Bad,
+        false => Severity::Note,
+    };
+    let time_of = |is_it: &dyn Fn(&JoinedActivity) -> bool| {
+        let nanos = events.activities().iter().filter(|event| is_it(event));
+        nanos.filter_map(|event| event.activity.duration()).fold(0, u64::saturating_add)
+    };
+    let homeless = time_of(&|event| matches!(event.origin, Origin::Missing(Missing::NoStack)));
+    let early = time_of(&is_early);
+    let overlapping = overlaps(events, &shared(events));
     let unset = unset(linked, events);
     let uncollected = of(&|event| {
         event.activity.start.0 <= unset || event.activity.end.0 == 0 || event.activity.end.0 <= unset
@@ -104,6 +117,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         GraphNodesDropped,
     ];
     let (tail, shared) = (tail(events), shared(events));
+    let dropped = lost(&dropped);
     use Severity::{Bad, Note};
     let mut findings = vec![
         finding(
@@ -125,7 +139,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         finding(
             "no_launch",
             "activities without a launch",
-            Bad,
+            matters(activities.no_stack, all, homeless),
             activities.no_stack,
             all,
             "their GPU time is under no stack",
@@ -157,7 +171,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         finding(
             "starts_before_launch",
             "activities that begin before their launch",
-            Bad,
+            matters(activities.early, all, early),
             activities.early,
             all,
             "two clocks disagree: delays and idle causes are off",
@@ -165,7 +179,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         finding(
             "times_missing",
             "times not collected",
-            Bad,
+            matters(uncollected, all, 0),
             uncollected,
             all,
             "they are counted but have no GPU time",
@@ -173,7 +187,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         finding(
             "times_backwards",
             "times that run backwards",
-            Bad,
+            matters(backwards, all, 0),
             backwards,
             all,
             "they are counted but have no GPU time",
@@ -197,8 +211,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         finding(
             "stream_overlap",
             "overlaps on a stream",
-            Bad,
-            overlaps(events, &shared),
+            matters(overlapping.count, all, overlapping.nanos),
+            overlapping.count,
             all,
             "work on a stream is in order: times or streams are wrong",
         ),
@@ -208,14 +222,22 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             Note,
             u64::from(!has_waits(evidence.profile, linked)),
             0,
-            "synchronisations are not in it: no critical path can be told (GPUFLAME_DEPS=1 has ours record them)",
+            match linked.is_some() {
+                true => {
+                    "synchronisations are not in it: no critical path can be told (torch.profiler has \
+                         enable_cuda_sync_events)"
+                }
+                false => {
+                    "synchronisations are not in it: no critical path can be told (GPUFLAME_DEPS=1 records them)"
+                }
+            },
         ),
         finding(
             "lost",
             "lost while recording",
-            Bad,
-            lost(&dropped),
-            0,
+            matters(dropped, launches.seen + all, 0),
+            dropped,
+            launches.seen + all,
             "records were dropped: `gpuflame info` says of what kind",
         ),
         finding(
@@ -300,18 +322,35 @@ fn tail(events: &Events) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
+/// Whether it begins before its launch does.
+fn is_early(event: &JoinedActivity) -> bool {
+    let activity = &event.activity;
+    activity.duration().is_some()
+        && matches!(event.origin, Origin::Launch(launched) if activity.start < launched.time)
+}
+
+/// How often something is there, and for how long.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overlaps {
+    count: u64,
+    nanos: u64,
+}
+
 /// Activities that begin before the one before them on their stream has ended, but for nodes of graphs,
 /// which may run side by side. Where a trace does not say what is one, the activities of a launch with several.
-fn overlaps(events: &Events, shared: &Shared) -> u64 {
+fn overlaps(events: &Events, shared: &Shared) -> Overlaps {
     let is_node = |event: &JoinedActivity| {
         event.activity.graph.0 != 0 || launch(event).is_some_and(|launch| shared[&launch] > 1)
     };
     let mut ends: HashMap<(DeviceId, GpuContextId, StreamId), Nanos> = HashMap::new();
-    let mut overlaps = 0;
+    let mut overlaps = Overlaps::default();
     for event in events.activities().iter().filter(|event| event.activity.duration().is_some()) {
         let activity = &event.activity;
         let end = ends.entry((activity.device, activity.context, activity.stream)).or_default();
-        overlaps += u64::from(activity.start < *end && !is_node(event));
+        if activity.start < *end && !is_node(event) {
+            overlaps.count += 1;
+            overlaps.nanos += activity.end.min(*end).since(activity.start);
+        }
         *end = activity.end.max(*end);
     }
     overlaps

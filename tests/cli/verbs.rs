@@ -396,3 +396,40 @@ fn names(folder: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// 1,000 kernels in a row on one stream, each 1 us, the first of which lasts into the second as long as is said.
+fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
+    let mut events = Vec::new();
+    for at in 0..1000 {
+        let length = 1000 + if at == 0 { overlap_ns } else { 0 };
+        let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
+        events.push(format!(
+            r#"{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {}, "dur": {}, "args": {{"correlation": {}, "device": 0, "stream": 7}}}}"#,
+            micros(10_000_000 + at * 1000), micros(length), at + 1
+        ));
+        if at < with_launches {
+            events.push(format!(
+                r#"{{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": {}, "dur": 1.000, "args": {{"correlation": {}}}}}"#,
+                micros(at * 2000), at + 1
+            ));
+        }
+    }
+    format!(r#"{{"traceEvents": [{}]}}"#, events.join(","))
+}
+
+#[test]
+fn what_is_a_thousandth_of_a_trace_is_a_note_and_what_is_more_is_bad() {
+    let folder = scratch("proportion");
+    let result = |overlap_ns: u64, with_launches: u64, what: &str| {
+        std::fs::write(folder.join("t.json"), in_a_row(overlap_ns, with_launches)).unwrap();
+        let ran = gpuflame(&folder, ["check", "--strict", "t.json", "--format", "json"]);
+        let found: Value = serde_json::from_str(&ran.stdout).unwrap();
+        (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
+    };
+    // One of 1,000 operations, for 0.05 % of the time; then for 0.2 % of it.
+    assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
+    assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
+    // One without a launch is a thousandth by number and by time; two are more.
+    assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
+    assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
+}
