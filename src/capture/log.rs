@@ -46,6 +46,10 @@ pub(super) fn bound(bytes: usize) {
     ROOM.store((bytes / CHUNK_BYTES).clamp(MOST_READY, MOST_CHUNKS), Ordering::Relaxed);
 }
 
+/// How often [`drain`](super::drain) hands over a part of what each thread has written until all is read that
+/// was there at first.
+pub(super) const MOST_DRAINS: usize = MOST_CHUNKS + 2;
+
 /// The chunks that lie ready, in any order. Nobody waits for anybody: a place is taken or filled by one exchange, and a
 /// thread that loses its processor in between holds up no other, whatever their priorities.
 struct Pool {

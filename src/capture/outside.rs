@@ -142,9 +142,4 @@ impl Told {
         let count = range.count.wrapping_sub(told.map_or(0, |told| told.count));
         (count > 0).then_some(Outside { count, ..range })
     }
-
-    /// The thread has ended, and with it its last range.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
 }

@@ -55,7 +55,20 @@ pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Hands over the contexts in the words of a log.
+/// A thread's number and its name, as the kernel has it: up to 15 bytes and a NUL. It lies among the contexts, as one
+/// without an id.
+pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
+    let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
+    [head, thread, name[0], name[1]]
+}
+
+fn read_thread(id: ThreadId, name: &[u64], each: &mut impl FnMut(&Row<'_>)) {
+    let bytes: Vec<u8> = name.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
+}
+
+/// Hands over the contexts, and the threads that they are of, in the words of a log.
 pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     while let [ids, flags, rest @ ..] = words {
         let count = (ids >> 32) as usize;
@@ -64,13 +77,14 @@ pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) 
             return;
         }
         let (frames, rest) = rest.split_at(count);
-        each(&Row::Context {
-            id: ContextId(*ids as u32),
-            thread: ThreadId(*flags as u32),
-            flags: ContextFlags((flags >> 32) as u32),
-            frames: as_frames(frames),
-        });
         words = rest;
+        let (id, thread) = (ContextId(*ids as u32), ThreadId(*flags as u32));
+        if id == ContextId::NONE {
+            read_thread(thread, frames, each);
+            continue;
+        }
+        let flags = ContextFlags((flags >> 32) as u32);
+        each(&Row::Context { id, thread, flags, frames: as_frames(frames) });
     }
 }
 

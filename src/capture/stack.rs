@@ -12,6 +12,11 @@ use super::thread::{Own, Thread};
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
+/// The id that the next new stack gets.
+pub(super) fn next_context() -> ContextId {
+    ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
+}
+
 /// The context of the stack that made an API call.
 #[inline]
 pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {

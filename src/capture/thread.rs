@@ -1,13 +1,13 @@
 //! What gpuflame keeps for each application thread, and how the collector gets at it.
 //!
-//! A thread's state is mapped on its first launch and never unmapped; when the thread ends, the state
-//! waits until the collector has read its logs, and then serves the next thread. So memory follows
-//! the most threads there were at once, not how many there have been.
+//! A thread's state is mapped on its first launch and never unmapped; when the thread ends, the state serves the
+//! next one, which writes on in the same logs. So memory follows the most threads there were at once, not how
+//! many there have been, nor how many there were between two visits of the collector.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::host::signals;
 use crate::record::{GraphId, Loss, Row, ThreadId};
@@ -16,12 +16,13 @@ use crate::unwind::{Unwinder, memory, tls};
 use super::buffers;
 use super::calls::{BesideCall, GraphCall, Pending};
 use super::cost::{self, Cost};
+use super::forget;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::open_ranges::{Ended, Ranges};
 use super::outside::{Growing, Range, Told};
 use super::range_names;
-use super::records::{read_contexts, read_launches};
+use super::records::{read_contexts, read_launches, thread_words};
 use super::tally::{Tally, Verified};
 use super::verifying::Verifying;
 
@@ -34,10 +35,10 @@ pub(super) struct Thread {
     pub(super) tally: Tally,
     pub(super) ended: Ended,
     pub(super) outside: Growing,
-    /// The thread's number and its name when it came here, of which the collector has not heard yet.
-    newcomer: Newcomer,
-    /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], or 0: it is not inside.
+    /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], [`WISHED`], or 0: it is not inside.
     inside: AtomicUsize,
+    /// The last round of forgetting that the thread took part in.
+    forgot: AtomicU32,
     /// What signal handlers did that came while the thread was inside.
     pub(super) refused: RefusedInHandlers,
     /// The application thread's alone, while it is inside.
@@ -52,13 +53,11 @@ unsafe impl Sync for Thread {}
 
 /// A thread uses this state.
 const LIVE: u32 = 0;
-/// Its thread ended; the logs may hold unread rows.
+/// Its thread ended: the next new one may have it. Its logs may hold unread rows.
 const ENDED: u32 = 1;
-/// Read to the end; the next new thread may have it.
-const FREE: u32 = 2;
 /// Its thread jumped out of gpuflame, or ended inside. It is read like the others, and no thread may have it: nobody
 /// knows what was half done.
-const LEFT: u32 = 3;
+const LEFT: u32 = 2;
 
 /// The most states that are left behind so, some 250 KiB each; after that, threads that jump out of gpuflame stay
 /// inside, and what they launch is counted.
@@ -66,6 +65,8 @@ const MOST_LEFT: usize = 64;
 
 /// The thread came from the process that this one was forked from.
 const INHERITED: usize = 1;
+/// It is not inside, and is to forget its stacks when it next comes in (see `forget`).
+const WISHED: usize = 2;
 
 /// What only the application thread touches.
 pub(super) struct Own {
@@ -93,53 +94,6 @@ struct Readers {
     told: Told,
     /// Words of launches that [`note_unread`] found and [`drain_noted`] has not handed over yet.
     noted: usize,
-}
-
-/// Who a state belongs to, for the collector: a thread may be gone when its rows are read.
-struct Newcomer {
-    id: AtomicU32,
-    /// As the kernel has it: up to 15 bytes and a NUL.
-    name: [AtomicU64; 2],
-    is_new: AtomicBool,
-}
-
-impl Newcomer {
-    const fn new() -> Self {
-        let name = [const { AtomicU64::new(0) }; 2];
-        Self { id: AtomicU32::new(0), name, is_new: AtomicBool::new(false) }
-    }
-
-    /// Notes who the calling thread is.
-    fn arrive(&self) {
-        let mut name = [0_u64; 2];
-        // SAFETY: gettid has no preconditions, and PR_GET_NAME writes at most 16 bytes.
-        let id = unsafe {
-            libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
-            libc::gettid()
-        };
-        self.id.store(id as u32, Ordering::Relaxed);
-        for (slot, word) in self.name.iter().zip(name) {
-            slot.store(word, Ordering::Relaxed);
-        }
-        self.is_new.store(true, Ordering::Release);
-    }
-
-    fn id(&self) -> ThreadId {
-        ThreadId(self.id.load(Ordering::Relaxed))
-    }
-
-    /// Hands the row over, once.
-    fn tell(&self, each: &mut impl FnMut(&Row<'_>)) {
-        if !self.is_new.load(Ordering::Relaxed) || !self.is_new.swap(false, Ordering::Acquire) {
-            return;
-        }
-        let mut bytes = [0; 16];
-        for (part, word) in bytes.chunks_exact_mut(8).zip(&self.name) {
-            part.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        each(&Row::Thread { id: self.id(), name: &String::from_utf8_lossy(name) });
-    }
 }
 
 /// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
@@ -180,10 +134,16 @@ impl Entered {
     fn once_more(thread: &'static Thread, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
         if inside == INHERITED {
-            let entered = Self::into(thread, at);
-            thread.newcomer.arrive();
-            // SAFETY: this thread is inside, by the line above, and was not in this process.
-            unsafe { (*thread.own.get()).id = thread.newcomer.id() };
+            let mut entered = Self::into(thread, at);
+            let (own, thread) = entered.parts();
+            own.id = this_thread();
+            announce(own, thread);
+            return Some(entered);
+        }
+        if inside == WISHED {
+            let mut entered = Self::into(thread, at);
+            let (own, thread) = entered.parts();
+            thread.forget_stacks(own);
             return Some(entered);
         }
         if !signals::jumped_out_of(inside, at) {
@@ -282,10 +242,13 @@ fn lose_without_state(loss: Loss) {
 #[cold]
 fn attach() -> Option<&'static Thread> {
     let thread = Own::new().and_then(reuse_or_map)?;
+    // SAFETY: a state that is never unmapped.
+    let state: &'static Thread = unsafe { thread.as_ref() };
+    // SAFETY: the state is this thread's alone, and is not entered before it is stored below.
+    announce(unsafe { &mut *state.own.get() }, state);
     tls::set(thread.as_ptr().cast());
     tell_me_when_this_thread_ends(thread);
-    // SAFETY: a state that is never unmapped.
-    Some(unsafe { thread.as_ref() })
+    Some(state)
 }
 
 /// Takes its state from the calling thread, which jumped out of gpuflame. Should it return there after all, it finds
@@ -301,17 +264,32 @@ fn leave_behind(thread: &Thread) -> bool {
     true
 }
 
+/// Writes down who the calling thread is, before its first context: it may be gone when its rows are read.
+fn announce(own: &mut Own, thread: &Thread) {
+    let mut name = [0_u64; 2];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    // Without room it has a number and no name.
+    own.contexts.push(&thread.contexts, [&thread_words(own.id, name)]);
+}
+
+/// The kernel's number of the calling thread.
+fn this_thread() -> ThreadId {
+    // SAFETY: gettid has no preconditions.
+    ThreadId(unsafe { libc::gettid() } as u32)
+}
+
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     let free = all().find(|thread| {
-        thread.stage.compare_exchange(FREE, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if let Some(thread) = free {
         // SAFETY: the exchange made this thread the only one that knows the state; its old `own` is
-        // valid and replaced in place, but for the writers, which go on where they were.
+        // valid and replaced in place, but for the writers, which go on where they were, and the range of
+        // launches outside of windows, which all ids between two threads' launches belong to as well.
         let old = unsafe { &mut *thread.own.get() };
-        let (launches, contexts) = (old.launches, old.contexts);
-        *old = Own { launches, contexts, ..own };
-        thread.newcomer.arrive();
+        let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
+        *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
     }
     let at = memory::map(size_of::<Thread>())?.cast::<MaybeUninit<Thread>>();
@@ -321,12 +299,29 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     loop {
         thread.next.store(first, Ordering::Relaxed);
         match FIRST.compare_exchange_weak(first, thread, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                thread.newcomer.arrive();
-                return Some(NonNull::from(thread));
-            }
+            Ok(_) => return Some(NonNull::from(thread)),
             Err(now) => first = now,
         }
+    }
+}
+
+/// Forgetting stacks; see `forget`.
+impl Thread {
+    /// What a thread does that comes in and was asked to forget its stacks.
+    fn forget_stacks(&self, own: &mut Own) {
+        if own.interner.forget() {
+            self.forgot.store(forget::round(), Ordering::Release);
+        }
+    }
+
+    /// Asks the thread to forget its stacks, unless it has done so in this `round` or will not come again. False: it
+    /// is not sure yet that it will.
+    pub(super) fn ask_to_forget(&self, round: u32) -> bool {
+        if self.forgot.load(Ordering::Acquire) == round || self.stage.load(Ordering::Acquire) == LEFT {
+            return true;
+        }
+        let asked = self.inside.compare_exchange(0, WISHED, Ordering::AcqRel, Ordering::Relaxed);
+        matches!(asked, Err(WISHED | INHERITED))
     }
 }
 
@@ -340,8 +335,8 @@ impl Thread {
             tally: Tally::new(),
             ended: Ended::new(),
             outside: Growing::new(),
-            newcomer: Newcomer::new(),
             inside: AtomicUsize::new(0),
+            forgot: AtomicU32::new(0),
             refused: RefusedInHandlers::new(),
             own: UnsafeCell::new(own),
             readers: UnsafeCell::new(Readers {
@@ -361,8 +356,7 @@ impl Own {
         // alone the two stacks are the same.
         unwinder.check_every_capture(true);
         Some(Self {
-            // SAFETY: gettid has no preconditions.
-            id: ThreadId(unsafe { libc::gettid() } as u32),
+            id: this_thread(),
             unwinder,
             interner: Interner::new()?,
             ranges: Ranges::NONE,
@@ -411,7 +405,7 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: the value that was stored with the key: a state, which is never unmapped.
     if let Some(thread) = unsafe { state.cast::<Thread>().as_ref() } {
-        let is_inside = thread.inside.load(Ordering::Relaxed) > INHERITED;
+        let is_inside = thread.inside.load(Ordering::Relaxed) > WISHED;
         thread.stage.store(if is_inside { LEFT } else { ENDED }, Ordering::Release);
     }
 }
@@ -431,7 +425,7 @@ pub(super) fn refused_call_ends() {
 
 /// Whether the calling thread is inside gpuflame, where a signal handler may have stopped it.
 pub(super) fn is_inside() -> bool {
-    of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > INHERITED)
+    of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > WISHED)
 }
 
 /// In a forked child: of these threads there is one at most, and it has another number. What was counted was not of
@@ -470,7 +464,6 @@ pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
 fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
     let mut any = false;
     for thread in all() {
-        let ended = thread.stage.load(Ordering::Acquire) == ENDED;
         // SAFETY: only the collector calls this, one thread at a time.
         let readers = unsafe { &mut *thread.readers.get() };
         if !wanted(readers) {
@@ -479,7 +472,6 @@ fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_
         // A launch refers to contexts that were written before it: mark launches first, read them last.
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
-        thread.newcomer.tell(&mut each);
         range_names::drain_names(&mut each);
         let Readers { launches: reader, told, noted, .. } = readers;
         let grown = told.grown(&thread.outside);
@@ -492,10 +484,6 @@ fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_
                 *noted = noted.saturating_sub(words.len());
                 read_launches(words, told, &mut each);
             });
-        if ended && !some {
-            told.clear();
-            thread.stage.store(FREE, Ordering::Release);
-        }
         any |= some;
     }
     any
@@ -507,7 +495,6 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
         // SAFETY: as in `drain`.
         let readers = unsafe { &mut *thread.readers.get() };
         let contexts = readers.contexts.mark(&thread.contexts);
-        thread.newcomer.tell(&mut each);
         range_names::drain_names(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
     }

@@ -14,6 +14,9 @@
 //! At the end, when names are looked up and files are written, which takes twice to three times what stacks take by
 //! themselves, as few stacks are kept as it takes to stay below the ceiling: those with the most GPU time.
 //!
+//! A stack that was dropped and comes again is a new one: after each time that some were dropped threads give their
+//! stacks new ids (`capture::Forgetting`), so one that was rare and is not any more is seen again.
+//!
 //! What was dropped is forgotten with its id. Rows that come with such an id later are of the others; nodes of graphs
 //! that were made on such a stack are found to have an unknown one when they run, and join the others in the next
 //! snapshot ([`Renames`]).
@@ -36,10 +39,12 @@ const SMALL: usize = 64 << 20;
 const BYTES_A_THREAD: usize = 96;
 
 /// What a snapshot, names and a flame graph take beside, at the most that tables which double in size may take: for
-/// a frame of a stack that it shares with no other, a node of the tree of stacks, and a stack.
+/// a frame of a stack that it shares with no other, a node of the tree of stacks, and a stack, which may stand upon a
+/// root of its own where those of each thread are kept apart.
 const EXPORT_BYTES_A_FRAME: usize = 16;
 const EXPORT_BYTES_A_NODE: usize = 120;
 const EXPORT_BYTES_A_STACK: usize = 500;
+const EXPORT_BYTES_A_STACK_OF_A_THREAD: usize = 1100;
 
 /// How many were not kept apart so far. One that came again may be in it twice.
 #[derive(Clone, Copy, Debug, Default)]
@@ -179,9 +184,12 @@ impl Explain {
     /// What naming and writing them takes beside.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
-        EXPORT_BYTES_A_FRAME * frames
-            + EXPORT_BYTES_A_NODE * nodes
-            + EXPORT_BYTES_A_STACK * self.profile.context_count().max(self.aggregate.cells())
+        let stacks = self.profile.context_count().max(self.aggregate.cells());
+        let bytes_a_stack = match self.contexts.merges_threads() {
+            true => EXPORT_BYTES_A_STACK,
+            false => EXPORT_BYTES_A_STACK_OF_A_THREAD,
+        };
+        EXPORT_BYTES_A_FRAME * frames + EXPORT_BYTES_A_NODE * nodes + bytes_a_stack * stacks
     }
 
     /// Keeps `count` contexts apart, so many of them for being the youngest.

@@ -35,6 +35,11 @@ impl Contexts {
         Self { merge_threads, ..Self::default() }
     }
 
+    /// Whether the same stack on two threads is one context.
+    pub(super) fn merges_threads(&self) -> bool {
+        self.merge_threads
+    }
+
     /// Takes the row of a context; passes over all others. True: its stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Index, Profile, Sample, ShownFrame, StackId, Strings, Tree};
+use super::{Context, Index, NodeId, Profile, Sample, ShownFrame, StackId, Strings, Tree, intern_frame};
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
 /// What stands in the place of stacks that are not kept apart.
@@ -31,14 +31,22 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut forgotten, mut stack) = (IdMap::default(), Vec::new());
+        // Where each frame lies now, if it does: hundreds of thousands of stacks have a few thousand frames.
+        let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
-            let mut leaf_first = stacks.up(node).map(|frame| frames[frame as usize]);
             if id.is_others() || keep(id) {
                 stack.clear();
-                stack.extend(leaf_first);
-                self.keep_context(id, thread, flags, &stack);
+                stack.extend(stacks.up(node));
+                let Self { frames: kept, frame_index, stacks, .. } = self;
+                let root_first = stack.iter().rev().map(|&frame| {
+                    let at = &mut kept_at[frame as usize];
+                    *at.get_or_insert_with(|| intern_frame(kept, frame_index, frames[frame as usize]))
+                });
+                let stack = StackId(stacks.chain(NodeId::ROOT, root_first));
+                self.contexts.insert(id, Context { thread, flags, stack });
             } else {
+                let mut leaf_first = stacks.up(node).map(|frame| frames[frame as usize]);
                 let call = leaf_first.find(|frame| matches!(frame.kind(), FrameKind::Label(_)));
                 forgotten.insert(id, self.others(call));
             }
@@ -135,12 +143,6 @@ impl Profile {
         2 * (self.kernel_text + self.kernels.len() * BYTES_A_STRING) + map_bytes(&self.kernels)
     }
 
-    /// Adds a context that is not there.
-    fn keep_context(&mut self, id: ContextId, thread: ThreadId, flags: ContextFlags, leaf_first: &[Frame]) {
-        let node = self.intern_stack(leaf_first);
-        self.contexts.insert(id, Context { thread, flags, stack: StackId(node) });
-    }
-
     /// The context of those stacks that called `call`, a label, and are not kept apart.
     pub(crate) fn others(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
@@ -157,7 +159,9 @@ impl Profile {
             let others = Frame::label(LabelId::OTHER_STACKS);
             let stack = [call.filter(|_| id != ContextId::OTHERS), Some(others)];
             let stack: Vec<Frame> = stack.into_iter().flatten().collect();
-            self.keep_context(id, ThreadId::OTHERS, ContextFlags::default(), &stack);
+            let stack = StackId(self.intern_stack(&stack));
+            let (thread, flags) = (ThreadId::OTHERS, ContextFlags::default());
+            self.contexts.insert(id, Context { thread, flags, stack });
             let text = self.strings.intern(OTHER_THREADS);
             self.threads.insert(ThreadId::OTHERS, text);
         }

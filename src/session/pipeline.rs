@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 use std::fs;
 
-use crate::capture;
+use crate::capture::{self, Forgetting};
 use crate::control::Outputs;
 use crate::cupti::{Api, Names};
 use crate::explain::{self, Explain, Ledger};
 use crate::profile::Profile;
-use crate::record::{LabelId, Loss, Module, Nanos, Row, ThreadId, WindowEdge};
+use crate::record::{ContextId, LabelId, Loss, Module, Nanos, Row, ThreadId, WindowEdge};
 use crate::settings::{Root, Settings};
 
 use super::progress;
@@ -35,6 +35,11 @@ pub(super) struct Pipeline {
     flushed_at: Option<u64>,
     /// How many will have been when all is read that [`Pipeline::note_unread`] found.
     noted: u64,
+    /// How many stacks had been dropped when threads were last asked for new ids, and the round under way.
+    dropped_stacks: u64,
+    /// The lowest id that threads gave in the round before.
+    lowest_id: ContextId,
+    forgetting: Option<Forgetting>,
 }
 
 /// Who takes rows: first what writes them down as they are, then what explains them.
@@ -62,6 +67,9 @@ impl Pipeline {
             buffers_read: 0,
             flushed_at: None,
             noted: 0,
+            dropped_stacks: 0,
+            lowest_id: ContextId::FIRST,
+            forgetting: None,
         }
     }
 
@@ -104,14 +112,13 @@ impl Pipeline {
     fn read_beside(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_beside(|row| self.rows.push(row));
+        self.forget_ids();
     }
 
     /// Reads a buffer, or up to a chunk of launches from each thread.
     fn step(&mut self, api: &Api) -> bool {
         self.renew();
-        self.wants_activities() && self.read_buffer(api)
-            || capture::drain(|row| self.rows.push(row))
-            || self.read_buffer(api)
+        self.wants_activities() && self.read_buffer(api) || self.read_launches() || self.read_buffer(api)
     }
 
     fn noted_step(&mut self, api: &Api) -> bool {
@@ -142,6 +149,34 @@ impl Pipeline {
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
+    }
+
+    fn read_launches(&mut self) -> bool {
+        let any = capture::drain(|row| self.rows.push(row));
+        if let Some(forgetting) = &mut self.forgetting {
+            forgetting.drained(any);
+        }
+        any
+    }
+
+    /// Where stacks were dropped, or had too many ids, has threads give theirs new ids, and forgets the old ones.
+    fn forget_ids(&mut self) {
+        let explain = &mut self.rows.explain;
+        let dropped = explain.stacks_not_kept();
+        match &mut self.forgetting {
+            Some(forgetting) => {
+                if let Some(lowest) = forgetting.visit() {
+                    // A round late: see `Forgetting`.
+                    explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
+                    self.forgetting = None;
+                }
+            }
+            None if dropped > self.dropped_stacks || explain.has_many_ids() => {
+                self.dropped_stacks = dropped;
+                self.forgetting = Some(Forgetting::begin());
+            }
+            None => {}
+        }
     }
 
     /// Has what a buffer of activities may have added fit below the ceiling.

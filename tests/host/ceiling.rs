@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::support::{Done, Run, Way, compile};
+use crate::support::{Done, Run, Way, compile, plugin};
 
 const CEILING_MIB: f64 = 24.0;
 /// How often `before` and `after` launch.
@@ -57,6 +57,10 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
+    // What it did before the flood may be forgotten, what it does now is not.
+    let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
+    let nanos = found.get(&second).copied().unwrap_or(0);
+    assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
     let (window, parts) = done.sum("GPU 0 window_ns");
     let idle: u64 = done.folded_file("out.idle.folded").iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(parts["idle"], idle, "of {window}");
@@ -123,6 +127,64 @@ fn assert_many_kernels(count: u64) {
     assert!(done.ledger("not kept apart:")[0].contains("kernels, in [other kernels]"), "{}", done.stderr);
     let table = done.file("out.csv");
     assert!(table.lines().any(|line| line.starts_with("kernel,[other kernels],0,")), "{table}");
+}
+
+#[test]
+fn fifty_thousand_threads_in_turn_stay_below_24_mib() {
+    assert_many_threads(50_000, &[]);
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn a_million_threads_in_turn_stay_below_24_mib() {
+    assert_many_threads(1_000_000, &[]);
+}
+
+fn assert_many_threads(count: u64, settings: &[(&str, &str)]) {
+    let done = flood("threads", count, settings);
+    let found = assert_held_and_exact(&done, count);
+    assert_eq!(found, done.truth().sums, "stacks do not follow the number of threads");
+}
+
+#[test]
+fn what_is_unloaded_does_not_make_stacks_that_lie_elsewhere_new() {
+    assert_many_unloads(100);
+}
+
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn two_thousand_unloads_under_five_hundred_stacks_take_no_memory() {
+    assert_many_unloads(2_000);
+}
+
+fn assert_many_unloads(count: u64) {
+    let plugin = plugin("one");
+    let run = Run::new(program(), Way::Injected).args(["unloads", &count.to_string()]).arg(&plugin);
+    let done = run.env("GPUFLAME_MAX_MEM", "24M").ok();
+    let all = 500 * count + count / BETWEEN + 3 * PLANTED + 1;
+    assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
+    assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
+    assert!(done.ledger("not kept apart:").is_empty(), "{}", done.stderr);
+    // 500, `before`, `between`, `after`, and `second` from two places; none lies in the plugin.
+    assert_eq!(done.ledger("stacks")[0], "505 distinct");
+}
+
+#[test]
+fn threads_that_are_not_kept_apart_have_one_root() {
+    let done = flood("threads", 50_000, &[("GPUFLAME_ROOT", "thread")]);
+    assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
+    let folded = done.folded();
+    assert_eq!(folded.iter().map(|(_, nanos)| nanos).sum::<u64>(), done.truth().sums.values().sum::<u64>());
+    let is_junk = |frames: &[String]| frames.last().is_some_and(|leaf| leaf == "[GPU_Kernel]junk_d101");
+    let others = folded.iter().filter(|(frames, _)| frames[0] == "[other threads]" && is_junk(frames));
+    let others: Vec<_> = others.collect();
+    let [(frames, nanos)] = others[..] else { panic!("{others:?}") };
+    assert_eq!(frames[1..], ["[other stacks]", "cudaLaunchKernel", "[GPU_Kernel]junk_d101"]);
+    // The kernel may give a number to several threads in turn.
+    let single = folded.iter().filter(|(frames, _)| frames[0].starts_with("[thread w") && is_junk(frames));
+    let (count, single) = single.fold((0, 0), |(count, sum), (_, nanos)| (count + 1, sum + nanos));
+    assert!(count > 100, "{count}");
+    assert_eq!(nanos + single, 50_000 * 101);
 }
 
 #[test]

@@ -3,9 +3,11 @@
  *     flood stacks COUNT [DEPTH]     launches once from each of COUNT stacks of DEPTH frames (default 50)
  *     flood kernels COUNT            launches each of COUNT kernels once
  *     flood threads COUNT            makes COUNT threads, one after another, each with a name and one launch
+ *     flood unloads COUNT PLUGIN     loads and unloads PLUGIN so often, and launches from 500 stacks after each time
  *
  * Before, between and after it four functions launch for real: `before` and `after` 1,000 times each, `between` at
- * every 64th of what is many, and on a thread of its own `second` once before and 1,000 times after. Every 4,096 launches the program waits until gpuflame has read all there is. */
+ * every 64th of what is many, and on a thread of its own `second` once before and 1,000 times after. Every 4,096
+ * launches the program waits until gpuflame has read all there is. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -108,6 +110,24 @@ OWN_FRAME static void flood_stacks(unsigned long count, int depth)
     KEEP_FRAME();
 }
 
+OWN_FRAME static void flood_unloads(unsigned long count, const char *plugin)
+{
+    unsigned long i, j;
+    for (i = 0; i < count; i++) {
+        void *library = dlopen(plugin, RTLD_NOW);
+        if (!library || dlclose(library))
+            exit(7);
+        for (j = 0; j < 500; j++) {
+            SITE("flood");
+            steps[j % 4](j / 4, 47);
+            pause_now_and_then();
+        }
+        if (i % 64 == 63)
+            between("main;flood_unloads;between");
+    }
+    KEEP_FRAME();
+}
+
 OWN_FRAME static void many(CUfunction function)
 {
     cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
@@ -184,6 +204,8 @@ int main(int argc, char **argv)
         flood_kernels(count);
     else if (!strcmp(what, "threads"))
         flood_threads(count);
+    else if (!strcmp(what, "unloads") && argc > 3)
+        flood_unloads(count, argv[3]);
     else
         return 2;
     for (i = 0; i < 1000; i++)

@@ -5,18 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::{Done, Run, Way, compile, root, scratch};
-
-/// The plugin under this name.
-fn plugin(name: &str) -> PathBuf {
-    let library = scratch("plugin").join(format!("{name}.so"));
-    let mut command = Command::new("gcc");
-    command.args(["-g", "-O2", "-shared", "-fPIC", "-fomit-frame-pointer"]).arg(format!("-DNAME={name}"));
-    command.arg("-I").arg(root().join("tests/gpusim/include"));
-    command.arg(root().join("tests/programs/plugin.c")).arg("-o").arg(&library);
-    assert!(command.status().unwrap().success());
-    library
-}
+use crate::support::{Done, Run, Way, compile, plugin};
 
 #[test]
 fn a_launch_from_an_unloaded_plugin_has_the_plugins_names() {

@@ -84,6 +84,17 @@ pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
+/// `tests/programs/plugin.c` as a library that is loaded and unloaded, under this name.
+pub fn plugin(name: &str) -> PathBuf {
+    let library = scratch("plugin").join(format!("{name}.so"));
+    let mut command = Command::new("gcc");
+    command.args(["-g", "-O2", "-shared", "-fPIC", "-fomit-frame-pointer"]).arg(format!("-DNAME={name}"));
+    command.arg("-I").arg(root().join("tests/gpusim/include"));
+    command.arg(root().join("tests/programs/plugin.c")).arg("-o").arg(&library);
+    assert!(command.status().unwrap().success());
+    library
+}
+
 /// How gpuflame comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
