@@ -3,7 +3,8 @@
  *
  *     stress SECONDS PLUGIN...
  *
- * Each way to launch has a kernel of its own. At the end it prints how often each was launched. */
+ * Each way to launch has a kernel of its own. At the end it prints how often each was launched, and how often the rest
+ * was done. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -30,7 +31,9 @@ KERNEL(plugin0_d1000, "plugin0_d1000", (int n), &n)
 KERNEL(plugin1_d1000, "plugin1_d1000", (int n), &n)
 
 static volatile int done;
-static unsigned long launched[5];
+static unsigned long launched[5], stacks_gone, reloads, at_one_address, namespaces, forks, handled;
+
+#define COUNT(what) ((void)__atomic_add_fetch(&(what), 1, __ATOMIC_RELAXED))
 
 static sigset_t alarms;
 
@@ -47,6 +50,7 @@ static void handler(int signal)
     (void)signal;
     nvtxRangePushA("in a handler");
     nvtxRangePop();
+    COUNT(handled);
 }
 
 /* Calls `function` with its stack below `top`. The caller's unwind information leads above it. */
@@ -61,7 +65,7 @@ OWN_FRAME static void call_on(char *top, void (*function)(void))
 OWN_FRAME static void on_a_fiber(void)
 {
     LAUNCH(fiber_d1000, 1, 32, 0)(1);
-    __atomic_add_fetch(&launched[0], 1, __ATOMIC_RELAXED);
+    COUNT(launched[0]);
     KEEP_FRAME();
 }
 
@@ -72,6 +76,7 @@ static void *fibers(void *nothing)
     unsigned seed = 1;
     int i;
     let_handlers_come();
+    SITE("call_on;on_a_fiber");
     while (!done) {
         i = rand_r(&seed) % COUNT;
         if (!stacks[i]) {
@@ -82,8 +87,10 @@ static void *fibers(void *nothing)
         call_on(stacks[i] + BYTES - 64 * (i % 4), on_a_fiber);
         if (rand_r(&seed) % 3 == 0) {
             int at = rand_r(&seed) % COUNT;
-            if (stacks[at])
+            if (stacks[at]) {
                 munmap(stacks[at], BYTES);
+                COUNT(stacks_gone);
+            }
             stacks[at] = NULL;
         } else if (rand_r(&seed) % 16 == 0) {
             int at = rand_r(&seed) % COUNT;
@@ -101,6 +108,7 @@ static int plugin_count;
 
 static void *plug(void *nothing)
 {
+    void *last = NULL;
     int i;
     let_handlers_come();
     for (i = 0; !done; i++) {
@@ -109,15 +117,21 @@ static void *plug(void *nothing)
         void (*run)(const void *) = library ? (void (*)(const void *))dlsym(library, "plugin_run") : NULL;
         if (!run)
             exit(5);
+        at_one_address += (void *)run == last;
+        last = (void *)run;
+        reloads++;
+        SITE(which ? "plug;plugin_run;inner_green" : "plug;plugin_run;inner_red");
         for (times = 0; times < 20; times++) {
             run(which ? (const void *)plugin1_d1000 : (const void *)plugin0_d1000);
-            __atomic_add_fetch(&launched[3 + which], 1, __ATOMIC_RELAXED);
+            COUNT(launched[3 + which]);
         }
         dlclose(library);
         if (i % 50 == 0) {
             void *elsewhere = dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW);
-            if (elsewhere)
+            if (elsewhere) {
                 dlclose(elsewhere);
+                namespaces++;
+            }
         }
     }
     return nothing;
@@ -127,7 +141,7 @@ void under_wrong(void);
 OWN_FRAME void under_wrong(void)
 {
     LAUNCH(wrong_d1000, 1, 32, 0)(1);
-    __atomic_add_fetch(&launched[2], 1, __ATOMIC_RELAXED);
+    COUNT(launched[2]);
     KEEP_FRAME();
 }
 
@@ -148,18 +162,24 @@ static void *be_wrong(void *nothing)
     void (*const all[])(void) = {wrong_large, wrong_odd, wrong_register, wrong_number};
     int i;
     let_handlers_come();
-    for (i = 0; !done; i++)
+    const char *const sites[] = {"wrong_large;under_wrong", "wrong_odd;under_wrong", "wrong_register;under_wrong",
+                                 "wrong_number;under_wrong"};
+    for (i = 0; !done; i++) {
+        SITE(sites[i % 4]);
         all[i % 4]();
+    }
     return nothing;
 }
 
 OWN_FRAME static void in_ranges(int i)
 {
-    char name[32];
+    char name[32], site[64];
     snprintf(name, sizeof name, "step-%d", i % 50);
+    snprintf(site, sizeof site, "ranges;in_ranges;[range]%s", name);
+    SITE(site);
     nvtxRangePushA(name);
     LAUNCH(range_d1000, 1, 32, 0)(1);
-    __atomic_add_fetch(&launched[1], 1, __ATOMIC_RELAXED);
+    COUNT(launched[1]);
     nvtxRangePop();
     KEEP_FRAME();
 }
@@ -176,7 +196,7 @@ static void *ranges(void *nothing)
 static int fork_one(void)
 {
     int status = 0;
-    pid_t child = fork();
+    pid_t child = forks % 2 ? _Fork() : fork();
     if (child == 0) {
         alarm(10);
         nvtxRangePushA("in a child");
@@ -185,6 +205,7 @@ static int fork_one(void)
         _exit(0);
     }
     waitpid(child, &status, 0);
+    forks++;
     return status == 0;
 }
 
@@ -225,5 +246,7 @@ int main(int argc, char **argv)
     cudaDeviceSynchronize();
     printf("fiber_d1000 %lu\nrange_d1000 %lu\nwrong_d1000 %lu\nplugin0_d1000 %lu\nplugin1_d1000 %lu\n", launched[0],
            launched[1], launched[2], launched[3], launched[4]);
+    printf("stacks_gone %lu\nreloads %lu\nat_one_address %lu\nnamespaces %lu\nforks %lu\nhandled %lu\n", stacks_gone,
+           reloads, at_one_address, namespaces, forks, handled);
     return 0;
 }
