@@ -33,12 +33,14 @@ struct Place {
 // SAFETY: `turn` hands the note to one writer or one reader at a time.
 unsafe impl Sync for Place {}
 
-static RING: [Place; WAITING] = [const {
-    let note = Note { page: 0, counts: Counts::new(0, 0) };
-    Place { turn: AtomicUsize::new(0), note: UnsafeCell::new(note) }
-}; WAITING];
-static HEAD: AtomicUsize = AtomicUsize::new(0);
-static TAIL: AtomicUsize = AtomicUsize::new(0);
+/// What waits, in the order of its positions.
+struct Ring {
+    places: [Place; WAITING],
+    head: AtomicUsize,
+    tail: AtomicUsize,
+}
+
+static RING: Ring = Ring::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static SEEN: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
 
@@ -51,10 +53,25 @@ pub(super) fn outside(address: u64, counts: Counts) {
     if place.load(Ordering::Relaxed) == mark {
         return;
     }
-    match push(Note { page, counts }) {
+    match RING.push(Note { page, counts }) {
         true => place.store(mark, Ordering::Relaxed),
         false => drop(LOST.fetch_add(1, Ordering::Relaxed)),
     }
+}
+
+/// Hands every waiting note to `read`. For one thread at a time: the module map's.
+pub(super) fn drain(read: impl FnMut(Note)) {
+    RING.drain(read);
+}
+
+/// Whether notes wait.
+pub(super) fn are_waiting() -> bool {
+    RING.head.load(Ordering::Relaxed) != RING.tail.load(Ordering::Relaxed)
+}
+
+/// Notes that found the ring full so far.
+pub(super) fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
 }
 
 /// The turn at which `position` may be written.
@@ -62,52 +79,102 @@ fn write_turn(position: usize) -> usize {
     position / WAITING * 2
 }
 
-fn push(note: Note) -> bool {
-    let mut position = TAIL.load(Ordering::Relaxed);
-    loop {
-        let place = &RING[position % WAITING];
-        if place.turn.load(Ordering::Acquire) != write_turn(position) {
-            let now = TAIL.load(Ordering::Relaxed);
-            if now == position {
-                return false;
-            }
-            position = now;
-            continue;
+impl Ring {
+    const fn new() -> Self {
+        Self {
+            places: [const {
+                let note = Note { page: 0, counts: Counts::new(0, 0) };
+                Place { turn: AtomicUsize::new(0), note: UnsafeCell::new(note) }
+            }; WAITING],
+            head: AtomicUsize::new(0),
+            tail: AtomicUsize::new(0),
         }
-        match TAIL.compare_exchange_weak(position, position + 1, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => {
-                // SAFETY: winning the position makes this the only writer until the turn moves on.
-                unsafe { place.note.get().write(note) };
-                place.turn.store(write_turn(position) + 1, Ordering::Release);
-                return true;
+    }
+
+    /// False: the ring is full.
+    fn push(&self, note: Note) -> bool {
+        let mut position = self.tail.load(Ordering::Relaxed);
+        loop {
+            let place = &self.places[position % WAITING];
+            if place.turn.load(Ordering::Acquire) != write_turn(position) {
+                let now = self.tail.load(Ordering::Relaxed);
+                if now == position {
+                    return false;
+                }
+                position = now;
+                continue;
             }
-            Err(now) => position = now,
+            let (order, otherwise) = (Ordering::Relaxed, Ordering::Relaxed);
+            match self.tail.compare_exchange_weak(position, position + 1, order, otherwise) {
+                Ok(_) => {
+                    // SAFETY: winning the position makes this the only writer until the turn moves on.
+                    unsafe { place.note.get().write(note) };
+                    place.turn.store(write_turn(position) + 1, Ordering::Release);
+                    return true;
+                }
+                Err(now) => position = now,
+            }
+        }
+    }
+
+    /// For one thread at a time.
+    fn drain(&self, mut read: impl FnMut(Note)) {
+        loop {
+            let position = self.head.load(Ordering::Relaxed);
+            let place = &self.places[position % WAITING];
+            if place.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
+                return;
+            }
+            // SAFETY: the turn says that the note is written; there is one reader, and no writer before the
+            // turn moves on.
+            read(unsafe { *place.note.get() });
+            self.head.store(position + 1, Ordering::Relaxed);
+            place.turn.store(write_turn(position) + 2, Ordering::Release);
         }
     }
 }
 
-/// Hands every waiting note to `read`. For one thread at a time: the module map's.
-pub(super) fn drain(mut read: impl FnMut(Note)) {
-    loop {
-        let position = HEAD.load(Ordering::Relaxed);
-        let place = &RING[position % WAITING];
-        if place.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
-            return;
-        }
-        // SAFETY: the turn says that the note is written; there is one reader, and no writer before the
-        // turn moves on.
-        read(unsafe { *place.note.get() });
-        HEAD.store(position + 1, Ordering::Relaxed);
-        place.turn.store(write_turn(position) + 2, Ordering::Release);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_four_threads_note_is_read_once_and_whole_and_the_rest_is_refused() {
+        const EACH: u32 = 200_000;
+        let ring = Ring::new();
+        let (mut read, mut last) = (0, [0; 4]);
+        let mut look = || {
+            ring.drain(|note| {
+                let (thread, n) = (note.counts.loads(), note.counts.unloads());
+                assert_eq!(note.page, u64::from(thread) << 32 | u64::from(n), "the halves of one note");
+                assert!(n > last[thread as usize], "each thread's in their order, and once");
+                last[thread as usize] = n;
+                read += 1;
+            });
+        };
+        let note = |thread: u32, n: u32| {
+            let page = u64::from(thread) << 32 | u64::from(n);
+            ring.push(Note { page, counts: Counts::new(thread, n) })
+        };
+        let write = |thread| (1..=EACH).map(|n| u64::from(note(thread, n))).sum::<u64>();
+        let kept: u64 = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4)
+                .map(|thread| {
+                    scope.spawn({
+                        let write = &write;
+                        move || write(thread)
+                    })
+                })
+                .collect();
+            while !writers.iter().all(|writer| writer.is_finished()) {
+                look();
+            }
+            writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+        });
+        look();
+        assert_eq!(read, kept);
+        let full =
+            (0..WAITING as u32 + 5).filter(|n| ring.push(Note { page: 0, counts: Counts::new(0, *n) }));
+        assert_eq!(full.count(), WAITING);
     }
-}
-
-/// Whether notes wait.
-pub(super) fn are_waiting() -> bool {
-    HEAD.load(Ordering::Relaxed) != TAIL.load(Ordering::Relaxed)
-}
-
-/// Notes that found the ring full so far.
-pub(super) fn lost() -> u64 {
-    LOST.load(Ordering::Relaxed)
 }

@@ -18,13 +18,18 @@ const MOST: usize = 1024;
 /// Words of an object in the copy.
 const WORDS: usize = 6;
 
-/// The copy: objects by their first address, as words.
-static COPY: [[AtomicU64; WORDS]; MOST] = [const { [const { AtomicU64::new(0) }; WORDS] }; MOST];
-/// How many there are, and the loader's state that they are of.
-static COUNT: AtomicU64 = AtomicU64::new(0);
-static STATE: AtomicU64 = AtomicU64::new(0);
-/// Odd while the three above are being written.
-static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+/// A list that one thread writes at a time and all read.
+struct Copied {
+    /// By their first address, as words.
+    objects: [[AtomicU64; WORDS]; MOST],
+    /// How many there are, and the loader's state that they are of.
+    count: AtomicU64,
+    state: AtomicU64,
+    /// Odd while the three above are being written.
+    sequence: AtomicU64,
+}
+
+static COPY: Copied = Copied::new();
 
 /// Where the list is sorted before it is copied; for whoever holds `WRITING`.
 static ROOM: Room = Room(UnsafeCell::new([Object::NONE; MOST]));
@@ -41,31 +46,13 @@ pub(super) struct Unsure;
 
 /// The object that holds `address` in the loader's present state, while the loader is held. Safe inside a callback.
 pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
-    match look_up(address, counts) {
+    match COPY.look_up(address, counts) {
         Err(Unsure) => {
             refresh(counts);
-            look_up(address, counts)
+            COPY.look_up(address, counts)
         }
         found => found,
     }
-}
-
-fn look_up(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
-    let before = SEQUENCE.load(Ordering::Acquire);
-    let is_current = before.is_multiple_of(2) && STATE.load(Ordering::Relaxed) == counts.as_word();
-    let count = COUNT.load(Ordering::Relaxed) as usize;
-    if !is_current || count == 0 {
-        return Err(Unsure);
-    }
-    let copy = COPY.get(..count).ok_or(Unsure)?;
-    let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
-    let last = after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
-    // The loads above come before the one below: then what they read was whole.
-    fence(Ordering::Acquire);
-    if SEQUENCE.load(Ordering::Relaxed) != before {
-        return Err(Unsure);
-    }
-    Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
 }
 
 /// Copies the loader's list in its present state, unless somebody is at it.
@@ -86,24 +73,55 @@ fn refresh(counts: Counts) {
     });
     if let Some(objects) = room.get_mut(..count) {
         objects.sort_unstable_by_key(|object| object.start);
-        publish(objects, counts);
+        COPY.publish(objects, counts);
     }
     WRITING.store(false, Ordering::Release);
 }
 
-fn publish(objects: &[Object], counts: Counts) {
-    let sequence = SEQUENCE.load(Ordering::Relaxed);
-    SEQUENCE.store(sequence + 1, Ordering::Relaxed);
-    // Whoever reads a word stored below sees the odd number after it.
-    fence(Ordering::Release);
-    for (place, object) in COPY.iter().zip(objects) {
-        for (place, word) in place.iter().zip(object.to_words()) {
-            place.store(word, Ordering::Relaxed);
+impl Copied {
+    const fn new() -> Self {
+        Self {
+            objects: [const { [const { AtomicU64::new(0) }; WORDS] }; MOST],
+            count: AtomicU64::new(0),
+            state: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
         }
     }
-    COUNT.store(objects.len() as u64, Ordering::Relaxed);
-    STATE.store(counts.as_word(), Ordering::Relaxed);
-    SEQUENCE.store(sequence + 2, Ordering::Release);
+
+    fn look_up(&self, address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let is_current = before.is_multiple_of(2) && self.state.load(Ordering::Relaxed) == counts.as_word();
+        let count = self.count.load(Ordering::Relaxed) as usize;
+        if !is_current || count == 0 {
+            return Err(Unsure);
+        }
+        let copy = self.objects.get(..count).ok_or(Unsure)?;
+        let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
+        let last =
+            after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
+        // The loads above come before the one below: then what they read was whole.
+        fence(Ordering::Acquire);
+        if self.sequence.load(Ordering::Relaxed) != before {
+            return Err(Unsure);
+        }
+        Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
+    }
+
+    /// For one thread at a time.
+    fn publish(&self, objects: &[Object], counts: Counts) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence + 1, Ordering::Relaxed);
+        // Whoever reads a word stored below sees the odd number after it.
+        fence(Ordering::Release);
+        for (place, object) in self.objects.iter().zip(objects) {
+            for (place, word) in place.iter().zip(object.to_words()) {
+                place.store(word, Ordering::Relaxed);
+            }
+        }
+        self.count.store(objects.len() as u64, Ordering::Relaxed);
+        self.state.store(counts.as_word(), Ordering::Relaxed);
+        self.sequence.store(sequence + 2, Ordering::Release);
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +149,42 @@ mod tests {
     #[test]
     fn a_copy_of_another_loader_state_is_not_believed() {
         loader::hold(refresh);
-        assert_eq!(look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
+        assert_eq!(COPY.look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
+    }
+
+    /// Lists one after the other, of which each word says in which it stood.
+    #[test]
+    fn a_copy_that_is_read_while_it_is_written_is_not_believed() {
+        const OBJECTS: u64 = 40;
+        let (copy, state, enough) = (Copied::new(), AtomicU64::new(0), AtomicBool::new(false));
+        let start = |at: u64, list: u64| (at + 1) << 32 | list;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for list in 1.. {
+                    let object = |at| [start(at, list), (at + 2) << 32, list, list, list, list];
+                    let objects: Vec<_> = (0..OBJECTS).map(|at| Object::from_words(object(at))).collect();
+                    copy.publish(&objects, Counts::new(7, list as u32));
+                    state.store(list, Ordering::Release);
+                    if enough.load(Ordering::Relaxed) || list == u64::from(u32::MAX) {
+                        return;
+                    }
+                }
+            });
+            let (mut found, mut torn) = (0, None);
+            while found < 200_000 && torn.is_none() {
+                let list = state.load(Ordering::Acquire);
+                let at = found % OBJECTS;
+                let answer = copy.look_up((at + 2) << 32 | 0xffff_ffff, Counts::new(7, list as u32));
+                let Ok(answer) = answer else { continue };
+                found += 1;
+                // The last address of one is where the next begins, but for the last.
+                let expected = (at + 1 < OBJECTS).then(|| start(at + 1, list));
+                let words = answer.map(Object::to_words);
+                let is_whole = |words: [u64; WORDS]| Some(words[0]) == expected && words[2..] == [list; 4];
+                torn = (!words.map_or(expected.is_none(), is_whole)).then_some((list, at, words));
+            }
+            enough.store(true, Ordering::Relaxed);
+            assert_eq!(torn, None);
+        });
     }
 }

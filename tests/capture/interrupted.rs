@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -340,4 +340,71 @@ fn a_handlers_launch_from_a_higher_stack_leaves_the_launch_that_it_came_into() {
         }
     }) {}
     assert_eq!((found, scene.lost()), (vec![(2, 2), (3, 2), (1, 1), (4, 1)], vec![]));
+}
+
+/// What the handler below has launched, which it numbers from here on.
+static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
+const OF_HANDLER: u32 = 1 << 30;
+
+extern "C" fn launches_and_names(_signal: c_int) {
+    push(b"in the handler");
+    launch(OF_HANDLER + IN_HANDLER.fetch_add(1, Ordering::Relaxed) as u32);
+    capture::pop_range(USER);
+}
+
+/// Whatever a handler comes into: what it interrupts is recorded, and of its own launches those that came in the middle
+/// of our own work are counted, the others are recorded.
+#[test]
+fn a_handler_that_launches_at_any_instruction_of_the_callback_takes_nothing_from_it() {
+    const REFUSED: u64 = 2000;
+    let scene = Scene::new(0);
+    IN_HANDLER.store(0, Ordering::Relaxed);
+    // SAFETY: the handler is of the right type.
+    unsafe {
+        let mut action: libc::sigaction = zeroed();
+        action.sa_sigaction = launches_and_names as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, null_mut()), 0);
+    }
+    let (is_done, launching) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (launched, recorded) = thread::scope(|scope| {
+        let launcher = scope.spawn(|| {
+            // SAFETY: it only says which thread this is.
+            launching.store(unsafe { libc::pthread_self() } as usize, Ordering::Release);
+            let ids = (1..OF_HANDLER).take_while(|_| !is_done.load(Ordering::Relaxed));
+            ids.inspect(|id| {
+                assert_eq!(push(b"around"), Some(0), "no range of a handler stays open");
+                launch(*id);
+                assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+            })
+            .last()
+        });
+        let mut recorded = Vec::new();
+        while !launcher.is_finished() {
+            let (thread, came) = (launching.load(Ordering::Acquire), IN_HANDLER.load(Ordering::Relaxed));
+            if thread == 0 {
+                continue;
+            }
+            // SAFETY: the thread is there until it is joined.
+            unsafe { libc::pthread_kill(thread as libc::pthread_t, libc::SIGUSR2) };
+            while IN_HANDLER.load(Ordering::Relaxed) == came && !launcher.is_finished() {
+                thread::yield_now();
+            }
+            capture::refill();
+            recorded.extend(launches());
+            let refused = scene.lost().iter().find(|(loss, _)| *loss == "stacks_nested").map(|(_, n)| *n);
+            is_done.store(refused.is_some_and(|refused| refused >= REFUSED), Ordering::Relaxed);
+        }
+        (launcher.join().unwrap(), recorded)
+    });
+    let mut recorded = [recorded, launches()].concat();
+    recorded.sort_unstable();
+    let of_handler = recorded.split_off(recorded.partition_point(|id| *id < OF_HANDLER));
+    assert!(recorded.into_iter().eq(1..=launched.unwrap()), "each once");
+    let refused = IN_HANDLER.load(Ordering::Relaxed) - of_handler.len();
+    assert!(of_handler.windows(2).all(|two| two[0] < two[1]), "each once");
+    let lost = scene.lost();
+    let [("ranges_dropped", ranges), ("stacks_nested", nested)] = lost[..] else { panic!("{lost:?}") };
+    assert_eq!(nested, refused as u64);
+    assert!(nested >= REFUSED && ranges >= REFUSED, "{lost:?}");
 }

@@ -301,4 +301,52 @@ mod tests {
             }
         });
     }
+
+    #[test]
+    fn a_slot_that_is_claimed_and_not_written_yet_is_neither_read_nor_waited_for() {
+        let (table, now) = (table(64), Counts::new(5, 1));
+        let key = key(0x4000, now);
+        // As a thread leaves it that lost its processor, or did not follow into a forked child.
+        table.reach(key)[0].key.store(CLAIMED, Ordering::Relaxed);
+        assert_eq!(table.get(0x4000, now), None);
+        assert_eq!(table.put(key, rule(1), now), Stored::Yes);
+        assert_eq!(table.get(0x4000, now), Some(rule(1)));
+    }
+
+    /// As captures do it: what was read while nothing was unloaded is what was stored since the last unload, though all
+    /// slots are taken from older rules all the time.
+    #[test]
+    fn a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile() {
+        const PLACES: u64 = 40;
+        let (table, unloads) = (table(64), AtomicU32::new(0));
+        let rule = |place: u64, counts: Counts| rule(place << 16 | u64::from(counts.unloads()));
+        let now = || Counts::new(1, unloads.load(Ordering::Acquire));
+        let store = |place: u64| {
+            let counts = now();
+            table.put(key(place << 12, counts), rule(place, counts), counts);
+        };
+        let is_over = AtomicBool::new(false);
+        let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // As far as a table goes.
+                for count in 0..60_000 {
+                    unloads.store(count, Ordering::Release);
+                    (1..=PLACES).for_each(store);
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            scope.spawn(|| places().for_each(store));
+            let mut held = 0;
+            for place in places() {
+                let counts = now();
+                let found = table.get(place << 12, counts);
+                if let Some(found) = found.filter(|_| now() == counts) {
+                    assert_eq!(found, rule(place, counts), "{place} after {} unloads", counts.unloads());
+                    held += 1;
+                }
+            }
+            assert!(held > 0);
+        });
+    }
 }

@@ -47,6 +47,7 @@ impl Library {
         Self(handle)
     }
 
+    #[allow(dead_code)]
     pub(crate) fn symbol(self, name: &str) -> *mut c_void {
         let name = CString::new(name).expect("no NUL");
         // SAFETY: the handle came from dlopen, the name is a C string.
