@@ -1,5 +1,5 @@
 //! Reads our own recordings, as far as they go: a damaged row is told of and passed over, and what follows a
-//! place where the file is cut short is lost, what came before it is not.
+//! place where the file is cut short is lost, what came before it is not. One that lacks its end is told of too.
 
 use super::{Opened, Options};
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +13,10 @@ pub struct Recorded {
     /// Rows of a kind that only later versions know.
     pub skipped: u64,
 }
+
+/// What is to be known of a recording that its process has not ended.
+const CUT_OFF: &str = "its process was killed, or still runs: launches of the last second, and activities that CUPTI had \
+                       not handed over, are missing";
 
 /// Calls `each` with every row of a recording, and `remark` with what is wrong with those that cannot be read.
 ///
@@ -31,7 +35,12 @@ pub fn recording(
         loop {
             match reader.next_row() {
                 Ok(Some(row)) => each(&row),
-                Ok(None) => return Ok(Recorded { damaged, skipped: reader.skipped() }),
+                Ok(None) => {
+                    if !reader.is_whole() && damaged == 0 {
+                        remark(Error::new(ErrorKind::Format, CUT_OFF));
+                    }
+                    return Ok(Recorded { damaged, skipped: reader.skipped() });
+                }
                 Err(error) if error.kind() == ErrorKind::Format => {
                     damaged += 1;
                     remark(error);

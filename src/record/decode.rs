@@ -25,6 +25,7 @@ pub struct Reader<R: BufRead> {
     records: u64,
     skipped: u64,
     ended: bool,
+    is_whole: bool,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -47,7 +48,16 @@ impl<R: BufRead> Reader<R> {
             return Err(malformed(message));
         }
         let (payload, frames) = (Vec::new(), Vec::new());
-        Ok(Self { input, payload, frames, position: HEADER, records: 0, skipped: 0, ended: false })
+        Ok(Self {
+            input,
+            payload,
+            frames,
+            position: HEADER,
+            records: 0,
+            skipped: 0,
+            ended: false,
+            is_whole: false,
+        })
     }
 
     /// The next row; `None` at the end. Rows of kinds that this version does not know are passed over.
@@ -58,6 +68,10 @@ impl<R: BufRead> Reader<R> {
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
             let Some(tag) = self.read()? else { return Ok(None) };
+            self.is_whole = tag == tag::WHOLE;
+            if self.is_whole {
+                continue;
+            }
             if !is_known(tag, &self.payload) {
                 self.skipped += 1;
                 continue;
@@ -73,6 +87,11 @@ impl<R: BufRead> Reader<R> {
     /// How many bytes were read.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// Whether the last row that was read says that nothing is missing: its writer has come to the end.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// How many rows were of a kind that this version does not know.

@@ -30,6 +30,7 @@
 //!  20   call      time:u64 duration:u32 correlation:u32 context:u32 does:u8 event:u64 stream:u64
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
+//!  23   whole                                                                  the last one: nothing is missing
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -74,6 +75,7 @@ pub(super) mod tag {
     pub(crate) const EVENT_CALL: u8 = 20;
     pub(crate) const UNIFIED: u8 = 21;
     pub(crate) const OUTSIDE: u8 = 22;
+    pub(crate) const WHOLE: u8 = 23;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -110,11 +112,20 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Flushes and gives the writer back.
+    /// Has all that was written reach the file.
+    ///
+    /// # Errors
+    /// What the writer reports.
+    pub fn flush(&mut self) -> Result<()> {
+        Ok(self.out.flush()?)
+    }
+
+    /// Says that all is there, flushes, and gives the writer back.
     ///
     /// # Errors
     /// What the writer reports.
     pub fn finish(mut self) -> Result<W> {
+        self.out.write_all(&[tag::WHOLE, 0, 0, 0, 0])?;
         self.out.flush()?;
         Ok(self.out)
     }

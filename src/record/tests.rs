@@ -151,6 +151,19 @@ fn recording(rows: &[Row<'_>]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// How long the last row is, which says that nothing is missing.
+const WHOLE: usize = 5;
+
+#[test]
+fn a_recording_is_whole_if_its_last_row_says_so() {
+    let bytes = recording(&all_kinds(&FRAMES));
+    for (cut, is_whole) in [(0, true), (1, false), (WHOLE, false), (WHOLE + 1, false)] {
+        let mut reader = Reader::new(&bytes[..bytes.len() - cut]).unwrap();
+        while !matches!(reader.next_row(), Ok(None)) {}
+        assert_eq!(reader.is_whole(), is_whole, "{cut} bytes are missing");
+    }
+}
+
 /// What a reader makes of `bytes`: rows (as text, since they do not outlive the reader) and errors.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
@@ -183,16 +196,16 @@ fn every_kind_of_row_comes_back_as_it_was_written() {
 #[test]
 fn the_format_is_as_drawn() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
-    let expected = b"gpuflame\0\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0";
+    let expected = b"gpuflame\0\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
-    assert_eq!(recording(&[Row::Launch(launch(1, 2))]).len(), 16 + 5 + 24);
+    assert_eq!(recording(&[Row::Launch(launch(1, 2))]).len(), 16 + 5 + 24 + WHOLE);
 }
 
 #[test]
 fn wherever_it_is_cut_the_rows_before_are_read_and_the_cut_is_reported_once() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
-    let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len()).collect();
+    let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
     for cut in 16..whole.len() {
         let (read, errors) = read(&whole[..cut]);
         let complete = ends.iter().filter(|&&end| end <= cut).count() - 1;
@@ -255,7 +268,7 @@ fn a_row_that_makes_no_sense_does_not_hide_the_next() {
     bytes.extend(&recording(&[Row::Window { edge: WindowEdge::Open, time: Nanos(1) }])[16..]);
     let (rows, errors) = read(&bytes);
     assert_eq!((rows.len(), errors.len()), (1, 4), "{rows:?} {errors:?}");
-    assert_eq!(errors[0], "record 1 at byte 0x10 holds text that is not UTF-8");
+    assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
 #[test]

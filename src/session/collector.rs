@@ -29,6 +29,9 @@ const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// This often when many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
 
+/// After a flush, what it brought is read and then written down, after this time at the latest.
+const WRITE_AFTER: Duration = Duration::from_millis(200);
+
 /// How often it is looked whether the application has any thread left: some 10 us.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
 
@@ -103,7 +106,7 @@ impl Collector {
 
     fn run(&self, session: &Session) {
         let mut pause = SHORT_PAUSE;
-        let (mut flushed, mut looked) = (Instant::now(), Instant::now());
+        let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
         threads::note_ours();
         loop {
             let (wish, up_to) = self.wait(pause);
@@ -125,6 +128,10 @@ impl Collector {
                 pipeline.note_dropped(dropped);
                 pipeline.note_flushed();
                 flushed = Instant::now();
+                is_written = false;
+            } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
+                session.pipeline.lock().write_down();
+                is_written = true;
             }
             if wish.is_some() {
                 session.collect_noted();

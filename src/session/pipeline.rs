@@ -210,6 +210,11 @@ impl Pipeline {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
+    /// What was collected so far is to outlive the process.
+    pub(super) fn write_down(&mut self) {
+        self.rows.streams.flush();
+    }
+
     /// The tracer says that it dropped records.
     pub(super) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;

@@ -43,7 +43,12 @@ impl Streams {
                 false => Stream::None,
             },
             recording: match formats.contains(&Output::Recording) {
-                true => Stream::open(in_place(outputs, formats), record::Writer::new),
+                true => Stream::open(in_place(outputs, formats), |out| {
+                    let mut writer = record::Writer::new(out)?;
+                    // Also what a process leaves that is killed at once is a recording.
+                    writer.flush()?;
+                    Ok(writer)
+                }),
                 false => Stream::None,
             },
         }
@@ -64,6 +69,15 @@ impl Streams {
         }
         if let Stream::Open(_, writer) = &mut self.recording
             && let Err(error) = writer.row(row)
+        {
+            self.recording = Stream::Failed(error);
+        }
+    }
+
+    /// Has the recording hold all that it was told so far, for whoever reads what a killed process leaves.
+    pub(super) fn flush(&mut self) {
+        if let Stream::Open(_, writer) = &mut self.recording
+            && let Err(error) = writer.flush()
         {
             self.recording = Stream::Failed(error);
         }

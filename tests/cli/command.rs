@@ -125,10 +125,23 @@ fn what_cannot_be_read_is_one_line_with_a_next_step() {
 fn a_cut_recording_gives_what_came_before_the_cut() {
     let folder = scratch("cli");
     let whole = hand::bytes();
-    fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 5]).unwrap();
+    // The last row says that all is there; before it stands the closing of the window.
+    fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED), "only the closing of the window is lost");
     assert!(ran.stderr.contains("cut.gfr: record") && ran.stderr.contains("is cut short"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_recording_whose_process_did_not_end_it_is_read_and_that_is_said() {
+    let folder = scratch("cli");
+    let whole = hand::bytes();
+    fs::write(folder.join("killed.gfr"), &whole[..whole.len() - 5]).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "killed.gfr", "--format", "folded"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED));
+    let expected = "gpuflame: killed.gfr: its process was killed, or still runs: launches of the last second, and \
+                    activities that CUPTI had not handed over, are missing\n";
+    assert_eq!(ran.stderr, expected);
 }
 
 #[test]

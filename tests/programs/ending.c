@@ -1,6 +1,7 @@
 /* Ends in the ways in which programs end that do not return from main, or gets a signal that ends it.
  *
  *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
+ *     ending for_ever THREADS                                       until it gets a signal
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
  * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
@@ -84,6 +85,14 @@ static void flat_out(long threads)
         while (launched[i] < 20000)
             usleep(100);
     exit(CODE);
+}
+
+static void for_ever(long threads)
+{
+    long i;
+    for (i = 2; i <= threads; i++)
+        start(launch_for_ever, i);
+    launch_for_ever((void *)1);
 }
 
 static pthread_barrier_t together;
@@ -296,6 +305,8 @@ int main(int count, char **arguments)
         launch(0);
     if (!strcmp(mode, "flat_out"))
         flat_out(atol(arguments[2]));
+    else if (!strcmp(mode, "for_ever"))
+        for_ever(atol(arguments[2]));
     else if (!strcmp(mode, "exits"))
         exits();
     else if (!strcmp(mode, "quick"))
