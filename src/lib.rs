@@ -134,7 +134,7 @@ pub mod unwind;
 /// What was seen, what became of it and what was lost: counts that must add up.
 pub mod ledger {
     pub use crate::explain::{Device, Host, Ledger, Stacks, Sum};
-    pub use crate::graphs::Tally as GraphTally;
+    pub use crate::graphs::NodeTally;
     pub use crate::join::{Activities, Launches, Tally};
     pub use crate::profile::views::UnifiedSums;
     pub use crate::profile::{Cause, Dependencies, DeviceTime, DeviceUse};

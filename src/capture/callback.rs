@@ -16,14 +16,14 @@ use std::ptr::from_ref;
 
 use crate::control::{life, window};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
-use crate::tracer::{BesideEvent, Buffer, Call, CallKind, Filled, GraphEvent, Tracer};
+use crate::tracer::{Buffer, Call, CallKind, Filled, GraphEvent, HostCallEvent, Tracer};
 
-use super::beside;
 use super::buffers;
 use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, OUTERMOST_MEANWHILE, Pending, REFUSED, stack_depth};
 use super::clock::now;
-use super::events::{self, Event};
 use super::graphs;
+use super::host_calls;
+use super::notices::{self, Notice};
 use super::outside::Range;
 use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
@@ -45,7 +45,7 @@ impl Tracer for Capture {
             return;
         }
         if call.kind.ends_context() {
-            return events::announce(Event::ContextEnds);
+            return notices::announce(Notice::ContextEnds);
         }
         let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
             return refuse(call, &Refused::now());
@@ -99,7 +99,7 @@ impl Tracer for Capture {
             return;
         }
         if buffers::completed(filled) {
-            events::announce(Event::BuffersWait);
+            notices::announce(Notice::BuffersWait);
         }
     }
 
@@ -108,24 +108,24 @@ impl Tracer for Capture {
     }
 
     fn context_created() {
-        events::announce(Event::ContextCreated);
+        notices::announce(Notice::ContextCreated);
     }
 
     fn graph(event: GraphEvent<'_>) {
         graphs::note(&event);
     }
 
-    fn beside(event: BesideEvent<'_>) {
-        beside::note(&event);
+    fn host_call(event: HostCallEvent<'_>) {
+        host_calls::note(&event);
     }
 
     fn fatal(reason: &str) {
-        events::announce(Event::Fatal(reason));
+        notices::announce(Notice::Fatal(reason));
     }
 
     fn panicked() {
         life::end();
-        events::announce(Event::Panicked);
+        notices::announce(Notice::Panicked);
     }
 }
 
@@ -204,7 +204,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
         // If it failed it stays without an activity, and is counted as such.
         if is_synchronous(call.kind) {
             let Launch { correlation, context, time: begun, .. } = own.pending.launch;
-            beside::waited(thread, correlation, context, begun, time);
+            host_calls::waited(thread, correlation, context, begun, time);
         }
     } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);

@@ -10,7 +10,7 @@ use crate::host::signals;
 use crate::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
 use crate::tracer::{ApiCall, Call};
 
-use super::tally::Tally;
+use super::counts::Counts;
 use super::thread::Refused;
 
 /// What the slot that both ends of a call share says: this call is the launch.
@@ -86,7 +86,7 @@ impl Pending {
 
     /// A graph node was made. If that is what became of the launch, it has no activity of its own, and so no
     /// record: the API call is the node's.
-    pub(super) fn becomes_node(&mut self, tally: &Tally) -> Option<ApiCall> {
+    pub(super) fn becomes_node(&mut self, tally: &Counts) -> Option<ApiCall> {
         if !self.is_around(stack_depth()) {
             return None;
         }
@@ -109,7 +109,7 @@ pub(super) struct GraphCall {
 }
 
 /// The outermost call that makes no GPU work and is noted all the same.
-pub(super) struct BesideCall {
+pub(super) struct HostCallBegun {
     pub(super) time: Nanos,
     /// The id that its records will carry: that of the driver's call in it, if that has one of its own.
     pub(super) correlation: CorrelationId,

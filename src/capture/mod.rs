@@ -1,13 +1,12 @@
 //! All that happens on the application's threads.
 //!
 //! `callback` is the hot path: it keeps the launch that a thread is in (`calls`), takes its `stack` and pushes a
-//! record. `beside` and `graphs` note other calls. What they write goes through a `log` a `thread`, or through one
+//! record. `host_calls` and `graphs` note other calls. What they write goes through a `log` a `thread`, or through one
 //! for all where order matters (`common_log`), to the collector, which calls [`drain`]. Nothing here knows what
 //! becomes of the rows.
 
 #![allow(unsafe_code)]
 
-mod beside;
 mod buffers;
 mod callback;
 mod calls;
@@ -15,13 +14,15 @@ mod clock;
 mod common_log;
 mod cost;
 mod counter;
-pub mod events;
+mod counts;
 mod forget;
 pub mod forks;
 mod graphs;
 mod handover;
+mod host_calls;
 mod intern;
 mod log;
+pub mod notices;
 mod nvtx;
 mod open_ranges;
 mod outside;
@@ -29,22 +30,21 @@ mod range_names;
 mod ranges;
 mod records;
 mod stack;
-mod tally;
 mod thread;
 mod verifying;
 
-pub use beside::{drain_beside, note_waits};
 pub use buffers::{filled, many_filled, next_filled, recycle};
 pub use callback::{Capture, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;
+pub use counts::Verified;
 pub use forget::Forgetting;
 pub use graphs::drain_graphs;
+pub use host_calls::{drain_host_calls, note_waits};
 pub use log::refill;
 pub use nvtx::NvtxTable;
 pub use range_names::{RangeDomain, RangeName, ignore_domains};
 pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
-pub use tally::Verified;
 pub use thread::{cost, drain, drain_noted, graph_cost, losses, note_unread, verified};
 pub use verifying::verify_every;
 

@@ -14,8 +14,9 @@ use crate::record::{GraphId, Loss, Row, ThreadId};
 use crate::unwind::{Unwinder, memory, tls};
 
 use super::buffers;
-use super::calls::{BesideCall, GraphCall, Pending};
+use super::calls::{GraphCall, HostCallBegun, Pending};
 use super::cost::{self, Cost};
+use super::counts::{Counts, Verified};
 use super::forget;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
@@ -23,7 +24,6 @@ use super::open_ranges::{Ended, Ranges};
 use super::outside::{Growing, Range, Told};
 use super::range_names;
 use super::records::{read_contexts, read_launches, thread_words};
-use super::tally::{Tally, Verified};
 use super::verifying::Verifying;
 
 /// One application thread's state. The fields say who may touch them.
@@ -32,7 +32,7 @@ pub(super) struct Thread {
     stage: AtomicU32,
     pub(super) launches: Log,
     pub(super) contexts: Log,
-    pub(super) tally: Tally,
+    pub(super) tally: Counts,
     pub(super) ended: Ended,
     pub(super) outside: Growing,
     /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], [`WISHED`], or 0: it is not inside.
@@ -82,7 +82,7 @@ pub(super) struct Own {
     pub(super) aside: Option<Pending>,
     pub(super) verifying: Option<Verifying>,
     pub(super) graph_call: Option<GraphCall>,
-    pub(super) beside: Option<BesideCall>,
+    pub(super) host_call: Option<HostCallBegun>,
     /// The graph that was copied last: what an instantiation that is announced next is made of.
     pub(super) copied_graph: Option<GraphId>,
     pub(super) calls: u64,
@@ -332,7 +332,7 @@ impl Thread {
             stage: AtomicU32::new(LIVE),
             launches: Log::new(),
             contexts: Log::new(),
-            tally: Tally::new(),
+            tally: Counts::new(),
             ended: Ended::new(),
             outside: Growing::new(),
             inside: AtomicUsize::new(0),
@@ -367,7 +367,7 @@ impl Own {
             aside: None,
             verifying: Verifying::new(),
             graph_call: None,
-            beside: None,
+            host_call: None,
             copied_graph: None,
             calls: 0,
         })

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::unwind::{Captured, Verifier};
 
-use super::tally::Tally;
+use super::counts::Counts;
 
 /// One stack in so many is taken again by other ways; 0 = none.
 static VERIFIED: AtomicU32 = AtomicU32::new(0);
@@ -29,7 +29,7 @@ impl Verifying {
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, left: every }) }
     }
 
-    pub(super) fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Tally) {
+    pub(super) fn look_at(&mut self, captured: &Captured<'_>, ours: usize, tally: &Counts) {
         self.left -= 1;
         if self.left == 0 {
             self.left = self.every;

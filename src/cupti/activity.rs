@@ -18,7 +18,7 @@ use cupti_sys::{ActivityKind, ChannelType, Status};
 
 /// What came out of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ReadTally {
     /// Records of activities that became rows.
     pub activities: u64,
     /// Records of a kind we did not ask for or of an unknown layout; a stretch that cannot be stepped
@@ -39,8 +39,8 @@ pub(super) unsafe fn read(
     step: &Stepper<'_>,
     names: &mut Names,
     sink: &mut impl FnMut(Row<'_>),
-) -> Tally {
-    let mut tally = Tally::default();
+) -> ReadTally {
+    let mut tally = ReadTally::default();
     let walk = Records::new(bytes, step);
     for record in walk {
         let Some(record) = record else {

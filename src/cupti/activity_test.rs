@@ -132,7 +132,7 @@ fn fill(size: usize) -> Vec<u8> {
 }
 
 /// What `read` says of a buffer: new names, activities, tally.
-fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec<Activity>, Tally) {
+fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
     read_all_with(buffer, &step, names)
 }
@@ -141,7 +141,7 @@ pub(in super::super) fn read_all_with(
     buffer: &[u8],
     step: &Stepper<'_>,
     names: &mut Names,
-) -> (Vec<String>, Vec<Activity>, Tally) {
+) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let (mut texts, mut activities) = (Vec::new(), Vec::new());
     let mut sink = |row: Row<'_>| match row {
         Row::Name { id, text } => texts.push(format!("{}={text}", id.0)),
@@ -173,7 +173,7 @@ fn a_record_says_the_same_in_the_layout_of_every_release() {
     for (release, sizes) in RELEASES {
         let buffer = a_buffer_of_each_kind(sizes);
         let (texts, rows, tally) = read_all(&buffer, sizes, &mut Names::new());
-        assert_eq!(tally, Tally { activities: 5, unreadable: 0 }, "{release}");
+        assert_eq!(tally, ReadTally { activities: 5, unreadable: 0 }, "{release}");
         assert_eq!(texts, ["0=_Z4gemmv"], "{release}");
         assert_eq!(rows, expected_rows_of(sizes), "{release}");
     }
@@ -307,7 +307,7 @@ fn read_beside(record: &[u8]) -> String {
     // SAFETY: the step function gives the one record there is, and there are no names in it.
     let tally =
         unsafe { read(record, &step, &mut Names::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}"))) };
-    assert_eq!((rows.len(), tally), (1, Tally::default()));
+    assert_eq!((rows.len(), tally), (1, ReadTally::default()));
     rows.remove(0)
 }
 
@@ -379,7 +379,7 @@ const SIZES: Sizes = RELEASES[3].1;
 
 #[test]
 fn an_empty_buffer_has_no_records() {
-    assert_eq!(read_all(&[], SIZES, &mut Names::new()).2, Tally::default());
+    assert_eq!(read_all(&[], SIZES, &mut Names::new()).2, ReadTally::default());
 }
 
 #[test]
@@ -404,17 +404,17 @@ fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
     let api_call = Bytes::new(4, 40).0;
     let buffer = [fill(88), api_call, fill(88)].concat();
     let (_, rows, tally) = read_all(&buffer, SIZES, &mut Names::new());
-    assert_eq!((rows.len(), tally), (2, Tally { activities: 2, unreadable: 1 }));
+    assert_eq!((rows.len(), tally), (2, ReadTally { activities: 2, unreadable: 1 }));
 }
 
 #[test]
 fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
     let buffer = [fill(88), Bytes::new(4711, 64).0, fill(88)].concat();
     let tally = read_all(&buffer, SIZES, &mut Names::new()).2;
-    assert_eq!(tally, Tally { activities: 1, unreadable: 1 });
+    assert_eq!(tally, ReadTally { activities: 1, unreadable: 1 });
     let only_garbage = Bytes::new(4711, 64).0;
     let tally = read_all(&only_garbage, SIZES, &mut Names::new()).2;
-    assert_eq!(tally, Tally { activities: 0, unreadable: 1 });
+    assert_eq!(tally, ReadTally { activities: 0, unreadable: 1 });
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn a_record_cut_off_by_the_end_of_the_buffer_is_unreadable() {
     let whole = kernel(216, c"cut");
     for length in [4, 100, 159] {
         let tally = read_all(&whole[..length], SIZES, &mut Names::new()).2;
-        assert_eq!(tally, Tally { activities: 0, unreadable: 1 }, "{length} bytes");
+        assert_eq!(tally, ReadTally { activities: 0, unreadable: 1 }, "{length} bytes");
     }
 }
 

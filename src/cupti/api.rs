@@ -4,9 +4,9 @@
 //! What a version or a family of calls can and cannot do is settled here, and not seen outside.
 
 use super::Options;
-use super::activity::{self, Tally};
+use super::activity::{self, ReadTally};
 use super::callback::{on_buffer_completed, on_buffer_requested, on_event};
-use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_beside};
+use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
 use super::family::Functions;
 use super::names::Names;
 use super::shared::{LENT, Shared};
@@ -111,7 +111,7 @@ impl Api {
     /// Hands the records of `filled` to `sink`, in no order: a `Row::Activity` each, and before the first
     /// that has a new kernel name, its `Row::Name`. Costs some 50 ns a record; not for the
     /// application's threads.
-    pub fn read(&self, filled: &Filled, names: &mut Names, sink: &mut impl FnMut(Row<'_>)) -> Tally {
+    pub fn read(&self, filled: &Filled, names: &mut Names, sink: &mut impl FnMut(Row<'_>)) -> ReadTally {
         let step = self.shared.stepper();
         // SAFETY: only a buffer that CUPTI has completed is `Filled`; names stay while CUPTI is loaded.
         unsafe { activity::read(filled.bytes(), &step, names, sink) }
@@ -299,7 +299,7 @@ fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
             }
             let Some(name) = functions.callback_name(domain, CallbackId(id)) else { continue };
             last_named = id;
-            if let Some(kind) = classify(name).or_else(|| classify_beside(name).filter(is_wanted)) {
+            if let Some(kind) = classify(name).or_else(|| classify_host_call(name).filter(is_wanted)) {
                 calls.push(NamedCall { domain, id, name: name.to_owned(), kind });
             }
         }

@@ -5,7 +5,7 @@ use super::super::fake::{self, Fake, RECORD};
 use super::super::load;
 use super::*;
 use crate::record::CorrelationId;
-use crate::tracer::{BesideEvent, Buffer, Call, GraphEvent, Layer};
+use crate::tracer::{Buffer, Call, GraphEvent, HostCallEvent, Layer};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
@@ -75,10 +75,10 @@ impl Tracer for Scribe {
         });
     }
 
-    fn beside(event: BesideEvent<'_>) {
+    fn host_call(event: HostCallEvent<'_>) {
         tell(match event {
-            BesideEvent::Begins { call, .. } => format!("begins {:?} {}", call.kind, call.correlation.0),
-            BesideEvent::Ends { call, done } => format!("ends {:?} {done:?}", call.kind),
+            HostCallEvent::Begins { call, .. } => format!("begins {:?} {}", call.kind, call.correlation.0),
+            HostCallEvent::Ends { call, done } => format!("ends {:?} {done:?}", call.kind),
         });
     }
 
@@ -372,7 +372,7 @@ fn records_go_from_a_lent_buffer_into_rows() {
     assert_eq!((filled.valid(), api.buffers_lent()), (3 * RECORD, 0));
     let mut rows = 0;
     let tally = api.read(&filled, &mut Names::new(), &mut |_| rows += 1);
-    assert_eq!((rows, tally), (3, Tally { activities: 3, unreadable: 0 }));
+    assert_eq!((rows, tally), (3, ReadTally { activities: 3, unreadable: 0 }));
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
     assert!(FILLED.lock().unwrap().is_empty());
     api.flush(true).unwrap();
     let tally = api.read(&filled, &mut Names::new(), &mut |row| panic!("{row:?}"));
-    assert_eq!((tally, api.dropped(), api.timestamp()), (Tally { activities: 0, unreadable: 1 }, 0, None));
+    assert_eq!((tally, api.dropped(), api.timestamp()), (ReadTally { activities: 0, unreadable: 1 }, 0, None));
     api.unsubscribe();
     assert_eq!(fake.diary(), [""; 0]);
 }

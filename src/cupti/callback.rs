@@ -5,7 +5,7 @@
 //! virtual call. A panic stops here: it must not run into CUPTI's frames.
 
 use super::activity;
-use super::beside::{beside, graph_call, graph_event};
+use super::host_calls::{graph_call, graph_event, host_call};
 use super::shared::{LENT, Shared, current, result_of};
 use crate::record::CorrelationId;
 use crate::tracer::{Call, Layer, Lent, Returned, Tracer};
@@ -61,11 +61,11 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
         return_value: 0,
         symbol_name: data.symbol_name,
     };
-    if kind.is_beside_work() {
+    if kind.is_host_call() {
         if kind.edits_graph() {
             return graph_call::<T>(shared, &call, data);
         }
-        return beside::<T>(&mut call, data);
+        return host_call::<T>(&mut call, data);
     }
     match data.site {
         Site::ENTER => T::enter(&call),

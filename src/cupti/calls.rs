@@ -42,7 +42,7 @@ pub fn classify(name: &str) -> Option<CallKind> {
 
 /// What the call named `name` does that makes no GPU work, but waits for it, or has to do with events or memory;
 /// `None` if nothing of it. Such calls are seen only where they are asked for.
-pub fn classify_beside(name: &str) -> Option<CallKind> {
+pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
     Some(match verb {

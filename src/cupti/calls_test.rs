@@ -200,7 +200,7 @@ fn every_kind_survives_the_table() {
 fn calls_that_put_events_on_streams_or_have_streams_wait_are_told_from_those_that_ask_and_draw() {
     let all_are = |kind: Option<CallKind>, names: &str| {
         for name in names.split_whitespace() {
-            assert_eq!(classify_beside(name), kind, "{name}");
+            assert_eq!(classify_host_call(name), kind, "{name}");
             assert_eq!(classify(name), None, "{name}");
         }
     };

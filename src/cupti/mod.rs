@@ -8,13 +8,12 @@
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
 //!                        |      |   \-> calls              (which API calls, by name)
-//!                        |      \-> beside -> tracer       (graphs, waits, memory)
+//!                        |      \-> host_calls -> tracer       (graphs, waits, memory)
 //!                        \-> activity -> names -> rows     (buffers, on gpuflame's thread)
 //! ```
 
 mod activity;
 mod api;
-mod beside;
 mod callback;
 mod calls;
 mod driver;
@@ -23,6 +22,7 @@ mod fake;
 mod family;
 pub mod find;
 pub mod here;
+mod host_calls;
 mod kinds;
 mod load;
 mod names;
@@ -32,9 +32,9 @@ mod real;
 mod shared;
 pub mod version;
 
-pub use activity::Tally;
+pub use activity::ReadTally;
 pub use api::Api;
-pub use calls::{classify, classify_beside, label};
+pub use calls::{classify, classify_host_call, label};
 pub use driver::Driver;
 pub use names::Names;
 

@@ -18,7 +18,7 @@ pub struct Ledger {
     /// What became of launches and activities; none of them is open.
     pub tally: Tally,
     /// What became of the activities that are nodes of graphs.
-    pub nodes: graphs::Tally,
+    pub nodes: graphs::NodeTally,
     /// What was lost, of each kind that there was any of.
     pub losses: BTreeMap<Loss, u64>,
     /// How many stacks there are, and how good they are.
@@ -120,7 +120,7 @@ impl Ledger {
     pub(super) fn of(
         profile: &Profile,
         tally: Tally,
-        nodes: graphs::Tally,
+        nodes: graphs::NodeTally,
         stacks: Stacks,
         host: &HostSums,
     ) -> Self {

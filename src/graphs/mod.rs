@@ -56,12 +56,12 @@ pub struct Graphs {
     ended: VecDeque<Ended>,
     ended_nodes: usize,
     flushes: u64,
-    tally: Tally,
+    tally: NodeTally,
 }
 
 /// What became of the activities that are nodes of graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct NodeTally {
     /// The stack on which the node was made is known.
     pub created: u64,
     /// The graph was made before recording began.
@@ -70,7 +70,7 @@ pub struct Tally {
     pub unknown: u64,
 }
 
-impl Tally {
+impl NodeTally {
     /// What the ledger shows, in its order and words.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
@@ -202,7 +202,7 @@ impl Graphs {
     }
 
     /// What became of the activities so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> NodeTally {
         self.tally
     }
 

@@ -73,7 +73,7 @@ fn a_copy_knows_what_its_original_knew_and_takes_nothing_away() {
         let found: Vec<_> = (first..first + 3).map(|n| created(&mut graphs, id, n)).collect();
         assert_eq!(found, [on(2), on(3), on(4)], "graph {id}");
     }
-    assert_eq!(graphs.tally(), Tally { created: 12, ..Tally::default() });
+    assert_eq!(graphs.tally(), NodeTally { created: 12, ..NodeTally::default() });
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn what_nobody_knows_is_told_by_why() {
     assert_eq!(created(&mut graphs, 4, 12), Created::Unknown);
     node(&mut graphs, 2, 13, ContextId::NONE.0);
     assert_eq!(created(&mut graphs, 2, 13), Created::Unknown, "its stack was not kept");
-    let expected = Tally { created: 0, before_recording: 3, unknown: 2 };
+    let expected = NodeTally { created: 0, before_recording: 3, unknown: 2 };
     assert_eq!(graphs.tally(), expected);
 }
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 pub use crate::capture::NvtxTable;
-use crate::capture::events::{self, Event};
+use crate::capture::notices::{self, Notice};
 use crate::capture::{self, Capture, Popped, RangeDomain, RangeName, forks};
 use crate::control::{Facts, Outputs, life, window};
 use crate::cupti;
@@ -313,7 +313,7 @@ fn set_up(way: Way) -> Result<&'static Session> {
     if waits {
         capture::note_waits();
     }
-    events::listen(on_event);
+    notices::listen(on_event);
     let before = threads::all();
     let options = cupti::Options {
         library: settings.cupti.clone(),
@@ -423,28 +423,28 @@ impl Session {
 }
 
 /// Passed on by the tracer's callbacks, on the application's threads.
-fn on_event(event: Event<'_>) {
-    if life::is_over() && event != Event::Panicked {
+fn on_event(event: Notice<'_>) {
+    if life::is_over() && event != Notice::Panicked {
         return;
     }
     match event {
         // The driver may register exit handlers of its own when it makes its first context, and they
         // would run before ours: come before them again.
-        Event::ContextCreated => ending::come_first_at_exit(),
-        Event::ContextEnds => {
+        Notice::ContextCreated => ending::come_first_at_exit(),
+        Notice::ContextEnds => {
             // The lock is free again before CUPTI is called.
             let session = running();
             if let Ok(session) = session {
                 let _ = session.api.flush(false);
             }
         }
-        Event::BuffersWait => {
+        Notice::BuffersWait => {
             if let Some(session) = SESSION.get() {
                 session.collector.nudge();
             }
         }
-        Event::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),
-        Event::Panicked => disable_after_panic(),
+        Notice::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),
+        Notice::Panicked => disable_after_panic(),
     }
 }
 

@@ -91,7 +91,7 @@ impl Pipeline {
 
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
-        self.read_beside();
+        self.read_host_calls();
         (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
     }
 
@@ -104,14 +104,14 @@ impl Pipeline {
     /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not
     /// keep it from coming to an end. False: all of that is read.
     pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
-        self.read_beside();
+        self.read_host_calls();
         (0..MOST_STEPS).all(|_| self.noted_step(api))
     }
 
     /// Copies of large graphs may fill their log without a launch or a record.
-    fn read_beside(&mut self) {
+    fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
-        capture::drain_beside(|row| self.rows.push(row));
+        capture::drain_host_calls(|row| self.rows.push(row));
         self.forget_ids();
     }
 

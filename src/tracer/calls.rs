@@ -55,11 +55,11 @@ pub enum AllocationKind {
 impl CallKind {
     /// Whether activities may come of it.
     pub fn makes_work(self) -> bool {
-        !self.ends_context() && !self.is_beside_work()
+        !self.ends_context() && !self.is_host_call()
     }
 
     /// Whether no activity comes of it by itself, and it ends no context.
-    pub fn is_beside_work(self) -> bool {
+    pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(
                 self,

@@ -62,7 +62,7 @@ pub trait Tracer: 'static {
     }
 
     /// A call that makes no GPU work, but waits for it, has to do with events or memory: only where asked for.
-    fn beside(event: BesideEvent<'_>) {
+    fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
@@ -100,7 +100,7 @@ pub struct Call<'a> {
 }
 
 /// A call that makes no GPU work.
-pub enum BesideEvent<'a> {
+pub enum HostCallEvent<'a> {
     /// The call begins.
     Begins {
         /// The call.
@@ -113,13 +113,13 @@ pub enum BesideEvent<'a> {
         /// The call.
         call: &'a Call<'a>,
         /// What the call did.
-        done: Beside,
+        done: HostCallDone,
     },
 }
 
 /// What a call did that makes no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum HostCallDone {
     /// It waited or freed, or it failed.
     Nothing,
     /// The call allocated memory.

@@ -31,7 +31,7 @@ fn simulated_gpu() -> Gpu {
         found.unwrap_or_else(|| panic!("{name} is in none of {folders:?}"))
     };
     let cupti = find("libgpusim_cupti.so");
-    // Beside what the other tests write.
+    // HostCallDone what the other tests write.
     let output = cupti.ancestors().nth(3).expect("it lies in target/debug/deps").join("tmp/doctest-%p");
     // SAFETY: there is one thread.
     unsafe {

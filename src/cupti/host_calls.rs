@@ -2,14 +2,16 @@
 //! graphs, of which CUPTI tells in events of their own. None of it is on the path of a launch.
 
 use super::shared::{Shared, result_of};
-use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind, ClonedNode, GraphEvent, Tracer};
+use crate::tracer::{
+    AllocationKind, Call, CallKind, ClonedNode, GraphEvent, HostCallDone, HostCallEvent, Tracer,
+};
 use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
 
 /// A call that waits, has to do with an event, allocates or frees.
 #[cold]
-pub(super) fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
+pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
     match data.site {
         Site::ENTER => {
@@ -17,7 +19,7 @@ pub(super) fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             // the arguments as a struct, or null at worst.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
-            T::beside(BesideEvent::Begins { call, address });
+            T::host_call(HostCallEvent::Begins { call, address });
         }
         Site::EXIT => {
             call.return_value = result_of(data);
@@ -28,7 +30,7 @@ pub(super) fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
                 CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
                 _ => None,
             };
-            T::beside(BesideEvent::Ends { call, done: done.unwrap_or(Beside::Nothing) });
+            T::host_call(HostCallEvent::Ends { call, done: done.unwrap_or(HostCallDone::Nothing) });
         }
         _ => {}
     }
@@ -38,7 +40,7 @@ pub(super) fn beside<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
 ///
 /// # Safety
 /// `arguments` are those of a call that has allocated memory of this kind, or null.
-unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Beside> {
+unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallDone> {
     // SAFETY: all calls that allocate begin with a pointer to the address and the size; those that allocate rows
     // with pointers to the address and to the length of a row, and then the width and the count of them.
     unsafe {
@@ -50,18 +52,18 @@ unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Be
             }
             _ => (*arguments.cast::<[u64; 2]>())[1],
         };
-        Some(Beside::Allocated { address: *at, bytes })
+        Some(HostCallDone::Allocated { address: *at, bytes })
     }
 }
 
 /// The event and the stream of a call about them.
-fn event_of(kind: CallKind, data: &CallbackData) -> Option<Beside> {
+fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
     // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
     // arguments as a struct, or null at worst.
     let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
     Some(match kind {
-        CallKind::EventRecord => Beside::Event { event: first, stream: second },
-        _ => Beside::Event { event: second, stream: first },
+        CallKind::EventRecord => HostCallDone::Event { event: first, stream: second },
+        _ => HostCallDone::Event { event: second, stream: first },
     })
 }
 

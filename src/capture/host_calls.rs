@@ -11,9 +11,9 @@ use crate::control::{life, window};
 use crate::record::{
     Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
 };
-use crate::tracer::{AllocationKind, Beside, BesideEvent, Call, CallKind};
+use crate::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent};
 
-use super::calls::{BESIDE, BesideCall, NESTED, REFUSED, stack_depth};
+use super::calls::{BESIDE, HostCallBegun, NESTED, REFUSED, stack_depth};
 use super::clock::now;
 use super::common_log::CommonLog;
 use super::stack::capture_call;
@@ -44,7 +44,7 @@ pub fn note_waits() {
 
 /// Notes such a call.
 #[cold]
-pub(super) fn note(event: &BesideEvent<'_>) {
+pub(super) fn note(event: &HostCallEvent<'_>) {
     if life::is_over() {
         return;
     }
@@ -54,13 +54,13 @@ pub(super) fn note(event: &BesideEvent<'_>) {
     let (own, thread) = entered.parts();
     // The call lies in the frame of the function that the tracer called, as in a launch.
     match *event {
-        BesideEvent::Begins { call, address } => begin(own, thread, call, address),
-        BesideEvent::Ends { call, done } => {
+        HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
+        HostCallEvent::Ends { call, done } => {
             let slot = call.slot.get();
             if slot == REFUSED {
                 refused_call_ends();
             } else if slot == BESIDE {
-                match own.beside.take() {
+                match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
                     // A signal handler's call, on a stack that lies higher, has taken its place.
                     None if window::state().is_open() && call.kind != CallKind::Free => {
@@ -74,21 +74,21 @@ pub(super) fn note(event: &BesideEvent<'_>) {
 }
 
 /// A call that may not be noted: a signal handler makes it in the middle of our own work.
-fn refuse(event: &BesideEvent<'_>, refused: &Refused) {
+fn refuse(event: &HostCallEvent<'_>, refused: &Refused) {
     match *event {
-        BesideEvent::Begins { call, .. } => {
+        HostCallEvent::Begins { call, .. } => {
             if refused.begins(call) && window::state().is_open() {
                 refused.lose(Loss::HostCallsDropped);
             }
         }
-        BesideEvent::Ends { call, .. } if call.slot.get() == REFUSED => refused_call_ends(),
-        BesideEvent::Ends { .. } => {}
+        HostCallEvent::Ends { call, .. } if call.slot.get() == REFUSED => refused_call_ends(),
+        HostCallEvent::Ends { .. } => {}
     }
 }
 
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     let depth = stack_depth();
-    let outer = own.beside.as_mut().filter(|outer| depth < outer.depth);
+    let outer = own.host_call.as_mut().filter(|outer| depth < outer.depth);
     let is_nested = outer.is_some();
     if let Some(outer) = outer {
         outer.correlation = call.correlation;
@@ -98,7 +98,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     }
     call.slot.set(BESIDE);
     let time = now();
-    own.beside = Some(BesideCall { time, correlation: call.correlation, depth });
+    own.host_call = Some(HostCallBegun { time, correlation: call.correlation, depth });
     // Freeing nothing is allowed, and nothing.
     if call.kind == CallKind::Free && window::state().is_open() && address != 0 {
         let context = capture_call(own, thread, call);
@@ -106,22 +106,22 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     }
 }
 
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &BesideCall, done: Beside) {
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, done: HostCallDone) {
     let time = now();
-    let &BesideCall { time: begun, correlation, .. } = begun;
+    let &HostCallBegun { time: begun, correlation, .. } = begun;
     match (call.kind, done) {
         (CallKind::Wait, _) => {
             let context = capture_call(own, thread, call);
             push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
         }
-        (CallKind::EventRecord | CallKind::EventWait, Beside::Event { event, stream }) => {
+        (CallKind::EventRecord | CallKind::EventWait, HostCallDone::Event { event, stream }) => {
             let context = capture_call(own, thread, call);
             let is_wait = call.kind == CallKind::EventWait;
             let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
             let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
             push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
         }
-        (CallKind::Allocate(memory_kind), Beside::Allocated { address, bytes }) => {
+        (CallKind::Allocate(memory_kind), HostCallDone::Allocated { address, bytes }) => {
             let context = capture_call(own, thread, call);
             let memory = match memory_kind {
                 AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
@@ -156,7 +156,7 @@ fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: Context
 }
 
 /// Hands over all such calls so far, and before them the contexts that they refer to. For the collector.
-pub fn drain_beside(mut each: impl FnMut(&Row<'_>)) {
+pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);
     unread.drain(|record| {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// Something that happens rarely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum Notice<'a> {
     /// A context was made on a GPU. In a resource callback: no call to the tracer.
     ContextCreated,
     /// An API call begins that ends a context or resets a device: the last moment for a flush, which is
@@ -18,14 +18,14 @@ pub enum Event<'a> {
     Panicked,
 }
 
-static LISTENER: OnceLock<fn(Event<'_>)> = OnceLock::new();
+static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
 
 /// Names who is told. Only the first call counts.
-pub fn listen(listener: fn(Event<'_>)) {
+pub fn listen(listener: fn(Notice<'_>)) {
     let _ = LISTENER.set(listener);
 }
 
-pub(super) fn announce(event: Event<'_>) {
+pub(super) fn announce(event: Notice<'_>) {
     if let Some(listener) = LISTENER.get() {
         listener(event);
     }

@@ -6,7 +6,7 @@ use super::cost::Times;
 use super::counter::Counter;
 
 /// One thread's counters, which the collector reads.
-pub(super) struct Tally {
+pub(super) struct Counts {
     losses: [Counter; Loss::ALL.len()],
     pub(super) calls: Counter,
     /// Of launches of graphs.
@@ -23,7 +23,7 @@ pub(super) struct VerifiedTally {
     pub(super) unlike_libgcc: Counter,
 }
 
-impl Tally {
+impl Counts {
     pub(super) const fn new() -> Self {
         let verified = VerifiedTally {
             stacks: Counter::new(),
