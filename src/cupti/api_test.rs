@@ -440,7 +440,10 @@ fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
     assert!(FILLED.lock().unwrap().is_empty());
     api.flush(true).unwrap();
     let tally = api.read(&filled, &mut Names::new(), &mut |row| panic!("{row:?}"));
-    assert_eq!((tally, api.dropped(), api.timestamp()), (ReadTally { activities: 0, unreadable: 1 }, 0, None));
+    assert_eq!(
+        (tally, api.dropped(), api.timestamp()),
+        (ReadTally { activities: 0, unreadable: 1 }, 0, None)
+    );
     api.unsubscribe();
     assert_eq!(fake.diary(), [""; 0]);
 }

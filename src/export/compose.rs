@@ -40,6 +40,7 @@ impl<'a> Composer<'a> {
     }
 
     /// All frames of a sample.
+    #[cfg(feature = "cli")]
     pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let mut frames = self.below(sample);
         frames.extend(self.stack(sample.place));

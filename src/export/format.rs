@@ -4,7 +4,9 @@ use std::fmt;
 use std::io::Write;
 
 use super::options::Options;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+#[cfg(feature = "cli")]
+use crate::error::{Error, ErrorKind};
 #[cfg(feature = "cli")]
 use crate::events::Events;
 use crate::profile::{Profile, View};
