@@ -7,8 +7,8 @@
 //!    (a launch whose work is not over counts as much as others took), but not the youngest eighth, which has not
 //!    had the time to show what it is. So a phase that makes millions of stacks does not hide the work before it, nor
 //!    the work after it.
-//! 3. **Kernels** may take an eighth, counted with their names and distributions: then half of them, chosen in the
-//!    same way, become `[other kernels]`.
+//! 3. **Kernels** may take an eighth, and half of what stacks leave of their quarter, counted with their names and
+//!    distributions (some 600 bytes each): then half of them, chosen in the same way, become `[other kernels]`.
 //! 4. **Threads** whose stacks are not kept apart lose their names.
 //!
 //! At the end, when names are looked up and files are written, which takes twice to three times what stacks take by
@@ -122,7 +122,8 @@ impl Explain {
 
     /// Has kernels take no more than their share. Returns those that are kept if some are not.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
-        let room = (self.ceiling / 8).saturating_sub(names + self.aggregate.series_bytes());
+        let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
+        let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
         if self.profile.kernel_bytes() <= room || self.profile.kernel_count() <= FEWEST {
             return None;
         }
