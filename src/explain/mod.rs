@@ -8,7 +8,7 @@
 //! What they come to so far is a [`Snapshot`], which may be taken at any time and changes nothing of what comes
 //! later: at exit, when a window closes, in mid-run, or at the end of a file.
 //!
-//! What it holds is bounded where a ceiling is set: see [`ceiling`](self::ceiling).
+//! What it holds is bounded where a ceiling is set: see `ceiling`.
 //!
 //! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
 
