@@ -5,9 +5,11 @@
 //! the loader's unload count, so that an unload makes every older rule
 //! unfindable at once: its slot is then free for the next rule. Nobody waits for anybody:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release.
+//! * A writer claims a slot by compare-and-swap, stores the rule, then the key with Release. Also where the slot
+//!   holds this very key, and an *unknown* rule is to learn better: a writer that lost its processor between
+//!   reading the key and storing would leave a rule from before an unload under a key from after it.
 //! * A reader loads the key with Acquire, then the rule. A slot whose key carries the present unload
-//!   count is not written again, but for an *unknown* rule that learns better in place.
+//!   count is not written again, but for a rule that learns better.
 //! * A slot is reused only by a newer rule, after the count moved on. A reader that might have met such a
 //!   slot finds the count changed at the end of its capture and starts over (see `Engine::capture_idle`), so
 //!   one check a capture replaces one a frame. What it read meanwhile was held against the stack's bounds.
@@ -171,22 +173,23 @@ impl Table {
         None
     }
 
-    /// Stores `rule` under `key`, in place where the key is there already. It may fail, for lack of room:
+    /// Stores `rule` under `key`, in its slot where the key is there already. It may fail, for lack of room:
     /// then the next walk compiles it again.
     pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
         for slot in self.reach(key) {
             let found = slot.key.load(Ordering::Acquire);
-            if found == key {
-                slot.rule.store(rule.0, Ordering::Release);
+            if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
                 return Stored::Yes;
             }
-            let is_free = found == EMPTY || (found != CLAIMED && is_older(found, key));
+            // A slot of this very key is claimed too: it may be a newer rule's since its key was read.
+            let is_free = found == EMPTY || found == key || (found != CLAIMED && is_older(found, key));
             if is_free
                 && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
             {
                 slot.rule.store(rule.0, Ordering::Release);
                 slot.key.store(key, Ordering::Release);
-                return if self.count(counts) > self.capacity() / 2 { Stored::HalfFull } else { Stored::Yes };
+                let is_full = found != key && self.count(counts) > self.capacity() / 2;
+                return if is_full { Stored::HalfFull } else { Stored::Yes };
             }
         }
         Stored::No
