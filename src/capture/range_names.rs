@@ -78,7 +78,7 @@ pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
 }
 
 /// All names there are, mapped when the first is given: a megabyte, of which names make use as they come.
-struct Names {
+struct RangeNames {
     /// Numbers of names, each at the place that its hash says, or behind; 0 = empty.
     places: [AtomicU32; PLACES],
     /// By number; null: not written yet.
@@ -115,7 +115,7 @@ struct Piece {
 
 const PIECE_BYTES: usize = 64 << 10;
 
-static NAMES: AtomicPtr<Names> = AtomicPtr::new(null_mut());
+static NAMES: AtomicPtr<RangeNames> = AtomicPtr::new(null_mut());
 /// The domains of NVTX that are to be left out; null: none. A list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
@@ -154,7 +154,7 @@ pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
 }
 
 fn number_of(domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
-    let names = Names::ready()?;
+    let names = RangeNames::ready()?;
     let hash = hash_bytes(domain, text);
     names
         .find(hash)
@@ -184,7 +184,7 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-impl Names {
+impl RangeNames {
     fn if_any() -> Option<&'static Self> {
         // SAFETY: null, or what `ready` has mapped for good.
         unsafe { NAMES.load(Ordering::Acquire).as_ref() }
@@ -333,7 +333,7 @@ impl Entry {
 /// Hands over the names that are new. To be called after the contexts that hold them were marked, and before
 /// they are handed over; by one thread at a time.
 pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
-    if let Some(names) = Names::if_any() {
+    if let Some(names) = RangeNames::if_any() {
         names.tell(each);
     }
 }
@@ -348,7 +348,7 @@ mod tests {
     /// All of it in one test, as the names are the process's.
     #[test]
     fn a_name_has_one_number_whoever_gives_it_and_is_told_once_even_behind_one_that_was_never_written() {
-        let names = Names::ready().unwrap();
+        let names = RangeNames::ready().unwrap();
         let mut told = HashMap::new();
         let tell = |told: &mut HashMap<u32, (String, String)>| {
             drain_names(&mut |row| {

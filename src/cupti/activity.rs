@@ -5,7 +5,7 @@
 //! the step was long enough. Times are passed on as they are: to judge them is the join's work.
 
 use super::kinds;
-use super::names::Names;
+use super::names::KernelNames;
 use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
     GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
@@ -37,7 +37,7 @@ const FLAG_ASYNC: u32 = 1;
 pub(super) unsafe fn read(
     bytes: &[u8],
     step: &Stepper<'_>,
-    names: &mut Names,
+    names: &mut KernelNames,
     sink: &mut impl FnMut(Row<'_>),
 ) -> ReadTally {
     let mut tally = ReadTally::default();
@@ -140,7 +140,7 @@ impl<'a> Iterator for Records<'a> {
 /// The name that a kernel's record points to can be read.
 unsafe fn activity(
     record: Record<'_>,
-    names: &mut Names,
+    names: &mut KernelNames,
     sink: &mut impl FnMut(Row<'_>),
 ) -> Option<Activity> {
     match record.kind()? {

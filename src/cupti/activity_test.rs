@@ -132,7 +132,7 @@ fn fill(size: usize) -> Vec<u8> {
 }
 
 /// What `read` says of a buffer: new names, activities, tally.
-fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec<Activity>, ReadTally) {
+fn read_all(buffer: &[u8], sizes: Sizes, names: &mut KernelNames) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
     read_all_with(buffer, &step, names)
 }
@@ -140,7 +140,7 @@ fn read_all(buffer: &[u8], sizes: Sizes, names: &mut Names) -> (Vec<String>, Vec
 pub(in super::super) fn read_all_with(
     buffer: &[u8],
     step: &Stepper<'_>,
-    names: &mut Names,
+    names: &mut KernelNames,
 ) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let (mut texts, mut activities) = (Vec::new(), Vec::new());
     let mut sink = |row: Row<'_>| match row {
@@ -172,7 +172,7 @@ fn expected_rows() -> [Activity; 5] {
 fn a_record_says_the_same_in_the_layout_of_every_release() {
     for (release, sizes) in RELEASES {
         let buffer = a_buffer_of_each_kind(sizes);
-        let (texts, rows, tally) = read_all(&buffer, sizes, &mut Names::new());
+        let (texts, rows, tally) = read_all(&buffer, sizes, &mut KernelNames::new());
         assert_eq!(tally, ReadTally { activities: 5, unreadable: 0 }, "{release}");
         assert_eq!(texts, ["0=_Z4gemmv"], "{release}");
         assert_eq!(rows, expected_rows_of(sizes), "{release}");
@@ -305,8 +305,9 @@ fn read_beside(record: &[u8]) -> String {
     };
     let mut rows = Vec::new();
     // SAFETY: the step function gives the one record there is, and there are no names in it.
-    let tally =
-        unsafe { read(record, &step, &mut Names::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}"))) };
+    let tally = unsafe {
+        read(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}")))
+    };
     assert_eq!((rows.len(), tally), (1, ReadTally::default()));
     rows.remove(0)
 }
@@ -379,12 +380,12 @@ const SIZES: Sizes = RELEASES[3].1;
 
 #[test]
 fn an_empty_buffer_has_no_records() {
-    assert_eq!(read_all(&[], SIZES, &mut Names::new()).2, ReadTally::default());
+    assert_eq!(read_all(&[], SIZES, &mut KernelNames::new()).2, ReadTally::default());
 }
 
 #[test]
 fn a_name_is_a_row_once_over_all_buffers() {
-    let mut names = Names::new();
+    let mut names = KernelNames::new();
     let buffer = [kernel(216, c"one"), kernel(216, c"two"), kernel(216, c"one")].concat();
     assert_eq!(read_all(&buffer, SIZES, &mut names).0, ["0=one", "1=two"]);
     assert_eq!(read_all(&buffer, SIZES, &mut names).0, [""; 0]);
@@ -394,7 +395,7 @@ fn a_name_is_a_row_once_over_all_buffers() {
 fn a_kernel_without_a_name_is_an_unnamed_kernel() {
     let mut bytes = kernel(216, c"");
     bytes[104..112].fill(0);
-    let (texts, rows, _) = read_all(&bytes, SIZES, &mut Names::new());
+    let (texts, rows, _) = read_all(&bytes, SIZES, &mut KernelNames::new());
     assert_eq!(texts, ["0=[unnamed kernel]"]);
     assert_eq!(rows[0].work(), Work::Kernel(NameId(0)));
 }
@@ -403,17 +404,17 @@ fn a_kernel_without_a_name_is_an_unnamed_kernel() {
 fn a_kind_nobody_asked_for_is_counted_and_passed_over() {
     let api_call = Bytes::new(4, 40).0;
     let buffer = [fill(88), api_call, fill(88)].concat();
-    let (_, rows, tally) = read_all(&buffer, SIZES, &mut Names::new());
+    let (_, rows, tally) = read_all(&buffer, SIZES, &mut KernelNames::new());
     assert_eq!((rows.len(), tally), (2, ReadTally { activities: 2, unreadable: 1 }));
 }
 
 #[test]
 fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
     let buffer = [fill(88), Bytes::new(4711, 64).0, fill(88)].concat();
-    let tally = read_all(&buffer, SIZES, &mut Names::new()).2;
+    let tally = read_all(&buffer, SIZES, &mut KernelNames::new()).2;
     assert_eq!(tally, ReadTally { activities: 1, unreadable: 1 });
     let only_garbage = Bytes::new(4711, 64).0;
-    let tally = read_all(&only_garbage, SIZES, &mut Names::new()).2;
+    let tally = read_all(&only_garbage, SIZES, &mut KernelNames::new()).2;
     assert_eq!(tally, ReadTally { activities: 0, unreadable: 1 });
 }
 
@@ -421,14 +422,14 @@ fn where_the_library_cannot_step_on_the_rest_counts_as_one_unreadable_record() {
 fn a_record_cut_off_by_the_end_of_the_buffer_is_unreadable() {
     let whole = kernel(216, c"cut");
     for length in [4, 100, 159] {
-        let tally = read_all(&whole[..length], SIZES, &mut Names::new()).2;
+        let tally = read_all(&whole[..length], SIZES, &mut KernelNames::new()).2;
         assert_eq!(tally, ReadTally { activities: 0, unreadable: 1 }, "{length} bytes");
     }
 }
 
 #[test]
 fn a_field_beyond_the_end_of_the_last_record_is_not_read() {
-    let rows = read_all(&kernel(216, c"short")[..168], SIZES, &mut Names::new()).1;
+    let rows = read_all(&kernel(216, c"short")[..168], SIZES, &mut KernelNames::new()).1;
     assert_eq!(rows[0].channel, None);
 }
 
@@ -437,7 +438,7 @@ fn times_that_lie_are_passed_on_as_they_are() {
     let mut bytes = fill(88);
     bytes[16..24].copy_from_slice(&9_000_u64.to_ne_bytes());
     bytes[24..32].fill(0);
-    let rows = read_all(&bytes, SIZES, &mut Names::new()).1;
+    let rows = read_all(&bytes, SIZES, &mut KernelNames::new()).1;
     assert_eq!((rows[0].start, rows[0].end), (Nanos(9_000), Nanos(0)));
 }
 

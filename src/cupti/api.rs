@@ -8,7 +8,7 @@ use super::activity::{self, ReadTally};
 use super::callback::{on_buffer_completed, on_buffer_requested, on_event};
 use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
 use super::family::Functions;
-use super::names::Names;
+use super::names::KernelNames;
 use super::shared::{LENT, Shared};
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
@@ -111,7 +111,12 @@ impl Api {
     /// Hands the records of `filled` to `sink`, in no order: a `Row::Activity` each, and before the first
     /// that has a new kernel name, its `Row::Name`. Costs some 50 ns a record; not for the
     /// application's threads.
-    pub fn read(&self, filled: &Filled, names: &mut Names, sink: &mut impl FnMut(Row<'_>)) -> ReadTally {
+    pub fn read(
+        &self,
+        filled: &Filled,
+        names: &mut KernelNames,
+        sink: &mut impl FnMut(Row<'_>),
+    ) -> ReadTally {
         let step = self.shared.stepper();
         // SAFETY: only a buffer that CUPTI has completed is `Filled`; names stay while CUPTI is loaded.
         unsafe { activity::read(filled.bytes(), &step, names, sink) }

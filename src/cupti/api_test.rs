@@ -371,7 +371,7 @@ fn records_go_from_a_lent_buffer_into_rows() {
     let filled = FILLED.lock().unwrap().pop().unwrap();
     assert_eq!((filled.valid(), api.buffers_lent()), (3 * RECORD, 0));
     let mut rows = 0;
-    let tally = api.read(&filled, &mut Names::new(), &mut |_| rows += 1);
+    let tally = api.read(&filled, &mut KernelNames::new(), &mut |_| rows += 1);
     assert_eq!((rows, tally), (3, ReadTally { activities: 3, unreadable: 0 }));
 }
 
@@ -439,7 +439,7 @@ fn after_a_fatal_error_cupti_is_not_called_and_its_callbacks_do_nothing() {
     assert_eq!(told(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
     assert!(FILLED.lock().unwrap().is_empty());
     api.flush(true).unwrap();
-    let tally = api.read(&filled, &mut Names::new(), &mut |row| panic!("{row:?}"));
+    let tally = api.read(&filled, &mut KernelNames::new(), &mut |row| panic!("{row:?}"));
     assert_eq!(
         (tally, api.dropped(), api.timestamp()),
         (ReadTally { activities: 0, unreadable: 1 }, 0, None)

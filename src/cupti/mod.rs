@@ -36,7 +36,7 @@ pub use activity::ReadTally;
 pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
 pub use driver::Driver;
-pub use names::Names;
+pub use names::KernelNames;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tracer::Tracer;

@@ -16,7 +16,7 @@ const UNNAMED: &str = "[unnamed kernel]";
 
 /// All kernel names seen so far, each with an id, but for those that it was told to forget.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct KernelNames {
     /// Positions in `names`.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
@@ -39,7 +39,7 @@ pub(super) struct Interned<'a> {
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
 }
 
-impl Names {
+impl KernelNames {
     /// A table without names.
     pub fn new() -> Self {
         Self::default()
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use std::ffi::CStr;
 
-    fn intern(names: &mut Names, name: *const c_char) -> (u32, Option<String>) {
+    fn intern(names: &mut KernelNames, name: *const c_char) -> (u32, Option<String>) {
         // SAFETY: the tests pass null and C strings only.
         let interned = unsafe { names.intern(name) };
         (interned.id.0, interned.new_text.map(|text| text.into_owned()))
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_name_is_new_once_by_pointer_and_by_content() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         let (one, same) = (c"_Z4gemmv".to_owned(), c"_Z4gemmv".to_owned());
         assert_eq!(intern(&mut names, one.as_ptr()), (0, some("_Z4gemmv")));
         assert_eq!(intern(&mut names, one.as_ptr()), (0, None));
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_pointer_that_comes_back_with_another_name_is_another_name() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         let mut place = *b"one\0";
         assert_eq!(intern(&mut names, place.as_ptr().cast()), (0, some("one")));
         place = *b"two\0";
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_name_that_was_forgotten_is_a_new_one_and_no_id_is_given_twice() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         let (one, two) = (c"one".to_owned(), c"two".to_owned());
         assert_eq!(intern(&mut names, one.as_ptr()), (0, some("one")));
         assert_eq!(intern(&mut names, two.as_ptr()), (1, some("two")));
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_forgotten_takes_no_memory() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         let text: Vec<_> =
             (0..10_000).map(|n| std::ffi::CString::new(format!("kernel_{n}")).unwrap()).collect();
         let mut held = Vec::new();
@@ -200,21 +200,21 @@ mod tests {
 
     #[test]
     fn null_and_empty_names_are_one_unnamed_kernel() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         assert_eq!(intern(&mut names, std::ptr::null()), (0, some("[unnamed kernel]")));
         assert_eq!(intern(&mut names, c"".as_ptr()), (0, None));
     }
 
     #[test]
     fn bytes_that_are_not_utf_8_are_made_so_and_stay_distinct() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         assert_eq!(intern(&mut names, c"bad\xff".as_ptr()), (0, some("bad\u{fffd}")));
         assert_eq!(intern(&mut names, c"bad\xfe".as_ptr()), (1, some("bad\u{fffd}")));
     }
 
     #[test]
     fn long_names_are_whole_and_endless_ones_are_cut() {
-        let mut names = Names::new();
+        let mut names = KernelNames::new();
         let long = [vec![b'k'; 4096], vec![0]].concat();
         let (_, text) = intern(&mut names, CStr::from_bytes_with_nul(&long).unwrap().as_ptr());
         assert_eq!(text.unwrap().len(), 4096);

@@ -3,7 +3,7 @@
 
 use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
-use super::names::Names;
+use super::names::KernelNames;
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
@@ -43,7 +43,7 @@ fn a_real_library_steps_over_our_records_and_we_read_them() {
     eprintln!("  {sizes:?}");
     let buffer = a_buffer_of_each_kind(sizes);
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| next(&library, buffer, valid, record);
-    let (_, rows, tally) = read_all_with(&buffer, &step, &mut Names::new());
+    let (_, rows, tally) = read_all_with(&buffer, &step, &mut KernelNames::new());
     assert_eq!((tally.activities, tally.unreadable), (5, 0));
     assert_eq!(rows, expected_rows_of(sizes));
 }

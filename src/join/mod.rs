@@ -5,7 +5,7 @@
 //! call and the driver call inside it). Nothing here grows with the number of launches:
 //!
 //! ```text
-//! launch row --> window, by id --displaced--> matched:    forgotten
+//! launch row --> entry, by id  --displaced--> matched:    forgotten
 //!                  ^                          of a graph: running --flushed--> forgotten
 //!                  |                          else:       waiting --full-----> pending
 //!                  |                                         ^
@@ -23,11 +23,11 @@
 //!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 
+mod by_id;
 mod orphans;
 mod outside;
 mod sink;
 mod tally;
-mod window;
 
 #[cfg(test)]
 mod tests;
@@ -37,9 +37,9 @@ pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
 use crate::record::{self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge};
+use by_id::{ById, Entry, Found, Progress};
 use orphans::{Chain, Orphans};
 use outside::Outside;
-use window::{Entry, Found, Progress, Window};
 
 /// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
 /// million launches that wait, and a quarter of a million of graphs between two flushes.
@@ -68,7 +68,7 @@ impl Default for Limits {
 /// The streaming join. See the module's documentation.
 #[derive(Debug)]
 pub struct Join {
-    window: Window,
+    by_id: ById,
     orphans: Orphans,
     outside: Outside,
     order: Order,
@@ -85,7 +85,7 @@ impl Join {
     /// A join that has seen nothing.
     pub fn new(limits: Limits) -> Self {
         Self {
-            window: Window::new(limits.recent, limits.waiting, limits.running),
+            by_id: ById::new(limits.recent, limits.waiting, limits.running),
             orphans: Orphans::new(limits.orphans),
             outside: Outside::default(),
             order: Order::default(),
@@ -121,7 +121,7 @@ impl Join {
         self.orphans.take_all(chain, |activity| {
             deliver(&mut self.tally, activity, launched, &mut progress, sink);
         });
-        if let Some(Entry::Launch(_, kept)) = self.window.get_mut(launch.correlation) {
+        if let Some(Entry::Launch(_, kept)) = self.by_id.get_mut(launch.correlation) {
             *kept = progress;
         }
     }
@@ -129,7 +129,7 @@ impl Join {
     /// Takes an activity, as [`Join::push`] does.
     pub fn push_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
         self.tally.activities.seen += 1;
-        match self.window.find(activity.correlation) {
+        match self.by_id.find(activity.correlation) {
             Found::Launch(launched, progress) => {
                 deliver(&mut self.tally, activity, *launched, progress, sink);
             }
@@ -149,11 +149,11 @@ impl Join {
         self.tally.launches.outside += u64::from(launches.count);
         let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
         self.outside.add(first, last, launches.over);
-        let Self { window, orphans, outside, order, tally } = self;
+        let Self { by_id, orphans, outside, order, tally } = self;
         let mut theirs = Vec::new();
         orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
         for (id, over) in theirs {
-            window.shorten(id, |chain| {
+            by_id.shorten(id, |chain| {
                 orphans.take_all(chain, |activity| deliver_outside(tally, activity, over, sink));
                 None
             });
@@ -166,7 +166,7 @@ impl Join {
     pub fn as_if_over(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
         self.orphans.each(|activity| give_up(&mut tally, &self.order, activity, sink));
-        self.window.each(|id, entry| {
+        self.by_id.each(|id, entry| {
             if let Entry::Launch(launched, progress) = *entry {
                 retire(&mut tally, id, launched, progress, sink);
             }
@@ -176,22 +176,22 @@ impl Join {
 
     /// The tracer was flushed, and what it handed over was pushed.
     pub fn flushed(&mut self) {
-        self.window.flushed();
+        self.by_id.flushed();
     }
 
     /// Whether so many launches of graphs may have more activities that a flush should come soon.
     pub fn wants_flush(&self) -> bool {
-        self.window.wants_flush()
+        self.by_id.wants_flush()
     }
 
     /// The contexts of launches that wait for an activity, one for each launch.
     pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
-        self.window.waiting().map(|launched| launched.context)
+        self.by_id.waiting().map(|launched| launched.context)
     }
 
     /// Has launches be of the contexts that `context` gives for those of before.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for launched in self.window.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
+        for launched in self.by_id.launches_mut().filter(|launched| launched.context >= ContextId::FIRST) {
             launched.context = context(launched.context);
         }
     }
@@ -203,7 +203,7 @@ impl Join {
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.window.heap_bytes() + self.orphans.heap_bytes() + self.outside.heap_bytes()
+        self.by_id.heap_bytes() + self.orphans.heap_bytes() + self.outside.heap_bytes()
     }
 
     /// A second id for a launch, which may come before or after the launch itself.
@@ -213,7 +213,7 @@ impl Join {
         let Some(mut chain) = previous else { return };
         loop {
             let (activity, rest) = self.orphans.take_first(chain);
-            match self.window.find(alias.correlation) {
+            match self.by_id.find(alias.correlation) {
                 Found::Launch(launched, progress) => {
                     deliver(&mut self.tally, &activity, *launched, progress, sink);
                 }
@@ -230,7 +230,7 @@ impl Join {
         if self.orphans.room() == 0 && !self.give_up_oldest(sink) {
             return self.give_up(activity, sink);
         }
-        if let Found::Orphans(_, chain) = self.window.find(id) {
+        if let Found::Orphans(_, chain) = self.by_id.find(id) {
             *chain = self.orphans.push(id, activity, Some(*chain));
         } else {
             let chain = self.orphans.push(id, activity, None);
@@ -240,20 +240,20 @@ impl Join {
 
     /// Gives up on the activity that has waited longest. False: none waits.
     fn give_up_oldest(&mut self, sink: &mut impl Sink) -> bool {
-        let Self { window, orphans, order, tally, .. } = self;
+        let Self { by_id, orphans, order, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
-        let found = window.shorten(id, |chain| {
+        let found = by_id.shorten(id, |chain| {
             let (activity, rest) = orphans.take_first(chain);
             give_up(tally, order, &activity, sink);
             rest
         });
-        debug_assert!(found, "an orphan whose id the window does not know");
+        debug_assert!(found, "an orphan whose id nothing is known of");
         found
     }
 
-    /// Puts `entry` into the window. Returns the activities that waited for it, if any did.
+    /// Notes `entry`. Returns the activities that waited for it, if any did.
     fn keep(&mut self, id: CorrelationId, entry: Entry, sink: &mut impl Sink) -> Option<Chain> {
-        let Self { window, orphans, order, tally, .. } = self;
+        let Self { by_id, orphans, order, tally, .. } = self;
         let mut forget = |id, entry| match entry {
             Entry::Launch(launched, progress) => retire(tally, id, launched, progress, sink),
             Entry::Alias(_) => {}
@@ -261,7 +261,7 @@ impl Join {
                 orphans.take_all(chain, |activity| give_up(tally, order, activity, sink));
             }
         };
-        match window.insert(id, entry, &mut forget)? {
+        match by_id.insert(id, entry, &mut forget)? {
             Entry::Orphans(chain) => Some(chain),
             shadowed => {
                 forget(id, shadowed);

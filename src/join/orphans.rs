@@ -1,7 +1,7 @@
 //! Activities whose launch has not arrived yet: a bounded list by age, threaded through a chain per id.
 //!
 //! Kept as a slab with links, since activities leave from both ends: by id when their launch comes, and
-//! by age when there are too many. Where each id's chain begins is kept by the window, which is asked
+//! by age when there are too many. Where each id's chain begins stands in `by_id`, which is asked
 //! about that id anyway; why an activity leaves is the caller's business.
 
 use crate::record::{Activity, CorrelationId};

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::capture::{self, Forgetting};
 use crate::control::Outputs;
-use crate::cupti::{Api, Names};
+use crate::cupti::{Api, KernelNames};
 use crate::explain::{self, Explain, Ledger};
 use crate::profile::Profile;
 use crate::record::{ContextId, LabelId, Loss, Module, Nanos, Row, ThreadId, WindowEdge};
@@ -27,7 +27,7 @@ const MOST_STEPS: usize = 64;
 /// All that is known of the run so far.
 pub(super) struct Pipeline {
     rows: Rows,
-    names: Names,
+    names: KernelNames,
     dropped: u64,
     unreadable: u64,
     buffers_read: u64,
@@ -61,7 +61,7 @@ impl Pipeline {
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
             },
-            names: Names::new(),
+            names: KernelNames::new(),
             dropped: 0,
             unreadable: 0,
             buffers_read: 0,

@@ -30,7 +30,7 @@ pub(super) enum Entry {
     Orphans(Chain),
 }
 
-const _: () = assert!(size_of::<Option<Entry>>() == 24, "the window grew: it has room for 262,144 of these");
+const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room for 262,144 of these");
 
 /// What a launch has had so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Progress {
     }
 }
 
-/// What [`Window::find`] found.
+/// What [`ById::find`] found.
 pub(super) enum Found<'a> {
     /// The launch, through an alias or not.
     Launch(&'a Launched, &'a mut Progress),
@@ -67,7 +67,7 @@ pub(super) enum Found<'a> {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct ById {
     recent: Recent,
     /// Launches without an activity, activities without a launch, and the aliases of both.
     waiting: Older,
@@ -75,8 +75,8 @@ pub(super) struct Window {
     running: Older,
 }
 
-impl Window {
-    /// A window for `recent` ids, and for two generations each of what waits and of what runs.
+impl ById {
+    /// Has room for `recent` ids, and for two generations each of what waits and of what runs.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
         Self { recent: Recent::new(recent), waiting: Older::new(waiting), running: Older::new(running) }
     }
@@ -383,7 +383,7 @@ impl Older {
         self.young.remove(&id).or_else(|| self.old.remove(&id))
     }
 
-    /// As [`Window::insert`].
+    /// As [`ById::insert`].
     fn insert(
         &mut self,
         id: CorrelationId,
