@@ -177,20 +177,7 @@ mod tests {
 
     use super::*;
     use crate::error::{Error, ErrorKind};
-
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("gpuflame-file-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
+    use crate::host::testing::{folder, names};
 
     fn mode(path: &Path) -> u32 {
         path.metadata().unwrap().permissions().mode() & 0o7777
@@ -202,7 +189,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_may_read_a_new_file_and_an_old_one_keeps_its_readers() {
-        let folder = folder("rights");
+        let folder = folder("file-rights");
         let (new, old) = (folder.join("new"), folder.join("old"));
         fs::write(&old, "before").unwrap();
         fs::set_permissions(&old, Permissions::from_mode(0o664)).unwrap();
@@ -216,7 +203,7 @@ mod tests {
     /// Whoever may write into the folder could lead us to a file of the user's by a name that can be guessed.
     #[test]
     fn no_link_under_a_name_of_ours_is_followed() {
-        let folder = folder("link");
+        let folder = folder("file-link");
         let (victim, target) = (folder.join("victim"), folder.join("x.svg"));
         fs::write(&victim, "mine").unwrap();
         symlink(&victim, temporary(&target, 0)).unwrap();
@@ -231,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_temporary_name_that_is_taken_is_left_alone() {
-        let folder = folder("taken");
+        let folder = folder("file-taken");
         let target = folder.join("x.csv");
         fs::write(temporary(&target, 0), "somebody's").unwrap();
         write(&target, "done");
@@ -242,7 +229,7 @@ mod tests {
 
     #[test]
     fn nothing_goes_into_a_file_that_took_the_place_of_ours() {
-        let folder = folder("place");
+        let folder = folder("file-place");
         let mut draft = Draft::create(&folder.join("x")).unwrap();
         draft.file = None;
         let mut out = draft.out();
@@ -257,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_fails_half_way_leaves_nothing_new_and_what_was_there() {
-        let folder = folder("half");
+        let folder = folder("file-half");
         fs::write(folder.join("old"), "before").unwrap();
         for name in ["old", "new"] {
             let failed = whole(&folder.join(name), |out| {

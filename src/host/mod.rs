@@ -18,4 +18,6 @@ pub mod loaded;
 pub mod memory;
 pub mod signals;
 pub mod stderr;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod threads;

@@ -81,24 +81,11 @@ mod tests {
     use super::*;
     use crate::control::Facts;
     use crate::error::{Error, ErrorKind};
+    use crate::host::testing::{folder, names};
     use crate::profile::views::GPU;
 
     const FOLDED: Output = Output::Drawn(&GPU, "folded");
     const SVG: Output = Output::Drawn(&GPU, "svg");
-
-    fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("gpuflame-write-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
-    fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
 
     fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
         all(wanted, outputs, None, |output, path| {
@@ -111,7 +98,7 @@ mod tests {
 
     #[test]
     fn folders_are_made_and_only_final_names_remain() {
-        let folder = folder("made");
+        let folder = folder("write-made");
         let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
@@ -122,7 +109,7 @@ mod tests {
 
     #[test]
     fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
-        let folder = folder("half");
+        let folder = folder("write-half");
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
             Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
@@ -139,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once_for_all_its_files() {
-        let folder = folder("cause");
+        let folder = folder("write-cause");
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
             Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
@@ -156,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_there_keeps_its_content() {
-        let folder = folder("there");
+        let folder = folder("write-there");
         fs::write(folder.join("x.csv"), "old").unwrap();
         let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[Output::Table], |_| Ok("new"));
