@@ -6,8 +6,10 @@
 
 mod table;
 mod values;
+mod wanted;
 mod words;
 
-pub use table::{Nvtx, Output, SETTINGS, Setting, Settings, from_environment, parse};
+pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, parse};
 pub use values::Refused;
+pub use wanted::Output;
 pub use words::{GraphStacks, Root, Unit};

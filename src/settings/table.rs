@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::{Refused, SWITCH, bytes, list, seconds, switch, word};
+use super::wanted::Output;
 use super::words::{GraphStacks, Root, Unit};
-use crate::profile::{VIEWS, View};
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
@@ -22,53 +22,6 @@ pub struct Setting {
     /// What it does, in one sentence.
     pub help: &'static str,
     apply: fn(&mut Settings, &str) -> Result<(), Refused>,
-}
-
-/// A file to write at exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A view, drawn in the format of this word.
-    Drawn(&'static View, &'static str),
-    /// A row per kernel, copy or fill name and device.
-    Table,
-    /// A row per activity.
-    Activities,
-    /// The recording: every row, to be explained later.
-    Recording,
-}
-
-impl Output {
-    /// All there are, in the order in which they are written.
-    pub fn all() -> Vec<Self> {
-        let drawn = |view: &'static View| view.at_exit.iter().map(move |format| Self::Drawn(view, format));
-        let (first, others) = VIEWS.split_first().expect("there is a view");
-        let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
-        all.extend(others.iter().copied().flat_map(drawn));
-        all.extend([Self::Activities, Self::Recording]);
-        all
-    }
-
-    /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
-    /// its formats.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Drawn(view, format) if view == VIEWS[0] => format,
-            Self::Drawn(view, _) => view.word,
-            Self::Table => "csv",
-            Self::Activities => "activities",
-            Self::Recording => "gfr",
-        }
-    }
-
-    /// The suffix that names its file.
-    pub fn suffix(self) -> String {
-        match self {
-            Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
-            Self::Drawn(view, format) => format!(".{}.{format}", view.word),
-            Self::Activities => ".activities.csv".to_owned(),
-            Self::Table | Self::Recording => format!(".{}", self.word()),
-        }
-    }
 }
 
 /// Which ranges of NVTX are frames.
@@ -113,7 +66,7 @@ pub struct Settings {
     pub nvtx: Nvtx,
     /// What stands at the root of every stack.
     pub root: Vec<Root>,
-    /// How many bytes of memory to take at most; none: as much as `control::ceiling` says.
+    /// How many bytes of memory to take at most; none: as much as `host::memory::ceiling` says.
     pub max_mem: Option<usize>,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
@@ -503,7 +456,7 @@ mod tests {
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_NVTX=NCCL: `NCCL` is none of 0, 1, and domains with a - before each; going on with the \
                  default (1)",
-                "GPUFLAME_QUIET=2: `2` is neither 0 nor 1; going on with the default (0)",
+                "GPUFLAME_QUIET=2: expected 0 or 1, not `2`; going on with the default (0)",
                 "GPUFLAME_ROOT=host: `host` is none of process, thread, device, stream; going on with the default \
                  (unset)",
                 "GPUFLAME_UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)",

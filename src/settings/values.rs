@@ -31,7 +31,7 @@ pub(super) fn switch(value: &str) -> Result<bool, Refused> {
     } else if is(["0", "false", "no", "off"]) {
         Ok(false)
     } else {
-        Err(Refused::All(format!("`{value}` is neither 0 nor 1")))
+        Err(Refused::All(format!("expected 0 or 1, not `{value}`")))
     }
 }
 
@@ -44,13 +44,13 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
         _ => (value, 1),
     };
     let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    number.ok_or_else(|| Refused::All(format!("`{value}` is no number of bytes such as 64M")))
+    number.ok_or_else(|| Refused::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
 /// A number of seconds above 0, whole or not, up to a day.
 pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
     let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
-    let refused = || Refused::All(format!("`{value}` is no number of seconds above 0"));
+    let refused = || Refused::All(format!("expected a number of seconds above 0, not `{value}`"));
     seconds.map(Duration::from_secs_f64).ok_or_else(refused)
 }
 

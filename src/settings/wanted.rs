@@ -1,0 +1,50 @@
+//! The files that are written at exit, as `GPUFLAME_FORMATS` names them.
+
+use crate::profile::{VIEWS, View};
+
+/// A file to write at exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A view, drawn in the format of this word.
+    Drawn(&'static View, &'static str),
+    /// A row per kernel, copy or fill name and device.
+    Table,
+    /// A row per activity.
+    Activities,
+    /// The recording: every row, to be explained later.
+    Recording,
+}
+
+impl Output {
+    /// All there are, in the order in which they are written.
+    pub fn all() -> Vec<Self> {
+        let drawn = |view: &'static View| view.at_exit.iter().map(move |format| Self::Drawn(view, format));
+        let (first, others) = VIEWS.split_first().expect("there is a view");
+        let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
+        all.extend(others.iter().copied().flat_map(drawn));
+        all.extend([Self::Activities, Self::Recording]);
+        all
+    }
+
+    /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
+    /// its formats.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Drawn(view, format) if view == VIEWS[0] => format,
+            Self::Drawn(view, _) => view.word,
+            Self::Table => "csv",
+            Self::Activities => "activities",
+            Self::Recording => "gfr",
+        }
+    }
+
+    /// The suffix that names its file.
+    pub fn suffix(self) -> String {
+        match self {
+            Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
+            Self::Drawn(view, format) => format!(".{}.{format}", view.word),
+            Self::Activities => ".activities.csv".to_owned(),
+            Self::Table | Self::Recording => format!(".{}", self.word()),
+        }
+    }
+}
