@@ -8,6 +8,8 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::error::{Error, ErrorKind};
+
 /// What the word says. 0: nothing was ever written, or it was written in the process that this one was forked from.
 const LIVES: u32 = 1;
 const OVER: u32 = 2;
@@ -40,6 +42,11 @@ fn is_not_alive() -> bool {
 /// Switches everything of ours off, for good.
 pub fn end() {
     PAGE.word.store(OVER, Ordering::Release);
+}
+
+/// What somebody is told who asks for more all the same.
+pub fn over() -> Error {
+    Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
 
 fn turn(from: u32, to: u32) -> bool {

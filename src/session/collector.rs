@@ -16,8 +16,9 @@ use crate::host::{heap, signals, threads};
 use crate::tracer;
 use crate::unwind;
 
+use super::ending;
+use super::panic::disable_after_panic;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
-use super::{Session, ending};
 
 /// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
@@ -34,6 +35,24 @@ const WRITE_AFTER: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether the application has any thread left: some 10 us.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
+
+/// What the collector gathers from.
+pub(super) trait Source: Sync {
+    /// Reads what lies ready, or a good deal of it. False: there was nothing.
+    fn collect(&self) -> bool;
+
+    /// Reads all that lies ready now.
+    fn collect_noted(&self);
+
+    /// Whether many launches wait for their activities.
+    fn wants_flush(&self) -> bool;
+
+    /// Has the tracer hand over what is complete, or everything.
+    fn flush(&self, everything: bool);
+
+    /// Has what was read outlive the process.
+    fn write_down(&self);
+}
 
 /// What the collector may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,13 +82,13 @@ struct Wishes {
 
 impl Collector {
     /// Starts the thread.
-    pub(super) fn spawn(&self, session: &'static Session) -> Result<()> {
+    pub(super) fn spawn(&'static self, source: &'static impl Source) -> Result<()> {
         let thread = std::thread::Builder::new().name("gpuflame".to_owned());
         let spawned = signals::without(|| {
             thread.spawn(move || {
-                let run = std::panic::AssertUnwindSafe(|| session.collector.run(session));
+                let run = std::panic::AssertUnwindSafe(|| self.run(source));
                 if std::panic::catch_unwind(run).is_err() {
-                    super::disable_after_panic();
+                    disable_after_panic();
                 }
             })
         });
@@ -104,7 +123,7 @@ impl Collector {
         self.asked.notify_one();
     }
 
-    fn run(&self, session: &Session) {
+    fn run(&self, source: &impl Source) {
         let mut pause = SHORT_PAUSE;
         let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
         threads::note_ours();
@@ -115,26 +134,21 @@ impl Collector {
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
             progress::made();
-            let any = session.collect();
-            let wants_flush = session.pipeline.lock().wants_flush();
+            let any = source.collect();
+            let wants_flush = source.wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
             let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Flush) {
-                // What cannot be flushed comes with the next flush, or is counted as dropped.
-                let _ = progress::in_others(|| session.api.flush(wish == Some(Wish::Drain)));
-                let dropped = progress::in_others(|| session.api.dropped());
-                let mut pipeline = session.pipeline.lock();
-                pipeline.note_dropped(dropped);
-                pipeline.note_flushed();
+                source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
-                session.pipeline.lock().write_down();
+                source.write_down();
                 is_written = true;
             }
             if wish.is_some() {
-                session.collect_noted();
+                source.collect_noted();
             }
             if !any && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();

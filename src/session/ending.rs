@@ -27,7 +27,6 @@ use crate::host::futex::Bits;
 use crate::host::threads::{self, Clock};
 use crate::host::{aside, signals, stderr};
 
-use super::Session;
 use super::progress::Limit;
 
 /// That everything be gathered, and that it be written; or that it was.
@@ -69,17 +68,28 @@ struct Ending {
     gave_up: AtomicBool,
 }
 
+/// What the thread brings to its end.
+pub(super) trait Ends: Sync {
+    fn close_window(&self);
+
+    /// Has the tracer hand over everything, complete or not, and reads it.
+    fn gather_the_rest(&self, limit: Limit);
+
+    /// Writes the outputs of what was gathered, and says what they hold.
+    fn write_out(&self, limit: Limit, is_signalled: bool);
+}
+
 /// Starts the thread, and sees to it that it is asked when the process exits or gets a signal.
-pub(super) fn begin(session: &'static Session) -> Result<()> {
+pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool) -> Result<()> {
     ENDING.process.store(std::process::id(), Ordering::Release);
-    ENDING.limit_ms.store(session.settings.exit_limit.as_millis() as u64, Ordering::Release);
+    ENDING.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
     let thread = std::thread::Builder::new().name("gpuflame-end".to_owned());
-    let spawned = signals::without(|| thread.spawn(move || ENDING.run(session)));
+    let spawned = signals::without(|| thread.spawn(move || ENDING.run(ends)));
     spawned.map_err(|error| {
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
     exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.done.has(WRITE) });
-    if session.settings.signals {
+    if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
     Ok(())
@@ -103,13 +113,13 @@ impl Ending {
     }
 
     /// What the thread does.
-    fn run(&self, session: &Session) {
+    fn run(&self, ends: &impl Ends) {
         threads::note_ours();
         self.thread.follow_this_thread();
         // Both look something up when it is first done, under the loader's lock, which may be held for good later.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
-        let run = AssertUnwindSafe(|| self.gather_and_write(session));
+        let run = AssertUnwindSafe(|| self.gather_and_write(ends));
         if catch_unwind(run).is_err() {
             // The outputs are lost, the application's exit is not.
             life::end();
@@ -119,14 +129,14 @@ impl Ending {
         self.die_if_signalled();
     }
 
-    fn gather_and_write(&self, session: &Session) {
+    fn gather_and_write(&self, ends: &impl Ends) {
         loop {
             let asked = self.asked.get();
             if asked & WRITE != 0 {
                 break;
             }
             if asked & GATHER != 0 && !self.done.has(GATHER) {
-                session.gather_the_rest(self.patience());
+                ends.gather_the_rest(self.patience());
                 self.done.set(GATHER);
             }
             self.asked.wait(asked, None);
@@ -135,10 +145,10 @@ impl Ending {
             return;
         }
         // First, so that what is to be gathered comes to an end.
-        session.close_window();
-        session.gather_the_rest(self.patience());
+        ends.close_window();
+        ends.gather_the_rest(self.patience());
         life::end();
-        session.write_out(self.patience(), self.is_signalled());
+        ends.write_out(self.patience(), self.is_signalled());
     }
 
     fn is_signalled(&self) -> bool {

@@ -12,6 +12,7 @@ use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse
 use crate::record::{Loss, Missing, Work};
 
 use super::collector;
+use super::messages;
 use super::write::Report;
 
 /// How many kernels are named, and how many streams of a device.
@@ -42,7 +43,7 @@ pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: us
     );
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "gpuflame: {}", super::on_one_line(line));
+        text.push_str(&messages::line(line));
         text
     })
 }

@@ -1,30 +1,47 @@
-//! A window and a range as values: open while they live, closed when they go, also by a panic.
+//! Ranges that the program opens and closes, or NVTX for it.
 
+use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use crate::capture::{self, RangeDomain, RangeName, forks};
-use crate::error::Result;
+use crate::capture::{self, NvtxTable, Popped, RangeDomain, RangeName, forks};
+use crate::control::life;
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::{self, Nvtx};
 
-/// A window that is open while this lives: see [`window`].
-#[derive(Debug)]
-#[must_use = "the window closes when this is dropped, which is at once if nobody holds it"]
-pub struct Window(());
-
-/// Opens a window, as [`start`](super::start) does, and closes it when what it returns is dropped.
-///
-/// Windows do not nest: of two that are open at once, on any threads, the first to go closes both.
-///
-/// # Errors
-/// As [`start`](super::start).
-pub fn window() -> Result<Window> {
-    super::start().map(|()| Window(()))
+/// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
+pub fn range_push(name: &CStr) -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    forks::watch();
+    // What cannot be kept is counted.
+    let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
+    Ok(())
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        // Where there is nothing to close any more, nothing has to be.
-        let _ = super::stop();
+/// Closes the range that [`range_push`] opened last on this thread.
+pub fn range_pop() -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
     }
+    match capture::pop_range(RangeDomain::USER) {
+        Popped::Closed(_) | Popped::InHandler => Ok(()),
+        Popped::NoneOpen => {
+            Err(Error::new(ErrorKind::State, "no range is open on this thread; push one first"))
+        }
+    }
+}
+
+/// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
+/// all CUDA calls, or where there are none, and sets up no session.
+pub fn inject_nvtx(table: NvtxTable) {
+    if forks::is_over() {
+        return;
+    }
+    forks::watch();
+    let Nvtx::Without(ignored) = settings::from_environment().0.nvtx else { return };
+    capture::ignore_domains(&ignored);
+    table.attach();
 }
 
 /// A range that is open while this lives: see [`range`].
@@ -65,7 +82,7 @@ mod tests {
     use super::*;
 
     fn is_open() -> bool {
-        matches!(capture::pop_range(RangeDomain::USER), capture::Popped::Closed(_))
+        matches!(capture::pop_range(RangeDomain::USER), Popped::Closed(_))
     }
 
     #[test]

@@ -1,0 +1,16 @@
+//! What becomes of a session that met a bug of ours.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::control::life;
+
+use super::messages::tell;
+
+/// Switches everything off after a panic of ours: nothing more is recorded or written.
+pub fn disable_after_panic() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    life::end();
+    if !SAID.swap(true, Ordering::AcqRel) {
+        tell("met a bug of its own and switched itself off; the application is not affected");
+    }
+}

@@ -1,0 +1,290 @@
+//! A session that runs: windows are opened and closed, rows are gathered, and at the end outputs are written.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::capture;
+use crate::control::{Outputs, life, window};
+use crate::cupti;
+use crate::error::{Error, ErrorKind, Result};
+use crate::explain::Ledger;
+use crate::export;
+use crate::host::stderr;
+use crate::profile::{Profile, View};
+use crate::record::{Module, Nanos, WindowEdge};
+use crate::settings::{Output, Settings};
+use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::unwind::ModuleMap;
+
+use super::collector::{self, Collector, Source, Wish};
+use super::ending::{self, Ends};
+use super::ledger_text;
+use super::messages::say;
+use super::pipeline::Pipeline;
+use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::write::{self, Report};
+
+/// How long the application may be held up by a flush that it asked for and that does not get on.
+const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+/// How long by somebody who notes the edge of a window, which takes no time.
+const LONGEST_EDGE: Duration = Duration::from_millis(100);
+
+/// How long its exit may be, by the ledger.
+const LONGEST_LEDGER: Duration = Duration::from_secs(2);
+
+/// See the module's documentation.
+pub(super) struct Session {
+    settings: Settings,
+    outputs: Outputs,
+    api: &'static cupti::Api,
+    pipeline: Mutex<Pipeline>,
+    modules: Mutex<ModuleMap>,
+    /// Edges of windows that the pipeline has not taken in yet: whoever opens or closes a window must not
+    /// wait for it.
+    edges: Mutex<Vec<(WindowEdge, Nanos)>>,
+    collector: Collector,
+    /// The tracer did not answer when it was asked for everything.
+    gave_up: AtomicBool,
+    /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
+    calls_at_last_flush: AtomicU64,
+}
+
+/// The session, for those who may not wait for a lock.
+static SESSION: OnceLock<&'static Session> = OnceLock::new();
+
+impl Session {
+    /// Has a session run from now on, for as long as the process does.
+    pub(super) fn run(
+        settings: Settings,
+        outputs: Outputs,
+        pipeline: Pipeline,
+        api: &'static cupti::Api,
+    ) -> Result<&'static Self> {
+        let session: &'static Self = Box::leak(Box::new(Self {
+            settings,
+            outputs,
+            api,
+            pipeline: Mutex::new(pipeline),
+            modules: Mutex::new(ModuleMap::new()),
+            edges: Mutex::new(Vec::new()),
+            collector: Collector::default(),
+            gave_up: AtomicBool::new(false),
+            calls_at_last_flush: AtomicU64::new(u64::MAX),
+        }));
+        session.pipeline.lock().begin(api, &session.new_modules());
+        let _ = SESSION.set(session);
+        session.collector.spawn(session)?;
+        ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
+        Ok(session)
+    }
+
+    /// The session, if one runs. Waits for no lock.
+    pub(super) fn get() -> Option<&'static Self> {
+        SESSION.get().copied()
+    }
+
+    /// Whether it is to record before anybody opens a window.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.settings.enabled
+    }
+
+    /// Opens a window, if none is open.
+    pub(super) fn open_window(&self) -> Result<()> {
+        if life::is_over() {
+            return Err(life::over());
+        }
+        self.edge(WindowEdge::Open, window::open);
+        Ok(())
+    }
+
+    /// Closes the window, if one is open.
+    pub(super) fn close_window(&self) {
+        self.edge(WindowEdge::Close, window::close);
+    }
+
+    /// Notes the edge if `turn` really turned the window.
+    fn edge(&self, edge: WindowEdge, turn: fn() -> bool) {
+        let edges = self.edges.try_lock_for(LONGEST_EDGE);
+        if turn()
+            && let Some(mut edges) = edges
+        {
+            edges.push((edge, capture::now()));
+        }
+    }
+
+    /// The pipeline, with the edges that it has not heard of.
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.told_of_edges(self.pipeline.lock())
+    }
+
+    fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        let edges = self.edges.try_lock_for(LONGEST_EDGE).map(|mut edges| std::mem::take(&mut *edges));
+        edges.into_iter().flatten().for_each(|(edge, time)| pipeline.window(edge, time));
+        pipeline
+    }
+
+    /// Modules that are new. The loader's lock is not waited for with a lock of ours held.
+    fn new_modules(&self) -> Vec<Module> {
+        let mut new = Vec::new();
+        if let Some(mut modules) = self.modules.try_lock() {
+            progress::in_others(|| modules.refresh(&mut new));
+        }
+        new
+    }
+
+    /// Has the tracer hand over what is complete, and reads it.
+    ///
+    /// # Errors
+    /// `State` where the tracer does not answer.
+    pub(super) fn flush(&self) -> Result<()> {
+        if self.collector.ask(Wish::Flush, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::State,
+            "the tracer did not answer a flush within 5 s; its data will arrive with a later flush",
+        ))
+    }
+
+    /// A context ends, and what is complete in it is asked for now. The collector may be waiting for this thread.
+    pub(super) fn context_ends(&self) {
+        // What cannot be flushed comes with the next flush, or is counted as dropped.
+        let _ = self.api.flush(false);
+    }
+
+    /// Buffers wait to be read.
+    pub(super) fn buffers_wait(&self) {
+        self.collector.nudge();
+    }
+
+    /// What all rows so far come to.
+    pub(super) fn ledger(&self) -> Ledger {
+        self.collect();
+        self.pipeline.lock().ledger()
+    }
+
+    /// The pipeline, unless whoever has it does not get on.
+    fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = Watch::new(limit);
+        loop {
+            match self.pipeline.try_lock_for(LOOK_EVERY) {
+                Some(pipeline) => return Some(self.told_of_edges(pipeline)),
+                None if watch.is_over() => return None,
+                None => {}
+            }
+        }
+    }
+
+    fn write_files(&self, pipeline: &mut Pipeline) -> Report {
+        let (profile, streams) = pipeline.outputs();
+        let options = SymbolizeOptions { internal_frames: self.settings.internal_frames };
+        Symbolizer::new(options).name(profile);
+        let Settings { unit, graph, ref root, .. } = self.settings;
+        let options = export::Options { unit, graph, root: root.clone(), ..export::Options::default() };
+        let ours = streams.recording().map(Path::to_owned);
+        write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
+            Output::Drawn(view, format) => {
+                write::file(path, |out| draw(profile, view, format, &options, out))
+            }
+            Output::Table => write::file(path, |out| export::write_csv(profile, out)),
+            Output::Activities | Output::Recording => streams.publish(output, path),
+        })
+    }
+}
+
+impl Source for Session {
+    fn collect(&self) -> bool {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        pipeline.collect(self.api)
+    }
+
+    fn collect_noted(&self) {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.learn(&new);
+        pipeline.note_unread();
+        drop(pipeline);
+        while !life::is_over() && self.pipeline().collect_noted(self.api) {}
+    }
+
+    fn wants_flush(&self) -> bool {
+        self.pipeline.lock().wants_flush()
+    }
+
+    fn flush(&self, everything: bool) {
+        // What cannot be flushed comes with the next flush, or is counted as dropped.
+        let _ = progress::in_others(|| self.api.flush(everything));
+        let dropped = progress::in_others(|| self.api.dropped());
+        let mut pipeline = self.pipeline.lock();
+        pipeline.note_dropped(dropped);
+        pipeline.note_flushed();
+    }
+
+    fn write_down(&self) {
+        self.pipeline.lock().write_down();
+    }
+}
+
+impl Ends for Session {
+    fn close_window(&self) {
+        self.close_window();
+    }
+
+    /// The tracer is not asked again when nothing was launched since, as the driver may be gone by now, nor when it did
+    /// not answer once.
+    fn gather_the_rest(&self, limit: Limit) {
+        let calls = capture::cost().calls;
+        let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            Wish::Collect
+        } else {
+            Wish::Drain
+        };
+        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, limit) {
+            return;
+        }
+        self.gave_up.store(true, Ordering::Release);
+        let seconds = limit.others.as_secs_f32();
+        say(&format!(
+            "the tracer did not answer within {seconds} s; what it still held is lost, the rest is written"
+        ));
+    }
+
+    fn write_out(&self, limit: Limit, is_signalled: bool) {
+        // Stacks that were read last may lie in modules that were met last.
+        let new = if is_signalled { Vec::new() } else { self.new_modules() };
+        let Some(mut pipeline) = self.pipeline_within(limit) else {
+            say("the collector does not answer; nothing is written");
+            return;
+        };
+        pipeline.learn(&new);
+        // What lies ready and the collector has not got to.
+        pipeline.note_unread();
+        while pipeline.collect_noted(self.api) {}
+        let held = collector::bytes_held();
+        let ledger = pipeline.finish(collector::bytes_held);
+        let report = self.write_files(&mut pipeline);
+        report.failures.iter().for_each(|failure| say(failure));
+        if !self.settings.quiet {
+            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
+            stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
+        }
+    }
+}
+
+fn draw(
+    profile: &Profile,
+    view: &View,
+    format: &str,
+    options: &export::Options,
+    out: &mut impl Write,
+) -> Result<()> {
+    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
+    export::format(format).ok_or_else(unknown)?.draw(profile, view, options, out)
+}

@@ -1,0 +1,77 @@
+//! Sets a session up, by the settings in the environment.
+
+use crate::capture::{self, Capture};
+use crate::control::{Facts, Outputs, life};
+use crate::cupti;
+use crate::error::Result;
+use crate::host::{memory, signals, stderr, threads};
+use crate::profile::View;
+use crate::profile::views::{MEMORY, WAITS};
+use crate::settings::{self, Output};
+use crate::unwind;
+
+use super::messages::tell;
+use super::pipeline::Pipeline;
+use super::running::Session;
+
+/// Sets it up inside `cuInit`, at the driver's injection.
+pub(super) fn injected() -> Result<&'static Session> {
+    set_up(false)
+}
+
+/// Sets it up for a program that calls. The driver may not be there yet.
+pub(super) fn called() -> Result<&'static Session> {
+    set_up(true)
+}
+
+fn set_up(load_driver: bool) -> Result<&'static Session> {
+    stderr::remember();
+    let (settings, warnings) = settings::from_environment();
+    if !settings.quiet {
+        warnings.iter().for_each(|warning| tell(warning));
+    }
+    let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
+    let ceiling = memory::ceiling(settings.max_mem);
+    capture::bound_memory(ceiling);
+    let pipeline = Pipeline::new(&settings, &outputs, ceiling);
+    capture::refill();
+    capture::renew_clock();
+    unwind::prepare();
+    capture::verify_every(settings.verify);
+    let wants = |wanted: &View| {
+        settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
+    };
+    let waits = wants(&WAITS) || settings.deps;
+    if waits {
+        capture::note_waits();
+    }
+    let before = threads::all();
+    let options = cupti::Options {
+        library: settings.cupti.clone(),
+        load_driver,
+        whole_graphs: settings.whole_graphs,
+        waits,
+        events: settings.deps,
+        unified: settings.unified,
+        memory: wants(&MEMORY),
+    };
+    // Threads that the tracer starts are as good as ours.
+    let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
+    threads::note_ours_since(&before);
+    if settings.whole_graphs && !settings.quiet {
+        tell(
+            "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \
+             and where they were captured is not recorded",
+        );
+    }
+    if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
+        tell("GPUFLAME_DEPS=1 is for the recording, and there is none: add gfr to GPUFLAME_FORMATS");
+    }
+    if !settings.quiet {
+        api.notes().iter().for_each(|note| tell(note));
+    }
+    Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
+        life::end();
+        api.unsubscribe();
+    })
+}
