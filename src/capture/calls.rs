@@ -4,14 +4,11 @@
 //! that stands no deeper is not nested in it: it comes after it, unless a signal handler makes it on a stack of its
 //! own, which may lie anywhere.
 
-use std::sync::atomic::Ordering;
-
 use crate::host::signals;
 use crate::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
-use crate::tracer::{ApiCall, Call};
+use crate::tracer::ApiCall;
 
 use super::counts::Counts;
-use super::thread::Refused;
 
 /// What the slot that both ends of a call share says: this call is the launch.
 pub(super) const OUTERMOST: u64 = 1;
@@ -122,20 +119,4 @@ pub(super) struct HostCallBegun {
 pub(super) fn stack_depth() -> usize {
     let here = 0u8;
     std::ptr::from_ref(std::hint::black_box(&here)).addr()
-}
-
-impl Refused {
-    /// A call begins that may not be noted. True: it is not part of another one, and is to be counted.
-    #[cold]
-    pub(super) fn begins(&self, call: &Call<'_>) -> bool {
-        let Self::Inside(thread) = self else { return true };
-        let (depth, outer) = (stack_depth(), thread.refused.call.load(Ordering::Relaxed));
-        if depth < outer {
-            call.slot.set(NESTED);
-            return false;
-        }
-        call.slot.set(REFUSED);
-        thread.refused.call.store(depth, Ordering::Relaxed);
-        true
-    }
 }

@@ -20,19 +20,10 @@
 //! ids are forgotten a round later than that in which nobody was to use them any more; a thread to which it happens in
 //! two rounds on end has its launches added up with those of other stacks until the next.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use super::log::MOST_DRAINS;
 use super::stack::next_context;
-use super::thread::all;
+use super::thread::{all, next_round};
 use crate::record::ContextId;
-
-static ROUND: AtomicU32 = AtomicU32::new(0);
-
-/// The round that is under way, or was last.
-pub(super) fn round() -> u32 {
-    ROUND.load(Ordering::Relaxed)
-}
 
 /// A round in which every thread forgets its stacks. Made and asked by the collector.
 #[derive(Debug)]
@@ -48,7 +39,7 @@ impl Forgetting {
     /// Begins a round.
     pub fn begin() -> Self {
         let before = next_context();
-        Self { round: ROUND.fetch_add(1, Ordering::Relaxed) + 1, before, drained: None }
+        Self { round: next_round(), before, drained: None }
     }
 
     /// Tells the threads that do not know yet. To be called at each visit, after all graphs and calls beside launches

@@ -16,8 +16,9 @@ use crate::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 
 use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
 use super::common_log::CommonLog;
+use super::drain::drain_contexts;
 use super::stack::capture;
-use super::thread::{Entered, Own, Refused, Thread, drain_contexts};
+use super::thread::{Entered, Own, Refused, Thread};
 
 /// The kinds of records in the log. Each is three words: `kind | graph << 32`, and two of its own.
 mod kind {

@@ -16,8 +16,9 @@ use crate::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent}
 use super::calls::{BESIDE, HostCallBegun, NESTED, REFUSED, stack_depth};
 use super::clock::now;
 use super::common_log::CommonLog;
+use super::drain::drain_contexts;
 use super::stack::capture_call;
-use super::thread::{Entered, Own, Refused, Thread, drain_contexts, refused_call_ends};
+use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
 /// Records of five words: `kind | memory or duration << 32`, `correlation | context << 32`, time, and two of its own.
 mod kind {

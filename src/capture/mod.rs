@@ -15,6 +15,7 @@ mod common_log;
 mod cost;
 mod counter;
 mod counts;
+mod drain;
 mod forget;
 pub mod forks;
 mod graphs;
@@ -29,7 +30,9 @@ mod outside;
 mod range_names;
 mod ranges;
 mod records;
+mod refused;
 mod stack;
+mod sums;
 mod thread;
 mod verifying;
 
@@ -38,6 +41,7 @@ pub use callback::{Capture, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;
 pub use counts::Verified;
+pub use drain::{drain, drain_noted, note_unread};
 pub use forget::Forgetting;
 pub use graphs::drain_graphs;
 pub use host_calls::{drain_host_calls, note_waits};
@@ -45,7 +49,7 @@ pub use log::refill;
 pub use nvtx::NvtxTable;
 pub use range_names::{RangeDomain, RangeName, ignore_domains};
 pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
-pub use thread::{cost, drain, drain_noted, graph_cost, losses, note_unread, verified};
+pub use sums::{cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
 /// Keeps what each thread and its logs take to a share of `ceiling` bytes: a sixteenth for the ids of a thread's

@@ -84,12 +84,12 @@ fn replace(table: GetExportTable) -> bool {
     }
     let core = [
         (4, start_ex as *const c_void),
-        (5, start_a as *const c_void),
-        (6, start_w as *const c_void),
+        (5, start_text::<Narrow> as *const c_void),
+        (6, start_text::<Wide> as *const c_void),
         (7, end as *const c_void),
         (8, push_ex as *const c_void),
-        (9, push_a as *const c_void),
-        (10, push_w as *const c_void),
+        (9, push_text::<Narrow> as *const c_void),
+        (10, push_text::<Wide> as *const c_void),
         (11, pop as *const c_void),
     ];
     let domains = [
@@ -97,10 +97,10 @@ fn replace(table: GetExportTable) -> bool {
         (3, domain_end as *const c_void),
         (4, domain_push_ex as *const c_void),
         (5, domain_pop as *const c_void),
-        (10, register_a as *const c_void),
-        (11, register_w as *const c_void),
-        (12, domain_create_a as *const c_void),
-        (13, domain_create_w as *const c_void),
+        (10, register_text::<Narrow> as *const c_void),
+        (11, register_text::<Wide> as *const c_void),
+        (12, domain_create::<Narrow> as *const c_void),
+        (13, domain_create::<Wide> as *const c_void),
     ];
     let mut replaced = true;
     for (module, functions) in [(CORE, core), (CORE2, domains)] {
@@ -131,8 +131,8 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
     // SAFETY: the caller says so.
     unsafe {
         match attributes.message_type {
-            ASCII => text(attributes.message.cast()),
-            UNICODE => wide(attributes.message.cast()),
+            ASCII => attributes.message.cast::<c_char>().name(),
+            UNICODE => attributes.message.cast::<u32>().name(),
             REGISTERED => RangeName::Known(RangeId(attributes.message.addr() as u32)),
             _ => RangeName::Text(b""),
         }
@@ -142,26 +142,38 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
 /// No name is looked at beyond this.
 const LONGEST: usize = 512;
 
-/// # Safety
-/// `text` is null or ends in a NUL.
-unsafe fn text<'a>(text: *const c_char) -> RangeName<'a> {
-    if text.is_null() {
-        return RangeName::Text(b"");
-    }
-    // SAFETY: what is read ends at the NUL at the latest.
-    RangeName::Text(unsafe { std::slice::from_raw_parts(text.cast(), libc::strnlen(text, LONGEST)) })
+/// A string as NVTX passes it on.
+trait Text {
+    /// # Safety
+    /// It is null or ends in a 0, and lives for `'a`.
+    unsafe fn name<'a>(self) -> RangeName<'a>;
 }
 
-/// # Safety
-/// `text` is null or ends in a 0.
-unsafe fn wide<'a>(text: *const u32) -> RangeName<'a> {
-    if text.is_null() {
-        return RangeName::Text(b"");
+/// A C string of bytes.
+type Narrow = *const c_char;
+/// One of `wchar_t`, which has 32 bits on Linux.
+type Wide = *const u32;
+
+impl Text for Narrow {
+    unsafe fn name<'a>(self) -> RangeName<'a> {
+        if self.is_null() {
+            return RangeName::Text(b"");
+        }
+        // SAFETY: what is read ends at the NUL at the latest.
+        RangeName::Text(unsafe { std::slice::from_raw_parts(self.cast(), libc::strnlen(self, LONGEST)) })
     }
-    // SAFETY: what is read ends at the 0 at the latest.
-    let length = (0..LONGEST).take_while(|at| unsafe { *text.add(*at) } != 0).count();
-    // SAFETY: so many letters were just read.
-    RangeName::Wide(unsafe { std::slice::from_raw_parts(text, length) })
+}
+
+impl Text for Wide {
+    unsafe fn name<'a>(self) -> RangeName<'a> {
+        if self.is_null() {
+            return RangeName::Text(b"");
+        }
+        // SAFETY: what is read ends at the 0 at the latest.
+        let length = (0..LONGEST).take_while(|at| unsafe { *self.add(*at) } != 0).count();
+        // SAFETY: so many letters were just read.
+        RangeName::Wide(unsafe { std::slice::from_raw_parts(self, length) })
+    }
 }
 
 /// Runs what NVTX calls. A panic must not reach the application; it would be a bug of ours.
@@ -200,14 +212,9 @@ extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
     domain_start_ex(handle_of(0), attributes)
 }
 
-extern "C" fn start_a(message: *const c_char) -> u64 {
-    // SAFETY: NVTX passes on the application's C string.
-    start(RangeDomain::DEFAULT, unsafe { text(message) })
-}
-
-extern "C" fn start_w(message: *const u32) -> u64 {
-    // SAFETY: NVTX passes on the application's string of `wchar_t`, which has 32 bits on Linux.
-    start(RangeDomain::DEFAULT, unsafe { wide(message) })
+extern "C" fn start_text<T: Text>(message: T) -> u64 {
+    // SAFETY: NVTX passes on the application's string.
+    start(RangeDomain::DEFAULT, unsafe { message.name() })
 }
 
 extern "C" fn end(id: u64) {
@@ -218,14 +225,9 @@ extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
     domain_push_ex(handle_of(0), attributes)
 }
 
-extern "C" fn push_a(message: *const c_char) -> c_int {
-    // SAFETY: as in `start_a`.
-    push(RangeDomain::DEFAULT, unsafe { text(message) })
-}
-
-extern "C" fn push_w(message: *const u32) -> c_int {
-    // SAFETY: as in `start_w`.
-    push(RangeDomain::DEFAULT, unsafe { wide(message) })
+extern "C" fn push_text<T: Text>(message: T) -> c_int {
+    // SAFETY: as in `start_text`.
+    push(RangeDomain::DEFAULT, unsafe { message.name() })
 }
 
 extern "C" fn pop() -> c_int {
@@ -251,31 +253,15 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
 }
 
 /// The handle of a string is its range's number.
-fn registered(domain: *const c_void, name: RangeName<'_>) -> *const c_void {
+extern "C" fn register_text<T: Text>(domain: *const c_void, message: T) -> *const c_void {
+    // SAFETY: as in `start_text`.
+    let name = unsafe { message.name() };
     let id = guarded(None, || register(of_handle(domain), name));
     handle_of(id.map_or(0, |id| id.0))
 }
 
-extern "C" fn register_a(domain: *const c_void, message: *const c_char) -> *const c_void {
-    // SAFETY: as in `start_a`.
-    registered(domain, unsafe { text(message) })
-}
-
-extern "C" fn register_w(domain: *const c_void, message: *const u32) -> *const c_void {
-    // SAFETY: as in `start_w`.
-    registered(domain, unsafe { wide(message) })
-}
-
-fn created(name: RangeName<'_>) -> *const c_void {
+extern "C" fn domain_create<T: Text>(message: T) -> *const c_void {
+    // SAFETY: as in `start_text`.
+    let name = unsafe { message.name() };
     handle_of(guarded(RangeDomain::IGNORED, || create_domain(name)).number())
-}
-
-extern "C" fn domain_create_a(message: *const c_char) -> *const c_void {
-    // SAFETY: as in `start_a`.
-    created(unsafe { text(message) })
-}
-
-extern "C" fn domain_create_w(message: *const u32) -> *const c_void {
-    // SAFETY: as in `start_w`.
-    created(unsafe { wide(message) })
 }

@@ -10,20 +10,18 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::host::signals;
-use crate::record::{GraphId, Loss, Row, ThreadId};
+use crate::record::{GraphId, Loss, ThreadId};
+use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
 
-use super::buffers;
 use super::calls::{GraphCall, HostCallBegun, Pending};
-use super::cost::{self, Cost};
-use super::counts::{Counts, Verified};
-use super::forget;
+use super::counts::Counts;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::open_ranges::{Ended, Ranges};
 use super::outside::{Growing, Range, Told};
-use super::range_names;
-use super::records::{read_contexts, read_launches, thread_words};
+use super::records::thread_words;
+use super::refused::RefusedInHandlers;
 use super::verifying::Verifying;
 
 /// One application thread's state. The fields say who may touch them.
@@ -88,12 +86,13 @@ pub(super) struct Own {
     pub(super) calls: u64,
 }
 
-struct Readers {
-    launches: Reader,
-    contexts: Reader,
-    told: Told,
-    /// Words of launches that [`note_unread`] found and [`drain_noted`] has not handed over yet.
-    noted: usize,
+/// What only the collector touches; see `drain`.
+pub(super) struct Readers {
+    pub(super) launches: Reader,
+    pub(super) contexts: Reader,
+    pub(super) told: Told,
+    /// Words of launches that were found unread and are to be handed over.
+    pub(super) noted: usize,
 }
 
 /// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
@@ -151,7 +150,7 @@ impl Entered {
         }
         if !leave_behind(thread) {
             // What it began inside is over, too.
-            thread.refused.call.store(0, Ordering::Relaxed);
+            thread.refused.call_ends();
             return None;
         }
         Self::at_first(at)
@@ -187,6 +186,15 @@ impl Refused {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
+    /// A call begins that may not be noted. True: it is not part of another one, and is to be counted.
+    #[cold]
+    pub(super) fn begins(&self, call: &Call<'_>) -> bool {
+        match self {
+            Self::Inside(thread) => thread.refused.call_begins(call),
+            Self::WithoutMemory => true,
+        }
+    }
+
     /// Counts what is lost by it.
     #[cold]
     pub(super) fn lose(&self, loss: Loss) {
@@ -197,29 +205,7 @@ impl Refused {
     }
 }
 
-/// What a thread's signal handlers were refused while it was inside gpuflame: what they have begun and not ended yet.
-/// Written by handlers, and by the thread between two of them.
-pub(super) struct RefusedInHandlers {
-    /// Where the stack stood at the outermost call that makes GPU work or is noted like one; 0 = none is under way.
-    pub(super) call: AtomicUsize,
-    /// Ranges that were pushed and will be popped.
-    pub(super) pushed: AtomicUsize,
-}
-
-impl RefusedInHandlers {
-    fn new() -> Self {
-        Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
-    }
-
-    /// Whether a range that is popped is one that was refused when it was pushed.
-    pub(super) fn takes_pop(&self) -> bool {
-        self.pushed.load(Ordering::Relaxed) > 0
-            && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
-    }
-}
-
 static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
-/// What threads lost for which no state could be had.
 static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
 /// States that were left behind.
 static LEFT_BEHIND: AtomicUsize = AtomicUsize::new(0);
@@ -232,6 +218,11 @@ pub(super) fn all() -> impl Iterator<Item = &'static Thread> {
         at = thread.next.load(Ordering::Acquire);
         Some(thread)
     })
+}
+
+/// What threads lost for which no state could be had.
+pub(super) fn lost_without_state(loss: Loss) -> u64 {
+    WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
 }
 
 fn lose_without_state(loss: Loss) {
@@ -305,12 +296,19 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
     }
 }
 
-/// Forgetting stacks; see `forget`.
+/// The round of forgetting that is under way, or was last; see `forget`.
+static ROUND: AtomicU32 = AtomicU32::new(0);
+
+/// Begins a round in which threads can be asked to forget their stacks.
+pub(super) fn next_round() -> u32 {
+    ROUND.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 impl Thread {
     /// What a thread does that comes in and was asked to forget its stacks.
     fn forget_stacks(&self, own: &mut Own) {
         if own.interner.forget() {
-            self.forgot.store(forget::round(), Ordering::Release);
+            self.forgot.store(ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
@@ -326,6 +324,16 @@ impl Thread {
 }
 
 impl Thread {
+    /// What only the collector touches.
+    ///
+    /// # Safety
+    /// The caller is the collector, and holds no other result of this call.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn readers(&self) -> &mut Readers {
+        // SAFETY: the caller vouches for being the only one.
+        unsafe { &mut *self.readers.get() }
+    }
+
     fn new(own: Own) -> Self {
         Self {
             next: AtomicPtr::new(null_mut()),
@@ -419,7 +427,7 @@ fn of_this_thread() -> Option<&'static Thread> {
 #[cold]
 pub(super) fn refused_call_ends() {
     if let Some(thread) = of_this_thread() {
-        thread.refused.call.store(0, Ordering::Relaxed);
+        thread.refused.call_ends();
     }
 }
 
@@ -436,92 +444,4 @@ pub(super) fn go_on_in_child() {
         thread.tally.forget();
     }
     WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-}
-
-/// Hands over some of what all threads have written since the last call: every new context, and then
-/// launches, at most one chunk of a log from each thread. False: there was nothing.
-///
-/// Only one thread may be in here at a time: the caller holds the collector's lock.
-pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
-    drain_threads(|_| true, each)
-}
-
-/// Notes how much lies unread, for [`drain_noted`]. As with [`drain`], one thread at a time.
-pub fn note_unread() {
-    for thread in all() {
-        // SAFETY: as in `drain_threads`.
-        let readers = unsafe { &mut *thread.readers.get() };
-        readers.noted = readers.launches.unread(&thread.launches);
-    }
-}
-
-/// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
-/// end however fast threads launch on.
-pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    drain_threads(|readers| readers.noted > 0, each)
-}
-
-fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
-    let mut any = false;
-    for thread in all() {
-        // SAFETY: only the collector calls this, one thread at a time.
-        let readers = unsafe { &mut *thread.readers.get() };
-        if !wanted(readers) {
-            continue;
-        }
-        // A launch refers to contexts that were written before it: mark launches first, read them last.
-        let launches = readers.launches.mark_next(&thread.launches);
-        let contexts = readers.contexts.mark(&thread.contexts);
-        range_names::drain_names(&mut each);
-        let Readers { launches: reader, told, noted, .. } = readers;
-        let grown = told.grown(&thread.outside);
-        if let Some(new) = grown {
-            each(&Row::Outside(new));
-        }
-        let some = grown.is_some()
-            | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
-            | reader.drain(&thread.launches, launches, |words| {
-                *noted = noted.saturating_sub(words.len());
-                read_launches(words, told, &mut each);
-            });
-        any |= some;
-    }
-    any
-}
-
-/// Hands over every new context of all threads. As with [`drain`], one thread at a time.
-pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
-    for thread in all() {
-        // SAFETY: as in `drain`.
-        let readers = unsafe { &mut *thread.readers.get() };
-        let contexts = readers.contexts.mark(&thread.contexts);
-        range_names::drain_names(&mut each);
-        readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
-    }
-}
-
-/// What was lost on application threads so far.
-pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
-    Loss::ALL.into_iter().map(|loss| {
-        let counted = all().map(|thread| thread.tally.lost(loss)).sum::<u64>();
-        let without_state = WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed);
-        let discarded = if loss == Loss::ActivitiesDropped { buffers::discarded() } else { 0 };
-        (loss, counted + without_state + discarded)
-    })
-}
-
-/// What the callbacks cost the application so far.
-pub fn cost() -> Cost {
-    let calls = all().map(|thread| thread.tally.calls.get()).sum();
-    cost::of_all(calls, all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
-}
-
-/// The same for `launches` of graphs.
-pub fn graph_cost(launches: u64) -> Cost {
-    cost::of_all(launches, all().map(|thread| &thread.tally.graph_times))
-}
-
-/// What was found by taking stacks again, so far.
-pub fn verified() -> Verified {
-    all().fold(Verified::default(), |sum, thread| sum.and(&thread.tally.verified))
 }
