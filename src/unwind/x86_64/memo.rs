@@ -21,8 +21,9 @@
 //! * When objects were loaded or unloaded, everything is dropped.
 
 use super::ADDRESS;
+use super::end::End;
 use super::rule::Kind;
-use super::walk::{Cursor, End, Join, Step};
+use super::walk::{Cursor, Join, Step};
 use crate::record::Frame;
 use crate::unwind::MAX_FRAMES;
 use crate::unwind::bounds::Stack;

@@ -1,6 +1,7 @@
 //! The engine for x86-64: a table of compact rules, one per return address, and the walk that uses it.
 
 mod compile;
+mod end;
 mod memo;
 mod rule;
 mod slow;
@@ -13,9 +14,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use self::compile::Compiler;
+use self::end::End;
 use self::memo::Memo;
 use self::stub::Entry;
-use self::walk::{Cursor, End, Join, Step, Walk, Walked};
+use self::walk::{Cursor, Join, Step, Walk, Walked};
 use self::words::Own;
 use super::bounds::Stack;
 use super::copy::StackCopy;

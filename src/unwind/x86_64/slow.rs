@@ -9,9 +9,10 @@ use std::cell::RefCell;
 use gimli::{CfaRule, Register, RegisterRule, X86_64};
 
 use super::compile::{Row, is_made_by_hand};
+use super::end::End;
 use super::rule::Rule;
 use super::stub::Entry;
-use super::walk::{End, Step, Walk, Walked, by_frame_pointer, check};
+use super::walk::{Step, Walk, Walked, by_frame_pointer, check};
 use super::words::Words;
 use crate::record::ModuleEpoch;
 use crate::unwind::counts::Counts;

@@ -6,6 +6,7 @@
 use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
+use super::end::End;
 use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
@@ -38,25 +39,6 @@ impl Step {
         };
         Self { pc: read(&self.pc), sp: read(&self.sp), bp: read(&self.bp), rule: Rule(read(&self.rule.0)) }
     }
-}
-
-/// Why a walk ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The unwind information says that this is the outermost frame.
-    Bottom,
-    /// The return address was 0. It lay right below this address.
-    ZeroReturn(u64),
-    /// There is no unwind information, and rbp holds no frame pointer: decided without reading memory.
-    NoInformation,
-    /// An address was out of bounds, or an unwind program failed.
-    Lost,
-    /// There are more frames than are kept.
-    TooDeep,
-    /// The walk began on the thread's own stack and a signal frame led it to another.
-    Elsewhere,
-    /// The walk reached this frame of the stack before, all of whose outer part still stands.
-    Joined(usize),
 }
 
 /// Knows states that need no walk from there on.

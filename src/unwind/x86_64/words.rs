@@ -3,7 +3,7 @@
 //! Unwind information may be wrong, and return addresses anything, so whatever a walk asks for is held against the
 //! stack here. The module `unwind` says why that is enough.
 
-use super::walk::End;
+use super::end::End;
 use crate::unwind::bounds::Stack;
 use crate::unwind::copy::{RED_ZONE, StackCopy};
 use crate::unwind::memory;
