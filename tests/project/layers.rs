@@ -103,6 +103,36 @@ fn the_table_has_no_cycle() {
     }
 }
 
+/// Inside a module too, arrows point one way: no file imports one that imports it, by whatever detour.
+#[test]
+fn the_files_of_a_module_have_no_cycle() {
+    let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for path in rust_files(&source()) {
+        let (folder, name) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
+        if folder != source() && name != "mod" {
+            let text = fs::read_to_string(&path).unwrap();
+            let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let imported = paths_from("super::", product);
+            folders.entry(folder.to_owned()).or_default().insert(name.to_owned(), imported);
+        }
+    }
+    let mut wrong = Vec::new();
+    for (folder, mut left) in folders {
+        // Whatever imports nothing that is left is below all that is.
+        loop {
+            let names: BTreeSet<_> = left.keys().cloned().collect();
+            left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
+            if left.len() == names.len() {
+                break;
+            }
+        }
+        if !left.is_empty() {
+            wrong.push(format!("{}: {}", folder.display(), left.into_keys().collect::<Vec<_>>().join(", ")));
+        }
+    }
+    assert!(wrong.is_empty(), "files that import each other, or what does:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn unsafe_code_stays_behind_its_fence() {
     const FENCE: [&str; 5] = ["host", "tracer", "cupti", "unwind", "capture"];
@@ -158,7 +188,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// `src/join/window.rs` and `src/join.rs` are `join`; `src/lib.rs` and the binary are none.
+/// `src/join/by_id.rs` and `src/join.rs` are `join`; `src/lib.rs` and the binary are none.
 fn module_of(path: &Path) -> Option<String> {
     let relative = path.strip_prefix(source()).unwrap();
     let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
@@ -173,11 +203,16 @@ fn is_module(name: &str) -> bool {
 
 /// The modules that `crate::` paths in `text` begin with.
 fn imports(text: &str) -> BTreeSet<String> {
+    paths_from("crate::", text)
+}
+
+/// The modules that paths below `root` in `text` begin with.
+fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let mut found = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
+    for (at, _) in code.match_indices(root) {
+        let rest = &code[at + root.len()..];
         match rest.strip_prefix('{') {
             Some(list) => found.extend(top_level_names(list)),
             None => found.extend(first_name(rest)),
