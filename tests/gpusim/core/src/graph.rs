@@ -15,11 +15,12 @@ use crate::site::Site;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, resource, with_hooks};
 use crate::thread;
+use crate::user_object::UserObject;
 use crate::version::kind;
 use crate::work::NodeRun;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a CUgraph points to.
@@ -28,6 +29,8 @@ pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
+    /// References that it holds, one entry each time it was given some.
+    objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
 
 /// What a CUgraphNode points to.
@@ -187,6 +190,16 @@ impl Graph {
         self.id.load(Relaxed)
     }
 
+    /// Its nodes, in the order in which they were added.
+    pub fn nodes(&self) -> Vec<&'static Node> {
+        lock(&self.nodes).clone()
+    }
+
+    /// Holds references to a user object from now on, and so will its copies.
+    pub fn keep(&self, object: &'static UserObject, references: u32) {
+        lock(&self.objects).push((object, references));
+    }
+
     /// Adds a node where the calling thread stands. A child graph is copied into it.
     pub fn add(&'static self, what: What) -> &'static Node {
         let starting = GraphData { graph: self.handle(), node_type: what.node_type(), ..NOBODY };
@@ -218,6 +231,10 @@ impl Graph {
         let copy = Graph::new();
         let pair = || GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
         tell(resource::GRAPH_CLONED, &pair());
+        for (object, references) in &*lock(&self.objects) {
+            object.retain(*references);
+            copy.keep(object, *references);
+        }
         let nodes = lock(&self.nodes).clone();
         for original in nodes {
             let mut state = *lock(&original.state);
@@ -264,6 +281,7 @@ impl Graph {
     fn free(&'static self) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
         nodes.into_iter().for_each(|node| self.end(node));
+        lock(&self.objects).drain(..).for_each(|(object, references)| object.release(references));
         self.magic.store(0, Relaxed);
         lock(&GRAPHS).push(self);
     }
@@ -402,15 +420,21 @@ impl Exec {
 /// A capture: one graph, from all the streams that have joined.
 #[derive(Debug)]
 pub struct Capture {
-    graph: &'static Graph,
+    /// What it becomes.
+    pub graph: &'static Graph,
+    /// Never used again.
+    pub id: u64,
+    /// The last node, by handle, for who asks what the next one will depend on.
+    pub last: AtomicUsize,
     /// The stream that began it, by address.
     origin: usize,
     streams: Mutex<Vec<&'static Stream>>,
 }
 
 impl Capture {
-    /// From now on work on `stream` becomes nodes of a new graph.
-    pub fn begin(stream: &'static Stream) -> Result<(), CuError> {
+    /// From now on work on `stream` becomes nodes of a graph: of a new one, if none is given.
+    pub fn begin(stream: &'static Stream, graph: Option<&'static Graph>) -> Result<(), CuError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         if stream.is_legacy_default() {
             return Err(CAPTURE_UNSUPPORTED);
         }
@@ -418,7 +442,9 @@ impl Capture {
             return Err(ILLEGAL_STATE);
         }
         let origin = std::ptr::from_ref(stream) as usize;
-        let capture = Capture { graph: Graph::create(), origin, streams: Mutex::default() };
+        let graph = graph.unwrap_or_else(Graph::create);
+        let (id, last) = (NEXT.fetch_add(1, Relaxed), AtomicUsize::new(0));
+        let capture = Capture { graph, id, last, origin, streams: Mutex::default() };
         Capture::join(&Arc::new(capture), stream);
         Ok(())
     }
@@ -448,7 +474,7 @@ impl Capture {
         {
             return Err(CAPTURE_UNSUPPORTED);
         }
-        self.graph.add(what);
+        self.last.store(self.graph.add(what).handle() as usize, Relaxed);
         Ok(())
     }
 }

@@ -20,6 +20,7 @@ struct Due {
     number: u64,
     function: usize,
     argument: usize,
+    /// By address; 0 for none.
     stream: usize,
 }
 
@@ -38,6 +39,17 @@ fn lock() -> MutexGuard<'static, Queue> {
 
 /// Runs `function(argument)` when the stream's work so far is done.
 pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
+    stream.host_functions.fetch_add(1, Relaxed);
+    let time = if settings::get().real_clock { stream.ready_at() } else { 0 };
+    enqueue(time, function, argument, std::ptr::from_ref(stream) as usize);
+}
+
+/// Runs `function(argument)` on the same thread, for no stream.
+pub fn run_soon(function: HostFn, argument: *mut c_void) {
+    enqueue(0, function, argument, 0);
+}
+
+fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     static START: Once = Once::new();
     START.call_once(|| {
         let thread = std::thread::Builder::new().name("cuda-host-fn".into());
@@ -45,18 +57,11 @@ pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) 
             crate::abort!("no thread for host functions: {e}");
         }
     });
-    stream.host_functions.fetch_add(1, Relaxed);
     UNFINISHED.fetch_add(1, Relaxed);
     let mut queue = lock();
-    let time = if settings::get().real_clock { stream.ready_at() } else { 0 };
     queue.number += 1;
-    let due = Due {
-        time,
-        number: queue.number,
-        function: function as usize,
-        argument: argument as usize,
-        stream: std::ptr::from_ref(stream) as usize,
-    };
+    let due =
+        Due { time, number: queue.number, function: function as usize, argument: argument as usize, stream };
     queue.waiting.push(Reverse(due));
     CHANGED.notify_all();
 }
@@ -107,8 +112,9 @@ fn run(due: &Due) {
         let function = std::mem::transmute::<usize, HostFn>(due.function);
         function(due.argument as *mut c_void);
     }
-    // SAFETY: `launch` stored a `&'static Stream`.
-    let stream = unsafe { &*(due.stream as *const Stream) };
-    stream.host_functions.fetch_sub(1, Relaxed);
+    // SAFETY: `launch` stored a `&'static Stream`, `run_soon` 0.
+    if let Some(stream) = unsafe { (due.stream as *const Stream).as_ref() } {
+        stream.host_functions.fetch_sub(1, Relaxed);
+    }
     UNFINISHED.fetch_sub(1, Relaxed);
 }

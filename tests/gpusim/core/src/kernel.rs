@@ -30,7 +30,8 @@ impl Kernel {
             return kernel;
         }
         let name: &'static CStr = Box::leak(CString::from(name).into_boxed_c_str());
-        let duration = duration(&name.to_string_lossy(), &settings::get().kernels);
+        let settings = settings::get();
+        let duration = duration(&name.to_string_lossy(), &settings.kernels, settings.durations_by_name);
         let kernel: &'static Kernel = Box::leak(Box::new(Kernel { magic: MAGIC, name, duration }));
         kernels.insert(name, kernel);
         kernel
@@ -53,11 +54,20 @@ impl Kernel {
     }
 }
 
-fn duration(mangled: &str, table: &[(String, u64)]) -> u64 {
+fn duration(mangled: &str, table: &[(String, u64)], by_name: bool) -> u64 {
     let name = unqualified(mangled);
     let listed = table.iter().find(|(key, _)| *key == name).map(|(_, duration)| *duration);
     let suffix = || name.rsplit_once("_d").and_then(|(_, ns)| ns.parse().ok());
-    listed.or_else(suffix).unwrap_or(DEFAULT_DURATION)
+    listed.or_else(suffix).unwrap_or_else(|| if by_name { of_name(mangled) } else { DEFAULT_DURATION })
+}
+
+/// 1 to 20 us: the same for a name in every run, and hardly ever for another name.
+fn of_name(mangled: &str) -> u64 {
+    // FNV-1a
+    let hash = mangled
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    1_000 + hash % 19_001
 }
 
 /// `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled stays.
@@ -99,8 +109,17 @@ mod tests {
     #[test]
     fn the_table_wins_over_the_suffix_and_the_suffix_over_the_default() {
         let table = [("gemm_d7".to_owned(), 120_000)];
-        let durations = ["_Z7gemm_d7v", "_Z7relu_d9v", "_Z4relu", "x_d"].map(|n| duration(n, &table));
+        let durations = ["_Z7gemm_d7v", "_Z7relu_d9v", "_Z4relu", "x_d"].map(|n| duration(n, &table, false));
         assert_eq!(durations, [120_000, 9, 10_000, 10_000]);
+    }
+
+    #[test]
+    fn by_name_what_has_no_duration_gets_one_of_its_own() {
+        let table = [("gemm".to_owned(), 120_000)];
+        let [listed, suffix, relu, gelu] =
+            ["gemm", "relu_d9", "relu", "gelu"].map(|n| duration(n, &table, true));
+        assert_eq!((listed, suffix), (120_000, 9));
+        assert!(relu != gelu && [relu, gelu].iter().all(|ns| (1_000..=20_000).contains(ns)), "{relu} {gelu}");
     }
 
     #[test]

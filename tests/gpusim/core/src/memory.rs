@@ -120,6 +120,13 @@ pub fn device_of(address: u64) -> Option<u32> {
     (device < u64::from(settings::get().devices)).then_some(device as u32)
 }
 
+/// Start and length of the allocation that an address lies in.
+pub fn range_of(address: u64) -> Option<(u64, u64)> {
+    let space = space();
+    let (start, (bytes, _)) = space.live.range(..=address).next_back()?;
+    (address < start + bytes).then_some((*start, *bytes))
+}
+
 /// What kind of memory an address lies in.
 pub fn kind_of(address: u64) -> Memory {
     if device_of(address).is_some() {

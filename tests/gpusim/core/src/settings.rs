@@ -31,7 +31,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_CUPTI_VERSION",
         "13.0",
-        "`11.8`, `12.0`, `12.9`, `13.0` or `13.4`: record sizes, exported symbols, error style, soname, ids.",
+        "`11.8`, `12.0`, `12.9`, `13.0`, `13.2` or `13.4`: record sizes, exported symbols, error style, soname, ids.",
     ),
     var(
         "GPUSIM_CLOCK",
@@ -41,7 +41,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_KERNELS",
         "",
-        "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us.",
+        "Durations: `gemm=120us,relu=8us,tiny=301ns`; the key is the unqualified demangled name. Else a name ending in `_d<ns>`, else 10 us; with `by_name` in the list, 1 to 20 us by the name.",
     ),
     var(
         "GPUSIM_LAUNCH_NS",
@@ -96,6 +96,11 @@ pub const VARIABLES: &[Variable] = &[
         "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `flush_hangs:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `device_graph`, `unknown_node`, `name_null`, `name_bad_utf8`, `name_4k`; most take `:every=N` (50).",
     ),
     var(
+        "GPUSIM_LOG",
+        "",
+        "`missing`: a function that a program asks for or calls, and that is not simulated, is named once on stderr.",
+    ),
+    var(
         "GPUSIM_TRUTH",
         "",
         "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
@@ -111,6 +116,7 @@ pub struct Settings {
     pub cupti: CuptiVersion,
     pub real_clock: bool,
     pub kernels: Vec<(String, u64)>,
+    pub durations_by_name: bool,
     pub launch_ns: u64,
     pub skew_ns: i64,
     pub distinct_corr: bool,
@@ -127,6 +133,7 @@ pub struct Settings {
     pub other_subscriber: bool,
     pub inject_in_child: bool,
     pub faults: Faults,
+    pub log_missing: bool,
     pub truth: Option<PathBuf>,
     pub truth_summary: Option<PathBuf>,
     pub truth_deps: Option<PathBuf>,
@@ -144,6 +151,7 @@ impl Settings {
     /// Reads all variables through `lookup`; unset and empty mean the default.
     pub fn parse(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let env = Env { lookup: &lookup };
+        let kernels = env.text("GPUSIM_KERNELS").unwrap_or_default();
         let mut settings = Settings {
             devices: env.number("GPUSIM_NDEV", 1)?,
             driver: env.number("GPUSIM_DRIVER", 13000)?,
@@ -154,7 +162,8 @@ impl Settings {
                 }
             },
             real_clock: env.choice("GPUSIM_CLOCK", "virtual", "real")?,
-            kernels: parse_durations(&env.text("GPUSIM_KERNELS").unwrap_or_default())?,
+            kernels: parse_durations(&kernels)?,
+            durations_by_name: words(&kernels).any(|word| word == BY_NAME),
             launch_ns: env.number("GPUSIM_LAUNCH_NS", 0)?,
             skew_ns: env.number("GPUSIM_SKEW_NS", 0)?,
             distinct_corr: env.choice("GPUSIM_CORR", "shared", "distinct")?,
@@ -171,6 +180,7 @@ impl Settings {
             other_subscriber: env.choice("GPUSIM_OTHER_SUBSCRIBER", "0", "1")?,
             inject_in_child: env.choice("GPUSIM_FORK", "304", "inject")?,
             faults: Faults::parse(&env.text("GPUSIM_FAULTS").unwrap_or_default())?,
+            log_missing: env.choice("GPUSIM_LOG", "", "missing")?,
             truth: None,
             truth_summary: None,
             truth_deps: None,
@@ -218,6 +228,13 @@ impl Env<'_> {
     }
 }
 
+/// Gives what has no other duration one by its name.
+const BY_NAME: &str = "by_name";
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|item| !item.is_empty())
+}
+
 /// Reads `gemm=120us,tiny=301ns`.
 fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
     let wrong = |item: &str| format!("GPUSIM_KERNELS: `{item}`: want NAME=NUMBER and ns, us or ms");
@@ -232,8 +249,7 @@ fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
         };
         Some((name.to_owned(), digits.parse::<u64>().ok()?.checked_mul(unit)?))
     };
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    items.map(|item| parse(item).ok_or_else(|| wrong(item))).collect()
+    words(text).filter(|item| *item != BY_NAME).map(|item| parse(item).ok_or_else(|| wrong(item))).collect()
 }
 
 #[cfg(test)]

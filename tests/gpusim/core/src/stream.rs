@@ -21,6 +21,8 @@ pub struct Stream {
     pub id: u32,
     /// Where its work runs.
     pub context: &'static Context,
+    /// From [`GREATEST_PRIORITY`] to 0.
+    pub priority: i32,
     alive: AtomicBool,
     ready: AtomicU64,
     /// Host functions that have not run yet.
@@ -31,6 +33,8 @@ pub struct Stream {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stream\0\x01");
 const DEFAULT_ID: u32 = 7;
+/// An H100's; smaller is greater.
+pub const GREATEST_PRIORITY: i32 = -5;
 static NEXT_ID: AtomicU32 = AtomicU32::new(13);
 
 /// Which stream the handle 0 means: the twins of an API function that end in `_ptsz` and `_ptds`
@@ -44,11 +48,12 @@ pub enum Default {
 }
 
 impl Stream {
-    fn new(context: &'static Context, id: u32) -> &'static Stream {
+    fn new(context: &'static Context, id: u32, priority: i32) -> &'static Stream {
         Box::leak(Box::new(Stream {
             magic: MAGIC,
             id,
             context,
+            priority: priority.clamp(GREATEST_PRIORITY, 0),
             alive: AtomicBool::new(true),
             ready: AtomicU64::new(0),
             host_functions: AtomicU32::new(0),
@@ -58,13 +63,13 @@ impl Stream {
     }
 
     /// A new stream of this context.
-    pub fn create(context: &'static Context) -> &'static Stream {
-        Stream::new(context, NEXT_ID.fetch_add(1, Relaxed))
+    pub fn create(context: &'static Context, priority: i32) -> &'static Stream {
+        Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority)
     }
 
     /// The default stream of a new context.
     pub fn default_of(context: &'static Context) -> &'static Stream {
-        Stream::new(context, DEFAULT_ID)
+        Stream::new(context, DEFAULT_ID, 0)
     }
 
     /// The stream behind what a program passes, in the calling thread's current context.
@@ -92,7 +97,7 @@ impl Stream {
         if let Some((_, stream)) = own.iter().find(|(c, _)| std::ptr::eq(*c, context)) {
             return stream;
         }
-        let stream = Stream::create(context);
+        let stream = Stream::create(context, 0);
         own.push((context, stream));
         stream
     }

@@ -40,22 +40,41 @@ pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
 
+/// The first device's number on the PCI bus.
+const PCI_BUS: u32 = 0x1e;
+
 /// An H100's answers to the attributes that programs ask most; 1 for any other.
-fn attribute(attribute: u32) -> u32 {
+fn attribute(attribute: u32, device: u32) -> u32 {
     match attribute {
-        1 => 1024,        // threads per block
-        2 | 3 => 1024,    // block x, y
-        4 => 64,          // block z
-        5 => 0x7fff_ffff, // grid x
-        6 | 7 => 65_535,  // grid y, z
-        8 => 48 << 10,    // shared memory per block
-        10 => 32,         // warp
-        12 => 65_536,     // registers per block
-        13 => 1_980_000,  // kHz
-        16 => 132,        // multiprocessors
-        39 => 2048,       // threads per multiprocessor
-        75 => 9,          // compute capability
+        1 => 1024,         // threads per block
+        2 | 3 => 1024,     // block x, y
+        4 => 64,           // block z
+        5 => 0x7fff_ffff,  // grid x
+        6 | 7 => 65_535,   // grid y, z
+        8 => 48 << 10,     // shared memory per block
+        9 => 64 << 10,     // constant memory
+        10 => 32,          // warp
+        11 => 0x7fff_ffff, // pitch
+        12 => 65_536,      // registers per block
+        13 => 1_980_000,   // kHz
+        16 => 132,         // multiprocessors
+        17 | 18 | 20 => 0, // no limit on run time, not integrated, any process may use it
+        33 => PCI_BUS + device,
+        34 | 50 => 0,    // device and domain on the bus
+        36 => 2_619_000, // kHz of the memory
+        37 => 5120,      // bits to it
+        38 => 50 << 20,  // L2 cache
+        39 => 2048,      // threads per multiprocessor
+        40 => 3,         // copy engines
+        75 => 9,         // compute capability
         76 => 0,
+        81 => 228 << 10,                     // shared memory per multiprocessor
+        82 => 65_536,                        // registers per multiprocessor
+        84 | 86 | 88 | 100 | 101 | 133 => 0, // one GPU on its board; the host's memory is the host's
+        97 => 227 << 10,                     // shared memory per block, on request
+        106 => 32,                           // blocks per multiprocessor
+        108 => 30 << 20,                     // L2 cache that can be set aside
+        111 => 1 << 10,                      // shared memory that each block costs
         _ => 1,
     }
 }
@@ -81,7 +100,12 @@ driver_api! {
 
     cuDeviceGetAttribute @ 9 |_own| (value: Out<u32>, what: u32, device: u32) {
         check(device)?;
-        value.set(attribute(what))
+        value.set(attribute(what, device))
+    }
+
+    cuDeviceGetPCIBusId @ 332 |_own| (text: Out<c_char>, room: i32, device: u32) {
+        let id = format!("0000:{:02x}:00.0", PCI_BUS + check(device)?);
+        copy_text(&CString::new(id).map_err(|_| INVALID_VALUE)?, text, room.max(0) as usize)
     }
 
     cuDeviceTotalMem_v2 @ 259 |_own| (bytes: Out<usize>, device: u32) {

@@ -4,7 +4,9 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, UPDATE_FAILURE};
 use gpusim_core::graph::{Exec, Graph, Node, What};
 use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::host_fn::HostFn;
 use gpusim_core::stream::Stream;
+use gpusim_core::user_object::UserObject;
 use std::ptr::null_mut;
 
 fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
@@ -59,6 +61,53 @@ driver_api! {
     }
 
     cuGraphDestroyNode @ 522 |_own| (node: Handle) { Graph::destroy_node(Node::of_handle(node)?) }
+
+    cuGraphGetNodes @ 534 |_own| (graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
+        let found = Graph::of_handle(graph)?.nodes();
+        if nodes.0.is_null() {
+            return count.set(found.len());
+        }
+        let room = count.get()?;
+        for (at, node) in found.iter().take(room).enumerate() {
+            Out(nodes.0.wrapping_add(at)).set(node.handle())?;
+        }
+        (found.len()..room).try_for_each(|at| Out(nodes.0.wrapping_add(at)).set(null_mut()))?;
+        count.set(found.len().min(room))
+    }
+
+    cuGraphNodeGetDependencies_v2 @ 725 |_own| (
+        node: Handle, _nodes: Out<Handle>, _edge_data: Out<u64>, count: Out<usize>,
+    ) {
+        Node::of_handle(node)?;
+        count.set(0)
+    }
+
+    cuUserObjectCreate @ 633 |_own| (
+        object: Out<Handle>, argument: Handle, destroy: Option<HostFn>, references: u32, _flags: u32,
+    ) {
+        object.set(null_mut())?;
+        object.set(UserObject::create(destroy.ok_or(INVALID_VALUE)?, argument, references).handle())
+    }
+
+    cuUserObjectRetain @ 634 |_own| (object: Handle, references: u32) {
+        UserObject::of_handle(object)?.retain(references);
+        Ok(())
+    }
+
+    cuUserObjectRelease @ 635 |_own| (object: Handle, references: u32) {
+        UserObject::of_handle(object)?.release(references);
+        Ok(())
+    }
+
+    cuGraphRetainUserObject @ 636 |_own| (graph: Handle, object: Handle, references: u32, flags: u32) {
+        const MOVE: u32 = 1;
+        let (graph, object) = (Graph::of_handle(graph)?, UserObject::of_handle(object)?);
+        if flags & MOVE == 0 {
+            object.retain(references);
+        }
+        graph.keep(object, references);
+        Ok(())
+    }
 
     cuGraphInstantiateWithFlags @ 643 |_own| (exec: Out<Handle>, graph: Handle, _flags: u64) {
         exec.set(Exec::create(Graph::of_handle(graph)?).handle())

@@ -6,6 +6,7 @@ mod driver_api;
 mod context;
 mod device;
 mod export;
+mod function;
 mod graph;
 mod launch;
 mod memory;

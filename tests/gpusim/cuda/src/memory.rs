@@ -261,11 +261,20 @@ driver_api! {
         target: u64, _pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
     ) { set(own, stream, target, value.into(), (width * height) as u64, true) }
 
+    cuMemGetAddressRange_v2 @ 246 |_own| (start: Out<u64>, bytes: Out<usize>, address: u64) {
+        let (first, length) = memory::range_of(address).ok_or(INVALID_VALUE)?;
+        start.set_if_wanted(first);
+        bytes.set_if_wanted(length as usize);
+        Ok(())
+    }
+
     cuPointerGetAttribute @ 310 |_own| (data: Out<u32>, attribute: u32, pointer: u64) {
         const MEMORY_TYPE: u32 = 2;
+        const IS_MANAGED: u32 = 8;
         const DEVICE_ORDINAL: u32 = 9;
         match (attribute, memory::kind_of(pointer)) {
             (_, Memory::Pageable) => Err(INVALID_VALUE),
+            (IS_MANAGED, kind) => data.set(u32::from(kind == Memory::Managed)),
             (MEMORY_TYPE, Memory::Pinned) => data.set(1),
             (MEMORY_TYPE, _) => data.set(2),
             (DEVICE_ORDINAL, _) => data.set(memory::device_of(pointer).unwrap_or(0)),

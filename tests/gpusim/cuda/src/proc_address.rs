@@ -2,11 +2,15 @@
 
 use gpusim_core::arg::{Out, Text};
 use gpusim_core::error::{self, CuError, INVALID_VALUE, NOT_FOUND};
+use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 /// Names whose newest form has other arguments than an older one, with the version that brought it.
-const CHANGED: [(&str, &str, i32); 1] = [("cuCtxCreate", "cuCtxCreate_v4", 12050)];
+const CHANGED: [(&str, &str, i32); 2] = [
+    ("cuCtxCreate", "cuCtxCreate_v4", 12050),
+    ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030),
+];
 
 const PER_THREAD_STREAM: u64 = 2;
 
@@ -33,6 +37,9 @@ fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Resul
     let name = name.get().and_then(|n| n.to_str().ok()).ok_or(INVALID_VALUE)?;
     let found = candidates(name, version, flags).iter().map(|c| symbol(c)).find(|p| !p.is_null());
     address.set(found.unwrap_or(null_mut()))?;
+    if found.is_none() {
+        missing::note(name);
+    }
     found.map(drop).ok_or(NOT_FOUND)
 }
 

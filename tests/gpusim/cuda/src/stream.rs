@@ -1,19 +1,23 @@
 //! Streams, events, host functions.
 
-use gpusim_core::arg::{Handle, Out};
+use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::deps::{self, Wait};
-use gpusim_core::error::{CAPTURE_UNSUPPORTED, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
-use gpusim_core::graph::{Capture, What};
+use gpusim_core::error::{
+    CAPTURE_UNSUPPORTED, ILLEGAL_STATE, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
+};
+use gpusim_core::graph::{Capture, Graph, What};
 use gpusim_core::host_fn::{self, HostFn};
-use gpusim_core::stream::{Event, Stream};
+use gpusim_core::stream::{Event, GREATEST_PRIORITY, Stream};
 use gpusim_core::table::{resource, synchronize, with_hooks};
 use gpusim_core::{clock, settings, thread};
+use std::cell::Cell;
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering::Relaxed;
 
-fn create(out: Out<Handle>) -> Result<(), u32> {
+fn create(out: Out<Handle>, priority: i32) -> Result<(), u32> {
     let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
-    let stream = Stream::create(context);
+    let stream = Stream::create(context, priority);
     with_hooks(|h| (h.resource)(resource::STREAM_CREATED, context.handle(), stream.handle(), null_mut()));
     out.set(stream.handle())
 }
@@ -32,10 +36,34 @@ fn asked(
     answer
 }
 
-driver_api! {
-    cuStreamCreate @ 124 |_own| (stream: Out<Handle>, _flags: u32) { create(stream) }
+/// CUstreamCallback
+type StreamCallback = unsafe extern "C" fn(Handle, u32, *mut c_void);
 
-    cuStreamCreateWithPriority @ 367 |_own| (stream: Out<Handle>, _flags: u32, _priority: i32) { create(stream) }
+/// What a stream callback is called with, in the place of a host function's argument.
+struct Callback {
+    function: StreamCallback,
+    stream: Handle,
+    data: *mut c_void,
+}
+
+unsafe extern "C" fn call_back(callback: *mut c_void) {
+    // SAFETY: cuStreamAddCallback boxed it, and it is run once.
+    let Callback { function, stream, data } = *unsafe { Box::from_raw(callback.cast::<Callback>()) };
+    // SAFETY: the program passed a function of this type and its argument.
+    unsafe { function(stream, 0, data) };
+}
+
+thread_local! {
+    /// cudaStreamCaptureMode of the calling thread: kept and answered, and nothing is refused because of it.
+    static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
+}
+
+driver_api! {
+    cuStreamCreate @ 124 |_own| (stream: Out<Handle>, _flags: u32) { create(stream, 0) }
+
+    cuStreamCreateWithPriority @ 367 |_own| (stream: Out<Handle>, _flags: u32, priority: i32) {
+        create(stream, priority)
+    }
 
     cuStreamDestroy_v2 @ 326 |own| (stream: Handle) {
         if stream as usize <= 2 {
@@ -85,7 +113,57 @@ driver_api! {
     }
 
     cuStreamBeginCapture_v2 @ 539 / cuStreamBeginCapture_v2_ptsz @ 540 |own| (stream: Handle, _mode: u32) {
-        Capture::begin(Stream::resolve(stream, own)?)
+        Capture::begin(Stream::resolve(stream, own)?, None)
+    }
+
+    cuStreamBeginCaptureToGraph @ 720 / cuStreamBeginCaptureToGraph_ptsz @ 721 |own| (
+        stream: Handle, graph: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize, _mode: u32,
+    ) { Capture::begin(Stream::resolve(stream, own)?, Some(Graph::of_handle(graph)?)) }
+
+    cuStreamGetCaptureInfo_v3 @ 729 / cuStreamGetCaptureInfo_v3_ptsz @ 730 |own| (
+        stream: Handle, status: Out<u32>, id: Out<u64>, graph: Out<Handle>, edges: Out<*const usize>,
+        edge_data: Out<*const u64>, count: Out<usize>,
+    ) {
+        let capture = Stream::resolve(stream, own)?.capture();
+        status.set(u32::from(capture.is_some()))?;
+        let last = capture.as_ref().map(|capture| capture.last.load(Relaxed)).unwrap_or_default();
+        id.set_if_wanted(capture.as_ref().map_or(0, |capture| capture.id));
+        graph.set_if_wanted(capture.as_ref().map_or(null_mut(), |capture| capture.graph.handle()));
+        edges.set_if_wanted(capture.map_or(null(), |capture| capture.last.as_ptr()));
+        edge_data.set_if_wanted(null());
+        count.set_if_wanted(usize::from(last != 0));
+        Ok(())
+    }
+
+    cuStreamUpdateCaptureDependencies_v2 @ 731 / cuStreamUpdateCaptureDependencies_v2_ptsz @ 732 |own| (
+        stream: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize, _flags: u32,
+    ) { Stream::resolve(stream, own)?.capture().map(drop).ok_or(ILLEGAL_STATE) }
+
+    cuThreadExchangeStreamCaptureMode @ 541 |_own| (mode: Out<u32>) {
+        let new = mode.get()?;
+        mode.set(CAPTURE_MODE.replace(new))
+    }
+
+    cuStreamGetPriority @ 368 / cuStreamGetPriority_ptsz @ 434 |own| (stream: Handle, priority: Out<i32>) {
+        priority.set(Stream::resolve(stream, own)?.priority)
+    }
+
+    cuCtxGetStreamPriorityRange @ 370 |_own| (least: Out<i32>, greatest: Out<i32>) {
+        least.set_if_wanted(0);
+        greatest.set_if_wanted(GREATEST_PRIORITY);
+        Ok(())
+    }
+
+    cuStreamAddCallback @ 346 / cuStreamAddCallback_ptsz @ 437 |own| (
+        stream: Handle, function: Option<StreamCallback>, data: *mut c_void, _flags: u32,
+    ) {
+        let (found, function) = (Stream::resolve(stream, own)?, function.ok_or(INVALID_VALUE)?);
+        if found.capture().is_some() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let callback = Box::new(Callback { function, stream, data });
+        host_fn::launch(found, call_back, Box::into_raw(callback).cast());
+        Ok(())
     }
 
     cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {

@@ -2,15 +2,44 @@
 
 use crate::link::{self, VERSION};
 use crate::runtime_api::{check, device, last_error, set_device, take_last_error};
-use gpusim_core::arg::{Out, Text};
+use gpusim_core::arg::{Handle, Out, Text};
 use gpusim_core::error::{self, CuError, INVALID_DEVICE};
 use gpusim_core::memory::DEVICE_BYTES;
 use gpusim_core::settings;
 use std::ffi::c_char;
 
-/// The first fields of cudaDeviceProp and where they stand: in the struct of 13.x and, but for the
+/// The first fields of cudaDeviceProp, an H100's, and where they stand: in the struct of 13.x and, but for the
 /// number of multiprocessors, in that of 12.x.
 type Properties = [u8; 1008];
+
+/// Where 13.x has them.
+const MULTIPROCESSORS_AT: usize = 384;
+const PCI_BUS_AT: usize = 568;
+
+/// Those that follow them in 13.x: offset and value.
+const LATER: [(usize, u32); 21] = [
+    (392, 1),        // can map the host's memory
+    (560, 1),        // kernels run beside one another
+    (564, 1),        // memory with error correction
+    (584, 3),        // copy engines
+    (588, 1),        // one address space
+    (592, 5120),     // bits to the memory
+    (596, 50 << 20), // L2 cache
+    (600, 30 << 20), // of it to be set aside
+    (604, 2048),     // threads per multiprocessor
+    (608, 1),        // priorities
+    (612, 1),        // L1 cache
+    (616, 1),
+    (624, 228 << 10), // shared memory per multiprocessor
+    (632, 65_536),    // registers per multiprocessor
+    (636, 1),         // managed memory
+    (656, 1),
+    (660, 1),         // preemption
+    (668, 1),         // cooperative launches
+    (672, 227 << 10), // shared memory per block, on request
+    (688, 32),        // blocks per multiprocessor
+    (696, 1 << 10),   // shared memory that each block costs
+];
 
 fn properties(ordinal: u32, multiprocessors_at: usize) -> Result<Properties, CuError> {
     if ordinal >= settings::get().devices {
@@ -40,6 +69,12 @@ fn properties(ordinal: u32, multiprocessors_at: usize) -> Result<Properties, CuE
     ];
     for (offset, value) in limits {
         put(offset, &value.to_ne_bytes());
+    }
+    if multiprocessors_at == MULTIPROCESSORS_AT {
+        for (offset, value) in LATER {
+            put(offset, &value.to_ne_bytes());
+        }
+        put(PCI_BUS_AT, &(0x1e + ordinal).to_ne_bytes());
     }
     Ok(p)
 }
@@ -90,7 +125,7 @@ runtime_api! {
     cudaGetDeviceCount @ 3 |driver, _own| (count: Out<u32>) { check((driver.cuDeviceGetCount)(count)) }
 
     cudaGetDeviceProperties @ 440 |_driver, _own| (out: Out<Properties>, ordinal: u32) {
-        out.set(properties(ordinal, 384)?)
+        out.set(properties(ordinal, MULTIPROCESSORS_AT)?)
     }
 
     cudaGetDeviceProperties_v2 @ 440 |_driver, _own| (out: Out<Properties>, ordinal: u32) {
@@ -99,6 +134,25 @@ runtime_api! {
 
     cudaDeviceGetAttribute @ 200 |driver, _own| (value: Out<u32>, what: u32, ordinal: u32) {
         check((driver.cuDeviceGetAttribute)(value, what, ordinal))
+    }
+
+    cudaDeviceGetPCIBusId @ 174 |driver, _own| (text: Out<c_char>, room: i32, ordinal: u32) {
+        check((driver.cuDeviceGetPCIBusId)(text, room, ordinal))
+    }
+
+    cudaDeviceGetStreamPriorityRange @ 205 |driver, _own| (least: Out<i32>, greatest: Out<i32>) {
+        driver.context()?;
+        check((driver.cuCtxGetStreamPriorityRange)(least, greatest))
+    }
+
+    cudaGetDriverEntryPointByVersion @ 468 |driver, _own| (
+        name: Text, function: Out<Handle>, version: u32, flags: u64, found: Out<u32>,
+    ) {
+        const NOT_FOUND: u32 = 1;
+        let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
+        found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
+        // A name that is not there is an answer and no error, unless nobody reads the answer.
+        if found.0.is_null() { check(result) } else { Ok(()) }
     }
 
     cudaDeviceCanAccessPeer @ 154 |driver, _own| (can: Out<u32>, ordinal: u32, peer: u32) {

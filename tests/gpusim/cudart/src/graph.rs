@@ -5,10 +5,11 @@ use crate::link::Driver;
 use crate::runtime_api::{check, runtime, stream};
 use crate::stubs;
 use gpusim_core::arg::{Handle, In, Out};
-use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION};
+use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION, NOT_SUPPORTED};
 use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
-use gpusim_core::settings;
+use gpusim_core::host_fn::HostFn;
 use gpusim_core::version::CuptiVersion;
+use gpusim_core::{missing, settings};
 use std::ptr::null_mut;
 
 /// cudaKernelNodeParams
@@ -39,6 +40,51 @@ impl RuntimeKernelNode {
         })
     }
 }
+
+/// cudaGraphNodeParams, as far as it is read.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AnyNode {
+    /// cudaGraphNodeType
+    kind: u32,
+    _reserved: [u32; 3],
+    what: AnyParams,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+union AnyParams {
+    kernel: RuntimeKernelNode,
+    memset: MemsetNode,
+    host: HostNode,
+    child: Handle,
+}
+
+/// Adds a node of a kind that its parameters tell.
+fn add_any(
+    driver: &Driver,
+    node: Out<Handle>,
+    graph: Handle,
+    (edges, count): (In<Handle>, usize),
+    params: In<AnyNode>,
+) -> Result<(), CuError> {
+    let AnyNode { kind, what, .. } = params.get()?;
+    // SAFETY: the kind tells which member the program has set; all are plain numbers and pointers.
+    let (kernel, memset, host, child) = unsafe { (what.kernel, what.memset, what.host, what.child) };
+    check(match kind {
+        0 => (driver.cuGraphAddKernelNode_v2)(node, graph, edges, count, In(&kernel.for_driver()?)),
+        2 => (driver.cuGraphAddMemsetNode)(node, graph, edges, count, In(&memset), null_mut()),
+        3 => (driver.cuGraphAddHostNode)(node, graph, edges, count, In(&host)),
+        4 => (driver.cuGraphAddChildGraphNode)(node, graph, edges, count, child),
+        5 => (driver.cuGraphAddEmptyNode)(node, graph, edges, count),
+        _ => {
+            missing::note("cudaGraphAddNode of this kind");
+            NOT_SUPPORTED
+        }
+    })
+}
+
+gpusim_core::not_simulated! { cudaGraphConditionalHandleCreate }
 
 fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) -> Result<(), CuError> {
     driver.context()?;
@@ -117,6 +163,47 @@ runtime_api! {
     cudaGraphDestroyNode @ 309 |driver, _own| (node: Handle) {
         driver.context()?;
         check((driver.cuGraphDestroyNode)(node))
+    }
+
+    cudaGraphGetNodes @ 322 |driver, _own| (graph: Handle, nodes: Out<Handle>, count: Out<usize>) {
+        driver.context()?;
+        check((driver.cuGraphGetNodes)(graph, nodes, count))
+    }
+
+    cudaGraphNodeGetDependencies @ 456 |driver, _own| (
+        node: Handle, nodes: Out<Handle>, edge_data: Out<u64>, count: Out<usize>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphNodeGetDependencies_v2)(node, nodes, edge_data, count))
+    }
+
+    cudaGraphAddNode @ 460 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, _edge_data: In<u64>, count: usize,
+        params: In<AnyNode>,
+    ) {
+        driver.context()?;
+        add_any(driver, node, graph, (edges, count), params)
+    }
+
+    cudaUserObjectCreate @ 413 |driver, _own| (
+        object: Out<Handle>, argument: Handle, destroy: Option<HostFn>, references: u32, flags: u32,
+    ) {
+        driver.context()?;
+        check((driver.cuUserObjectCreate)(object, argument, destroy, references, flags))
+    }
+
+    cudaUserObjectRetain @ 414 |driver, _own| (object: Handle, references: u32) {
+        check((driver.cuUserObjectRetain)(object, references))
+    }
+
+    cudaUserObjectRelease @ 415 |driver, _own| (object: Handle, references: u32) {
+        check((driver.cuUserObjectRelease)(object, references))
+    }
+
+    cudaGraphRetainUserObject @ 416 |driver, _own| (
+        graph: Handle, object: Handle, references: u32, flags: u32,
+    ) {
+        check((driver.cuGraphRetainUserObject)(graph, object, references, flags))
     }
 
     cudaGraphInstantiateWithFlags @ 418 |driver, _own| (exec: Out<Handle>, graph: Handle, flags: u64) {

@@ -6,8 +6,11 @@ mod link;
 mod runtime_api;
 
 mod device;
+mod function;
 mod graph;
 mod launch;
+mod library;
 mod memory;
+mod pool;
 mod stream;
 mod stubs;

@@ -1,16 +1,16 @@
 //! libcuda, found by soname: the driver functions that the runtime needs and the core's table.
 
-use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
 use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
 use gpusim_core::memory::{Cuboid, Location, Rectangle};
 use gpusim_core::table::{CoreTable, GPUSIM_UUID};
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 macro_rules! driver {
-    ($($name:ident($($ty:ty),*);)*) => {
+    ($($name:ident($($ty:ty),* $(,)?);)*) => {
         /// The driver, as the runtime sees it.
         #[allow(non_snake_case)]
         pub(crate) struct Driver {
@@ -45,6 +45,15 @@ driver! {
     cuDeviceGetCount(Out<u32>);
     cuDeviceGetAttribute(Out<u32>, u32, u32);
     cuDeviceCanAccessPeer(Out<u32>, u32, u32);
+    cuDeviceGetPCIBusId(Out<c_char>, i32, u32);
+    cuGetProcAddress_v2(Text, Out<Handle>, i32, u64, Out<u32>);
+    cuFuncSetAttribute(Handle, u32, i32);
+    cuKernelSetAttribute(u32, i32, Handle, u32);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(Out<u32>, Handle, u32, usize);
+    cuLibraryLoadData(Out<Handle>, Handle, In<u32>, In<Handle>, u32, In<u32>, In<Handle>, u32);
+    cuLibraryUnload(Handle);
+    cuLibraryGetKernel(Out<Handle>, Handle, Text);
+    cuPointerGetAttribute(Out<u32>, u32, u64);
     cuCtxSynchronize();
     cuProfilerStart();
     cuProfilerStop();
@@ -107,6 +116,20 @@ driver! {
     cuGraphExecDestroy(Handle);
     cuGraphDestroy(Handle);
     cuStreamIsCapturing(Handle, Out<u32>);
+    cuStreamBeginCaptureToGraph(Handle, Handle, In<Handle>, In<u64>, usize, u32);
+    cuStreamGetCaptureInfo_v3(
+        Handle, Out<u32>, Out<u64>, Out<Handle>, Out<*const usize>, Out<*const u64>, Out<usize>);
+    cuStreamUpdateCaptureDependencies_v2(Handle, In<Handle>, In<u64>, usize, u32);
+    cuThreadExchangeStreamCaptureMode(Out<u32>);
+    cuStreamGetPriority(Handle, Out<i32>);
+    cuCtxGetStreamPriorityRange(Out<i32>, Out<i32>);
+    cuStreamAddCallback(Handle, Handle, Handle, u32);
+    cuGraphGetNodes(Handle, Out<Handle>, Out<usize>);
+    cuGraphNodeGetDependencies_v2(Handle, Out<Handle>, Out<u64>, Out<usize>);
+    cuUserObjectCreate(Out<Handle>, Handle, Option<HostFn>, u32, u32);
+    cuUserObjectRetain(Handle, u32);
+    cuUserObjectRelease(Handle, u32);
+    cuGraphRetainUserObject(Handle, Handle, u32, u32);
     cuEventCreate(Out<Handle>, u32);
     cuEventRecord(Handle, Handle);
     cuEventQuery(Handle);

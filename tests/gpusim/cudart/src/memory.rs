@@ -6,6 +6,8 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE};
 use gpusim_core::memory::{Corner, Cuboid, End, Location, Rectangle};
 use gpusim_core::stream::Default;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 /// cudaMemcpyKind
 const HOST_TO_DEVICE: u32 = 1;
@@ -101,7 +103,64 @@ impl Copy3d {
     }
 }
 
+/// cudaPointerAttributes: 88 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pointer {
+    /// 0 not CUDA's, 1 the host's, 2 a device's, 3 managed.
+    kind: u32,
+    device: i32,
+    on_device: u64,
+    on_host: u64,
+    _reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Pointer>() == 88, "the runtime API's size");
+
+const UNKNOWN: Pointer = Pointer { kind: 0, device: -2, on_device: 0, on_host: 0, _reserved: [0; 8] };
+
+fn pointer(driver: &Driver, address: u64) -> Pointer {
+    const MEMORY_TYPE: u32 = 2;
+    const IS_MANAGED: u32 = 8;
+    const DEVICE_ORDINAL: u32 = 9;
+    let ask = |what| {
+        let mut answer = 0;
+        ((driver.cuPointerGetAttribute)(Out(&mut answer), what, address) == 0).then_some(answer)
+    };
+    let Some(kind) = ask(MEMORY_TYPE) else {
+        return Pointer { on_host: address, ..UNKNOWN };
+    };
+    let kind = if ask(IS_MANAGED) == Some(1) { 3 } else { kind };
+    let on_host = if kind == 2 { 0 } else { address };
+    let device = ask(DEVICE_ORDINAL).unwrap_or(0) as i32;
+    Pointer { kind, device, on_device: address, on_host, ..UNKNOWN }
+}
+
+/// The device's copy of a variable, by the address of the host's: room for each that is asked for.
+fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
+    const ROOM: usize = 64 << 10;
+    static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+    let mut symbols = SYMBOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = symbols.get(&host) {
+        return Ok(*found);
+    }
+    let mut address = 0;
+    check((driver.cuMemAlloc_v2)(Out(&mut address), ROOM))?;
+    symbols.insert(host, address);
+    Ok(address)
+}
+
 runtime_api! {
+    cudaPointerGetAttributes @ 151 |driver, _own| (out: Out<Pointer>, address: u64) {
+        driver.context()?;
+        out.set(pointer(driver, address))
+    }
+
+    cudaGetSymbolAddress @ 53 |driver, _own| (address: Out<u64>, host: u64) {
+        driver.context()?;
+        address.set(symbol(driver, host)?)
+    }
+
     cudaMalloc @ 20 |driver, _own| (pointer: Out<u64>, bytes: usize) {
         driver.context()?;
         check((driver.cuMemAlloc_v2)(pointer, bytes))

@@ -1,7 +1,7 @@
 //! Streams, events, host functions.
 
 use crate::runtime_api::{check, stream};
-use gpusim_core::arg::{Handle, Out};
+use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::host_fn::HostFn;
 use std::ffi::c_void;
 
@@ -53,6 +53,46 @@ runtime_api! {
     cudaStreamBeginCapture @ 315 / cudaStreamBeginCapture_ptsz @ 316 |driver, own| (handle: Handle, mode: u32) {
         driver.context()?;
         check((driver.cuStreamBeginCapture_v2)(stream(handle, own), mode))
+    }
+
+    cudaStreamBeginCaptureToGraph @ 452 / cudaStreamBeginCaptureToGraph_ptsz @ 453 |driver, own| (
+        handle: Handle, graph: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize, mode: u32,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamBeginCaptureToGraph)(stream(handle, own), graph, edges, edge_data, count, mode))
+    }
+
+    cudaStreamGetCaptureInfo @ 461 / cudaStreamGetCaptureInfo_ptsz @ 462 |driver, own| (
+        handle: Handle, status: Out<u32>, id: Out<u64>, graph: Out<Handle>, edges: Out<*const usize>,
+        edge_data: Out<*const u64>, count: Out<usize>,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamGetCaptureInfo_v3)(stream(handle, own), status, id, graph, edges, edge_data, count))
+    }
+
+    cudaStreamUpdateCaptureDependencies @ 463 / cudaStreamUpdateCaptureDependencies_ptsz @ 464 |driver, own| (
+        handle: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize, flags: u32,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamUpdateCaptureDependencies_v2)(stream(handle, own), edges, edge_data, count, flags))
+    }
+
+    cudaThreadExchangeStreamCaptureMode @ 327 |driver, _own| (mode: Out<u32>) {
+        check((driver.cuThreadExchangeStreamCaptureMode)(mode))
+    }
+
+    cudaStreamGetPriority @ 203 / cudaStreamGetPriority_ptsz @ 237 |driver, own| (
+        handle: Handle, priority: Out<i32>,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamGetPriority)(stream(handle, own), priority))
+    }
+
+    cudaStreamAddCallback @ 197 / cudaStreamAddCallback_ptsz @ 248 |driver, own| (
+        handle: Handle, function: Handle, data: *mut c_void, flags: u32,
+    ) {
+        driver.context()?;
+        check((driver.cuStreamAddCallback)(stream(handle, own), function, data, flags))
     }
 
     cudaStreamEndCapture @ 319 / cudaStreamEndCapture_ptsz @ 320 |driver, own| (

@@ -1,0 +1,59 @@
+//! User objects: what a program ties to the life of graphs. The last reference that goes calls the program back, on
+//! the thread of host functions, as the driver's own thread does.
+
+use crate::error::{CuError, INVALID_VALUE};
+use crate::host_fn::{self, HostFn};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// What a CUuserObject points to. Never freed.
+#[derive(Debug)]
+pub struct UserObject {
+    magic: AtomicU64,
+    references: AtomicU32,
+    destroy: HostFn,
+    argument: usize,
+}
+
+const MAGIC: u64 = u64::from_le_bytes(*b"userobj\x01");
+
+impl UserObject {
+    /// A new object of so many references, the caller's.
+    pub fn create(destroy: HostFn, argument: *mut c_void, references: u32) -> &'static UserObject {
+        Box::leak(Box::new(UserObject {
+            magic: AtomicU64::new(MAGIC),
+            references: AtomicU32::new(references),
+            destroy,
+            argument: argument as usize,
+        }))
+    }
+
+    /// The object behind a handle, if it is one that is alive.
+    pub fn of_handle(handle: *mut c_void) -> Result<&'static UserObject, CuError> {
+        let object = handle.cast::<UserObject>();
+        if object.is_null() || !object.is_aligned() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a program passes what cuUserObjectCreate gave it, and these objects are never freed.
+        let object = unsafe { &*object };
+        if object.magic.load(Relaxed) == MAGIC { Ok(object) } else { Err(INVALID_VALUE) }
+    }
+
+    /// The handle that a program holds.
+    pub fn handle(&'static self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Takes references.
+    pub fn retain(&self, count: u32) {
+        self.references.fetch_add(count, Relaxed);
+    }
+
+    /// Gives references back.
+    pub fn release(&self, count: u32) {
+        if self.references.fetch_sub(count, Relaxed) == count {
+            self.magic.store(0, Relaxed);
+            host_fn::run_soon(self.destroy, self.argument as *mut c_void);
+        }
+    }
+}
