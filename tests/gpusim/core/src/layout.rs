@@ -238,6 +238,15 @@ pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     r.u32(36, call.result);
 }
 
+/// Writes the 24 bytes that tie a client's own id to an API call.
+pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [u8]) {
+    let mut r = Record(out);
+    r.u32(0, kind::EXTERNAL_CORRELATION);
+    r.u32(4, external_kind);
+    r.u64(8, id);
+    r.u32(16, correlation);
+}
+
 /// Writes an event's record or a wait's.
 pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     let mut r = Record(out);

@@ -3,13 +3,14 @@
 //! leaves [`Hooks`] behind. All three are built together, so the structs need no versions.
 
 use crate::api::Call;
+use crate::clock;
 use crate::deps::Dependency;
 use crate::layout::ApiCall;
 use crate::thread::Client;
 use crate::unified::Move;
 use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The id under which `cuGetExportTable` gives the [`CoreTable`]; any other id is not found.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
@@ -57,6 +58,9 @@ pub enum Phase {
     Child,
 }
 
+/// CUpti_TimestampCallbackFunc
+pub type ClientClock = extern "C" fn() -> u64;
+
 /// Callback domains are numbered 1 to 6.
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
@@ -72,6 +76,8 @@ pub struct Switches {
     pub api_seen: AtomicBool,
     /// Whether a query of what is not done yet has a record.
     pub all_syncs: AtomicBool,
+    /// The client's own clock, 0 if it has none: what API calls are stamped with.
+    pub client_clock: AtomicUsize,
     /// Bits of what of unified memory is counted, by CUPTI's numbers.
     pub counted: AtomicU32,
 }
@@ -83,7 +89,17 @@ impl Switches {
             kinds: AtomicU64::new(0),
             api_seen: AtomicBool::new(false),
             all_syncs: AtomicBool::new(true),
+            client_clock: AtomicUsize::new(0),
             counted: AtomicU32::new(0),
+        }
+    }
+
+    /// What time it is for the client.
+    pub fn client_time(&self) -> u64 {
+        match self.client_clock.load(Ordering::Relaxed) {
+            0 => clock::now(),
+            // SAFETY: libcupti stores here the address of a ClientClock that the client registered.
+            address => unsafe { std::mem::transmute::<usize, ClientClock>(address)() },
         }
     }
 

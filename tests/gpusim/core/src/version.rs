@@ -12,6 +12,8 @@ pub enum CuptiVersion {
     V12_9,
     /// 13.0: error 999 instead of 15, `cuptiSubscribe_v2`.
     V13_0,
+    /// 13.2: kinds up to 59, `cuptiActivityGetStructSize`.
+    V13_2,
     /// 13.4: answers nothing without a driver, source graph nodes in every record.
     V13_4,
 }
@@ -41,7 +43,7 @@ pub mod kind {
 
 impl CuptiVersion {
     /// All of them, oldest first.
-    pub const ALL: [CuptiVersion; 5] = [V11_8, V12_0, V12_9, V13_0, V13_4];
+    pub const ALL: [CuptiVersion; 6] = [V11_8, V12_0, V12_9, V13_0, V13_2, V13_4];
 
     /// Reads `13.0`.
     pub fn parse(text: &str) -> Option<CuptiVersion> {
@@ -55,6 +57,7 @@ impl CuptiVersion {
             V12_0 => "12.0",
             V12_9 => "12.9",
             V13_0 => "13.0",
+            V13_2 => "13.2",
             V13_4 => "13.4",
         }
     }
@@ -65,6 +68,7 @@ impl CuptiVersion {
             V11_8 | V12_0 => 18,
             V12_9 => 28,
             V13_0 => 130001,
+            V13_2 => 130201,
             V13_4 => 130401,
         }
     }
@@ -74,7 +78,7 @@ impl CuptiVersion {
         match self {
             V11_8 => "libcupti.so.11.8",
             V12_0 | V12_9 => "libcupti.so.12",
-            V13_0 | V13_4 => "libcupti.so.13",
+            V13_0 | V13_2 | V13_4 => "libcupti.so.13",
         }
     }
 
@@ -83,7 +87,7 @@ impl CuptiVersion {
         match self {
             V11_8 => 11000,
             V12_0 | V12_9 => 12000,
-            V13_0 | V13_4 => 13000,
+            V13_0 | V13_2 | V13_4 => 13000,
         }
     }
 
@@ -94,11 +98,13 @@ impl CuptiVersion {
             (V12_0, 1) => 700,
             (V12_9, 1) => 783,
             (V13_0, 1) => 806,
+            (V13_2, 1) => 845,
             (V13_4, 1) => 867,
             (V11_8, 2) => 433,
             (V12_0, 2) => 444,
             (V12_9, 2) => 486,
             (V13_0, 2) => 522,
+            (V13_2, 2) => 558,
             (V13_4, 2) => 565,
             _ => 0,
         }
@@ -134,6 +140,11 @@ impl CuptiVersion {
         if self >= V12_9 { 21 } else { 999 }
     }
 
+    /// The last activity kind that `cuptiActivityEnable` knows. Looked up for 12.9 and later.
+    pub fn last_kind(self) -> u32 {
+        if self >= V13_2 { 59 } else { 54 }
+    }
+
     /// Whether queries of events and streams have records of kind 38 (12.8 brought it).
     pub fn records_queries(self) -> bool {
         self >= V12_9
@@ -142,21 +153,21 @@ impl CuptiVersion {
     /// Bytes of a record of this kind: `sizeof` of the newest struct in that version's header.
     pub fn record_size(self, record: u32) -> Option<usize> {
         Some(match record {
-            kind::MEMCPY => [88, 88, 96, 96, 112][self as usize],
-            kind::MEMSET => [88, 88, 88, 88, 104][self as usize],
-            kind::KERNEL | kind::CONCURRENT_KERNEL => [200, 208, 208, 216, 248][self as usize],
+            kind::MEMCPY => [88, 88, 96, 96, 96, 112][self as usize],
+            kind::MEMSET => [88, 88, 88, 88, 88, 104][self as usize],
+            kind::KERNEL | kind::CONCURRENT_KERNEL => [200, 208, 208, 216, 224, 248][self as usize],
             kind::DRIVER | kind::RUNTIME | 48 => 40,
-            kind::DEVICE => [176, 176, 184, 184, 184][self as usize],
-            kind::CONTEXT => [16, 16, 32, 32, 40][self as usize],
+            kind::DEVICE => [176, 176, 184, 184, 192, 192][self as usize],
+            kind::CONTEXT => [16, 16, 32, 32, 40, 40][self as usize],
             11 => 32,
             12 => 56,
-            kind::OVERHEAD => [40, 40, 56, 56, 56][self as usize],
+            kind::OVERHEAD => [40, 40, 56, 56, 56, 56][self as usize],
             kind::MEMCPY2 => 96,
             kind::STREAM | kind::EXTERNAL_CORRELATION => 24,
-            kind::UNIFIED_MEMORY_COUNTER => [64, 64, 104, 104, 104][self as usize],
-            kind::CUDA_EVENT => [24, 24, 56, 56, 56][self as usize],
-            kind::SYNCHRONIZATION => [40, 40, 56, 56, 56][self as usize],
-            kind::GRAPH_TRACE => [48, 48, 56, 56, 56][self as usize],
+            kind::UNIFIED_MEMORY_COUNTER => [64, 64, 104, 104, 104, 104][self as usize],
+            kind::CUDA_EVENT => [24, 24, 56, 56, 56, 56][self as usize],
+            kind::SYNCHRONIZATION => [40, 40, 56, 56, 56, 56][self as usize],
+            kind::GRAPH_TRACE => [48, 48, 56, 56, 56, 56][self as usize],
             // A kind from a later version: the walk must step over it.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,
@@ -165,7 +176,7 @@ impl CuptiVersion {
 
     /// Functions that the real library of this version does not export; the simulated one hides them.
     pub fn lacks(self) -> impl Iterator<Item = &'static str> {
-        const SINCE: [(CuptiVersion, &str); 9] = [
+        const SINCE: [(CuptiVersion, &str); 10] = [
             (V12_9, "cuptiActivityEnableAllSyncRecords"),
             (V12_9, "cuptiGetErrorMessage"),
             (V12_9, "cuptiGetGraphExecId"),
@@ -174,7 +185,8 @@ impl CuptiVersion {
             (V12_9, "cuptiActivityEnableHWTrace"),
             (V12_9, "cuptiActivityEnableDeviceGraph"),
             (V13_0, "cuptiSubscribe_v2"),
-            (V13_4, "cuptiActivityGetStructSize"),
+            (V13_0, "cuptiActivityEnableCudaEventDeviceTimestamps"),
+            (V13_2, "cuptiActivityGetStructSize"),
         ];
         SINCE.into_iter().filter(move |(since, _)| self < *since).map(|(_, name)| name)
     }
@@ -187,7 +199,7 @@ mod tests {
     #[test]
     fn kernel_records_have_the_measured_sizes() {
         let sizes = CuptiVersion::ALL.map(|v| v.record_size(kind::CONCURRENT_KERNEL).unwrap());
-        assert_eq!(sizes, [200, 208, 208, 216, 248]);
+        assert_eq!(sizes, [200, 208, 208, 216, 224, 248]);
     }
 
     #[test]

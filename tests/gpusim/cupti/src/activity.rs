@@ -2,27 +2,29 @@
 
 use crate::buffers::{self, Completed, Requested};
 use crate::callbacks::HOOKS;
-use crate::lanes::{self, CLOCK_OFFSET, KINDS, THREAD_IDS_ARE_SYSTEM};
+use crate::lanes::{self, KINDS, THREAD_IDS_ARE_SYSTEM};
 use crate::link::{self, version};
-use crate::result::{Code, INVALID_KIND, INVALID_PARAMETER, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
+use crate::result::{Code, INVALID_PARAMETER, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
 use crate::result::{QUEUE_EMPTY, answer, parameter};
-use crate::{sim_lock, worker};
+use crate::{client_clock, external, sim_lock, worker};
 use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::table::ClientClock;
 use gpusim_core::thread::Client;
 use gpusim_core::{clock, settings};
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Kinds of events and metrics, which no version from 13.0 on knows.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
-const LAST_KIND: u32 = 59;
 
 fn set_kind(kind: u32, on: bool) -> Result<(), Code> {
     let core = link::ready()?;
     let _lock = sim_lock::hold("cuptiActivityEnable");
-    if kind == 0 || kind > LAST_KIND || (version().has_own_stub_launch_id() && GONE.contains(&kind)) {
-        return Err(INVALID_KIND);
+    if kind == 0
+        || kind > version().last_kind()
+        || (version().has_own_stub_launch_id() && GONE.contains(&kind))
+    {
+        return Err(version().unknown_kind());
     }
     if let Some(code) = settings::get().faults.enable_result(kind).filter(|_| on) {
         return Err(code);
@@ -183,33 +185,17 @@ extern "C" fn cuptiActivityGetAttribute(attribute: u32, size: Out<usize>, value:
     answer(get_attribute(attribute, size, value))
 }
 
-type Timestamp = extern "C" fn() -> u64;
-
-/// 0, or the client's clock.
-static CLOCK: AtomicUsize = AtomicUsize::new(0);
-
 /// Records made from now on are on the client's clock; those that wait keep the one they were made with.
 #[unsafe(no_mangle)]
-extern "C" fn cuptiActivityRegisterTimestampCallback(client_clock: Option<Timestamp>) -> Code {
-    let register = || {
-        link::ready()?;
-        let client_clock = client_clock.ok_or(INVALID_PARAMETER)?;
-        CLOCK.store(client_clock as usize, Relaxed);
-        CLOCK_OFFSET.store(client_clock().wrapping_sub(clock::now()) as i64, Relaxed);
-        Ok(())
-    };
-    answer(register())
+extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
+    answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetTimestamp(time: Out<u64>) -> Code {
     let tell = || {
         link::loaded()?;
-        let now = match CLOCK.load(Relaxed) {
-            0 => clock::now(),
-            // SAFETY: only the registration above stores here, a Timestamp's address.
-            address => (unsafe { std::mem::transmute::<usize, Timestamp>(address) })(),
-        };
+        let now = link::core().map_or_else(clock::now, |core| core.switches.client_time());
         parameter(time.set(now))
     };
     answer(tell())
@@ -233,27 +219,24 @@ extern "C" fn cuptiGetThreadIdType(what: Out<u32>) -> Code {
     answer(link::ready().and_then(|_| parameter(what.set(system))))
 }
 
-thread_local! {
-    /// External ids by kind. They are kept for the client, no record is made of them.
-    static EXTERNAL: RefCell<Vec<(u32, u64)>> = const { RefCell::new(Vec::new()) };
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) -> Code {
-    answer(link::ready().map(|_| EXTERNAL.with_borrow_mut(|ids| ids.push((kind, id)))))
+    answer(link::ready().map(|_| external::push(kind, id)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) -> Code {
     let pop = || {
         link::ready()?;
-        EXTERNAL.with_borrow_mut(|ids| {
-            let top = ids.iter().rposition(|(k, _)| *k == kind).ok_or(QUEUE_EMPTY)?;
-            last.set_if_wanted(ids.remove(top).1);
-            Ok(())
-        })
+        last.set_if_wanted(external::pop(kind).ok_or(QUEUE_EMPTY)?);
+        Ok(())
     };
     answer(pop())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableCudaEventDeviceTimestamps(_on: u8) -> Code {
+    answer(link::ready().map(drop))
 }
 
 #[unsafe(no_mangle)]

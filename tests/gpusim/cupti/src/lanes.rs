@@ -4,7 +4,7 @@
 
 use crate::buffers::{self, Buffer, Progress};
 use crate::link::{BROKEN, version};
-use crate::worker;
+use crate::{client_clock, external, worker};
 use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
@@ -14,7 +14,7 @@ use gpusim_core::work::{Fate, Work};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -60,9 +60,6 @@ static SPARE: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 
 /// Attribute 9; `None`: the version's default.
 static PER_THREAD: OnceLock<AtomicBool> = OnceLock::new();
-
-/// What must be added to CLOCK_REALTIME to get the clock of the client's timestamp callback.
-pub(crate) static CLOCK_OFFSET: AtomicI64 = AtomicI64::new(0);
 
 /// Bits of the kinds that the client enabled; the core's own switch is silent after a breakdown.
 pub(crate) static KINDS: AtomicU64 = AtomicU64::new(0);
@@ -166,6 +163,13 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     if BROKEN.load(Relaxed) || worker::has_stopped() {
         return;
     }
+    if KINDS.load(Relaxed) & (1 << kind::EXTERNAL_CORRELATION) != 0 {
+        external::each(|external_kind, id| {
+            append_complete(kind::EXTERNAL_CORRELATION, |bytes| {
+                layout::write_external(external_kind, id, call.correlation, bytes);
+            });
+        });
+    }
     let lane = mine();
     let mut content = lock(&lane.content);
     let Some(buffer) = content.room_for(record_size(kind::DRIVER)) else { return buffers::count_dropped() };
@@ -178,7 +182,7 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
 
 /// Makes the record of an event or a wait, complete from the start.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
-    let (start, end) = (shifted(dependency.start), shifted(dependency.end));
+    let [start, end] = client_clock::converted([dependency.start, dependency.end]);
     append_complete(dependency.kind, |bytes| {
         layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
     });
@@ -186,15 +190,10 @@ pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
 
 /// Makes the record of a move of unified memory, complete from the start.
 pub(crate) extern "C" fn record_move(one: &Move) {
-    let (start, end) = (shifted(one.start), shifted(one.end));
+    let [start, end] = client_clock::converted([one.start, one.end]);
     append_complete(kind::UNIFIED_MEMORY_COUNTER, |bytes| {
         layout::write_move(&Move { start, end, ..*one }, bytes);
     });
-}
-
-/// A time on the client's clock; 0 stays 0.
-fn shifted(time: u64) -> u64 {
-    if time == 0 { 0 } else { time.wrapping_add_signed(CLOCK_OFFSET.load(Relaxed)) }
 }
 
 fn append_complete(record_kind: u32, write: impl FnOnce(&mut [u8])) {
@@ -253,11 +252,18 @@ impl Content {
         layout::write(record_kind, work, layout::recorded_name(work), bytes);
         let slot = bytes.as_mut_ptr();
         let (start, end) = layout::recorded_times(work);
-        let offset = if end == 0 { 0 } else { CLOCK_OFFSET.load(Relaxed) };
-        let times = (start.wrapping_add_signed(offset), end.wrapping_add_signed(offset));
+        let [start, end] = client_clock::converted([start, end]);
         let times_at = layout::times_at(record_kind);
         let is_kernel = matches!(record_kind, kind::KERNEL | kind::CONCURRENT_KERNEL);
-        self.inbox.push(Pending { due: work.end, times, slot, times_at, is_kernel, progress, lane });
+        self.inbox.push(Pending {
+            due: work.end,
+            times: (start, end),
+            slot,
+            times_at,
+            is_kernel,
+            progress,
+            lane,
+        });
         lane.pending.fetch_add(1, Relaxed);
     }
 }

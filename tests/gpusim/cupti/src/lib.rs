@@ -5,7 +5,9 @@
 mod activity;
 mod buffers;
 mod callbacks;
+mod client_clock;
 mod disguise;
+mod external;
 mod frames;
 mod ids;
 mod lanes;

@@ -6,7 +6,8 @@
  *   CLIENT_IN=...         what to do inside callbacks, see act_inside
  *   CLIENT_RETURN=0       what InitializeInjection returns
  *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         goes on after a failed subscribe
- *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps from 1000
+ *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps since boot; ticks: of 2.6 GHz
+ *   CLIENT_EXTERNAL=3:42,5:43   kind:id of external ids to push on the thread that initialises
  * The declarations are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -55,6 +56,8 @@ static uint64_t own_clock(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
+
+static uint64_t ticks(void) { return (unsigned __int128)own_clock() * 13 / 5; }
 
 static const char *file_of(void *address) {
     Dl_info info;
@@ -138,6 +141,8 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         } else if (kind == 4 || kind == 5) {
             say("record kind=%u corr=%u start=%llu end=%llu cbid=%u thread=%u result=%u", kind, u32(record, 32), u64(record, 8),
                 u64(record, 16), u32(record, 4), u32(record, 28), u32(record, 36));
+        } else if (kind == 39) {
+            say("record kind=%u corr=%u start=0 end=0 external=%u id=%llu", kind, u32(record, 16), u32(record, 4), u64(record, 8));
         } else {
             say("record kind=%u corr=0 start=0 end=0", kind);
         }
@@ -239,7 +244,14 @@ int InitializeInjection(void) {
         size_t size = 1;
         say("SetAttribute %d", CUPTI(ActivitySetAttribute)(9, &size, &on));
     }
-    if (*option("CLIENT_CLOCK", "")) say("clock %d", CUPTI(ActivityRegisterTimestampCallback)(own_clock));
+    if (*option("CLIENT_CLOCK", "")) {
+        uint64_t (*clock)(void) = strcmp(option("CLIENT_CLOCK", ""), "ticks") ? own_clock : ticks;
+        say("clock %d", CUPTI(ActivityRegisterTimestampCallback)(clock));
+    }
+    for (const char *p = option("CLIENT_EXTERNAL", ""); *p; p += strspn(p, ",")) {
+        uint32_t kind = strtoul(p, (char **)&p, 10);
+        say("push %d", CUPTI(ActivityPushExternalCorrelationId)(kind, (uint64_t)strtoul(p + 1, (char **)&p, 10)));
+    }
     say("RegisterCallbacks %d", CUPTI(ActivityRegisterCallbacks)(requested, completed));
     for (const char *p = option("CLIENT_KINDS", ""); *p; p += strspn(p, ","))
         say("ActivityEnable %d", CUPTI(ActivityEnable)((uint32_t)strtoul(p, (char **)&p, 10)));

@@ -16,9 +16,14 @@ fn the_version_number_is_the_real_ones() {
 #[test]
 fn records_have_the_sizes_of_each_version() {
     // Kernel, kernel, three copies, memset: the last record's size is not seen as a stride.
-    for (version, kernel, copy) in
-        [("11.8", 200, 88), ("12.0", 208, 88), ("12.9", 208, 96), ("13.0", 216, 96), ("13.4", 248, 112)]
-    {
+    for (version, kernel, copy) in [
+        ("11.8", 200, 88),
+        ("12.0", 208, 88),
+        ("12.9", 208, 96),
+        ("13.0", 216, 96),
+        ("13.2", 224, 96),
+        ("13.4", 248, 112),
+    ] {
         let outcome = basic(version);
         let strides: Vec<String> = outcome.lines("stride").iter().map(|l| l.text.clone()).collect();
         let expected = [kernel, kernel, copy, copy, copy].map(|n| format!("stride {n}"));
@@ -60,5 +65,15 @@ fn a_stub_launch_is_reported_as_the_version_would() {
         let seen: Vec<&str> = outcome.lines("callback").iter().map(|l| l.str("id")).collect();
         let expected: &[&str] = &[id, id];
         assert_eq!(seen, expected, "{version}");
+    }
+}
+
+#[test]
+fn a_kind_that_a_version_does_not_know_is_refused_in_its_own_words() {
+    for (version, answers) in [("12.0", ["0", "999"]), ("13.0", ["0", "21"]), ("13.2", ["0", "0"])] {
+        let run = Run::new("basic", &[]).client("10,59", "").env("GPUSIM_CUPTI_VERSION", version);
+        let outcome = run.outcome().expect_success();
+        let said: Vec<&str> = outcome.lines("ActivityEnable").iter().map(|l| l.text.as_str()).collect();
+        assert_eq!(said, answers.map(|answer| format!("ActivityEnable {answer}")), "{version}");
     }
 }

@@ -1,0 +1,90 @@
+//! The client's own clock: API records are stamped with it, and the GPU's times are converted to it, as CUPTI does,
+//! from pairs of both clocks' times. It may tick in anything: Kineto's counts the processor's ticks.
+
+use crate::lanes::lock;
+use crate::link;
+use gpusim_core::clock;
+use gpusim_core::table::ClientClock;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Both clocks at once.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    ours: u64,
+    client: u64,
+}
+
+/// How times are converted: from the latest pair, at the rate since the first.
+#[derive(Clone, Copy, Debug)]
+struct Conversion {
+    clock: ClientClock,
+    first: Pair,
+    latest: Pair,
+    /// Of the client's units in a nanosecond.
+    rate: f64,
+}
+
+static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
+
+/// A clock that runs this close to ours counts nanoseconds: a first rate is off by noise, ours may be slewed, and nobody
+/// counts in anything else near a nanosecond.
+const ALIKE: f64 = 0.01;
+/// ns after which another pair is taken, and over which the first rate is measured.
+const STALE: u64 = 1_000_000;
+
+/// The pair that took the shortest of some tries.
+fn pair(clock: ClientClock) -> Pair {
+    let attempt = |_| {
+        let before = clock::now();
+        let client = clock();
+        let took = clock::now() - before;
+        (took, Pair { ours: before + took / 2, client })
+    };
+    (0..8).map(attempt).min_by_key(|(took, _)| *took).expect("there were tries").1
+}
+
+fn rate(first: Pair, latest: Pair) -> f64 {
+    let rate = (latest.client as f64 - first.client as f64) / (latest.ours as f64 - first.ours as f64);
+    if (rate - 1.0).abs() < ALIKE { 1.0 } else { rate }
+}
+
+/// From now on the client's times are this clock's.
+pub(crate) fn register(clock: ClientClock) {
+    let first = pair(clock);
+    clock::spin_until(first.ours + STALE);
+    let latest = pair(clock);
+    let rate = rate(first, latest);
+    // A clock that counts nanoseconds is a constant away, and durations stay as they are.
+    let latest = if rate == 1.0 { first } else { latest };
+    *lock(&CONVERSION) = Some(Conversion { clock, first, latest, rate });
+    if let Some(core) = link::core() {
+        core.switches.client_clock.store(clock as usize, Relaxed);
+    }
+}
+
+/// Times on the client's clock; 0, for none, stays 0.
+pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
+    match &mut *lock(&CONVERSION) {
+        None => times,
+        Some(conversion) => {
+            conversion.renew();
+            times.map(|time| if time == 0 { 0 } else { conversion.convert(time) })
+        }
+    }
+}
+
+impl Conversion {
+    fn renew(&mut self) {
+        if self.rate != 1.0 && clock::now() > self.latest.ours + STALE {
+            self.latest = pair(self.clock);
+            self.rate = rate(self.first, self.latest);
+        }
+    }
+
+    fn convert(&self, time: u64) -> u64 {
+        let since = time as i64 - self.latest.ours as i64;
+        let ticks = if self.rate == 1.0 { since } else { (since as f64 * self.rate).round() as i64 };
+        self.latest.client.wrapping_add_signed(ticks)
+    }
+}
