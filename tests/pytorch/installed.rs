@@ -1,0 +1,54 @@
+//! The wheel as `tests/pytorch/install` leaves it, and runs of its Python.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{Run, Way, is_ci, root, stage};
+
+/// Where Python and the wheel are; `None`, with a sentence: it cannot be had here.
+pub(crate) fn folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(install).as_deref()
+}
+
+fn install() -> Option<PathBuf> {
+    let mut command = Command::new(root().join("tests/pytorch/install"));
+    // Nobody's `cargo test` downloads half a gigabyte unasked.
+    let output = command.args((!is_ci()).then_some("--found")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    assert!(!is_ci(), "CI tests with PyTorch's wheel from PyPI\n{said}");
+    eprintln!("skipped: PyTorch's wheel cannot be had here\n{said}");
+    None
+}
+
+/// The simulated libraries, and those that stand in for NVIDIA's packages.
+fn libraries(folder: &Path) -> &'static Path {
+    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARIES.get_or_init(|| {
+        let staged = stage("pytorch", &["libcupti.so.13"]);
+        for entry in fs::read_dir(folder.join("stand-ins")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap();
+            if name.to_string_lossy().contains(".so.") {
+                symlink(&path, staged.join(name)).unwrap();
+            }
+        }
+        let mut command = Command::new(folder.join("bin/python"));
+        let check = command.arg(root().join("tests/pytorch/stand_ins.py")).arg("--check");
+        let output = check.args([folder, &staged]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        staged
+    })
+}
+
+/// A run of one of the programs beside this file. Every kernel takes a time that its name tells.
+pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
+    let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
+    run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")
+}

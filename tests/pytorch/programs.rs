@@ -1,0 +1,119 @@
+//! Each program under gpuflame: nothing is lost, every stack is what libgcc sees of it, all sums are those of the
+//! truth file, and the program does not notice.
+
+use std::collections::BTreeMap;
+
+use crate::installed::{folder, run};
+use crate::support::{Done, Way};
+use serde_json::Value;
+
+/// How often something ran, and for how long in all, by kind and by symbol or direction.
+type Works = BTreeMap<(String, String), (u64, u64)>;
+
+fn ran(done: &Done) -> Works {
+    let mut sums = Works::new();
+    for line in done.file("truth.json").lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        if row.get("totals").is_some() {
+            continue;
+        }
+        let text = |field: &str| row[field].as_str().unwrap_or_default().to_owned();
+        let kind = match &text("kind")[..] {
+            "kernel" => "kernel",
+            "memset" => "set",
+            _ => "copy",
+        };
+        let sum = sums.entry((kind.to_owned(), text("name") + &text("copy"))).or_default();
+        *sum = (sum.0 + row["count"].as_u64().unwrap(), sum.1 + row["total_ns"].as_u64().unwrap());
+    }
+    sums
+}
+
+/// The same from the table that gpuflame writes.
+fn told(done: &Done) -> Works {
+    let table = done.file("out.csv");
+    let mut reader = csv::Reader::from_reader(table.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    let column = |name: &str| headers.iter().position(|header| header == name).unwrap();
+    let (kind, name, symbol) = (column("kind"), column("name"), column("symbol"));
+    let (count, nanos) = (column("count"), column("total_ns"));
+    let mut sums = Works::new();
+    for row in reader.records().map(Result::unwrap) {
+        let what = match &row[kind] {
+            "copy" => &row[name],
+            _ => &row[symbol],
+        };
+        let sum = sums.entry((row[kind].to_owned(), what.to_owned())).or_default();
+        *sum = (sum.0 + row[count].parse::<u64>().unwrap(), sum.1 + row[nanos].parse::<u64>().unwrap());
+    }
+    sums
+}
+
+fn check(done: &Done, alone: &Done) {
+    assert_eq!((done.code, &done.stdout), (alone.code, &alone.stdout), "{}", done.stderr);
+    let truth = done.truth();
+    let count = truth.count("count");
+    assert!(count > 500 && truth.count("delivered") == count, "{count}");
+    for what in ["launches", "activities"] {
+        let (total, parts) = done.sum(what);
+        assert_eq!(parts["matched"], total, "{}", done.stderr);
+    }
+    assert_eq!(done.sum("activities").0, count);
+    let stacks = done.folded();
+    assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), truth.count("total_ns"));
+    let [verified] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
+    assert!(
+        verified.ends_with(" taken again, 0 unlike a walk of every frame, 0 unlike libgcc's"),
+        "{verified}"
+    );
+    assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
+    assert_eq!(told(done), ran(done));
+}
+
+/// Runs a program alone, and by each way with a version of CUPTI.
+fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
+    let Some(folder) = folder() else { return Vec::new() };
+    let alone = run(folder, program, Way::None).ok();
+    let observed = |(way, version): &(Way, &str)| {
+        let run = run(folder, program, *way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
+        let done = run.ok();
+        check(&done, &alone);
+        done
+    };
+    runs.iter().map(observed).collect()
+}
+
+#[test]
+fn a_training_step_is_seen_whole() {
+    for done in check_program("train.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]) {
+        // The backward pass is on a thread of autograd's, whose stacks begin where it was started.
+        let backward =
+            |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
+        let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
+        let stacks = done.folded();
+        assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
+        // cuBLAS has no symbols, and hides nobody: its caller is seen.
+        let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
+        callers.for_each(|(frames, _)| {
+            assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
+        });
+    }
+}
+
+#[test]
+fn captured_graphs_are_under_the_stacks_of_their_capture() {
+    for done in check_program("decode.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+        let (nodes, parts) = done.sum("graph activities");
+        assert_eq!(parts["created"], nodes, "{}", done.stderr);
+        assert!(nodes > 1000, "{nodes}");
+        let captured =
+            done.folded().into_iter().filter(|(frames, _)| frames.iter().any(|frame| frame == "[graph]"));
+        for (frames, _) in captured {
+            let graph = frames.iter().position(|frame| frame == "[graph]").unwrap();
+            let (launch, capture) = frames.split_at(graph);
+            assert!(launch.iter().any(|frame| frame == "at::cuda::CUDAGraph::replay"), "{frames:?}");
+            // An operator of the model's, or what the graph's own random numbers need.
+            assert!(capture.iter().any(|frame| frame.starts_with("at::_ops::")), "{frames:?}");
+        }
+    }
+}

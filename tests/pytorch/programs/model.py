@@ -1,0 +1,77 @@
+"""A small GPT, and what the programs beside this file share."""
+
+import os
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+# Asked first, the real cuDNN would answer; the stand-in cannot.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x, cache=None):
+        batch, length, width = x.shape
+        q, k, v = (
+            t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1)
+        )
+        if cache is not None:
+            k, v = cache.update(k, v)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=cache is None)
+        return self.out(y.transpose(1, 2).reshape(batch, length, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x, cache=None):
+        x = x + self.attention(self.norm1(x), cache)
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, words=512, width=128, heads=4, layers=4):
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.embed, self.head = nn.Embedding(words, width), nn.Linear(width, words)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+
+    def forward(self, tokens, caches=None):
+        x = self.embed(tokens)
+        for place, block in enumerate(self.blocks):
+            x = block(x, caches[place] if caches else None)
+        return self.head(x)
+
+
+class Cache:
+    """Keys and values of one layer, of a fixed size, written in place: what a captured graph needs."""
+
+    def __init__(self, batch, heads, length, width):
+        self.keys = torch.zeros(batch, heads, length, width, device="cuda")
+        self.values = torch.zeros(batch, heads, length, width, device="cuda")
+        self.place = torch.zeros(1, dtype=torch.long, device="cuda")
+
+    def update(self, k, v):
+        self.keys.index_copy_(2, self.place, k)
+        self.values.index_copy_(2, self.place, v)
+        return self.keys, self.values
+
+
+def caches(model, batch, length=64):
+    width = model.width // model.heads
+    return [Cache(batch, model.heads, length, width) for _ in model.blocks]
+
+
+def steps(otherwise):
+    """How many steps a program makes: STEPS, or this many."""
+    return int(os.environ.get("STEPS", otherwise))

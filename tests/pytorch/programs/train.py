@@ -1,0 +1,39 @@
+"""Training steps with autograd, by each optimiser, with gradients scaled."""
+
+import torch
+from torch.nn import functional as F
+
+from model import Gpt, steps
+
+
+def loss_of(model, tokens):
+    logits = model(tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def step(model, optimizer, scaler, tokens):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = loss_of(model, tokens)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.item()
+
+
+def main():
+    torch.manual_seed(1)
+    model = Gpt().cuda()
+    tokens = torch.randint(0, 512, (4, 33)).cuda(non_blocking=True)
+    for kind in ({"fused": True}, {"foreach": True}, {"foreach": False}):
+        optimizer = torch.optim.AdamW(model.parameters(), **kind)
+        scaler = torch.amp.GradScaler("cuda")
+        for _ in range(steps(2)):
+            loss = step(model, optimizer, scaler, tokens)
+    torch.cuda.synchronize()
+    print("trained", loss)
+
+
+main()

@@ -1,0 +1,13 @@
+// A function that nobody wrote down: it fails, and is named once. Those of cuBLAS start one kernel each.
+#include <stdio.h>
+
+static int missing(const char *name, char *is_named) {
+    if (!__atomic_exchange_n(is_named, 1, __ATOMIC_RELAXED))
+        fprintf(stderr, "gpusim: %s of " SONAME " is not simulated\n", name);
+    return CODE;
+}
+
+#define MISSING(name) int name(void) { static char is_named; return missing(#name, &is_named); }
+
+int standin_kernel(void *handle, const char *name);
+#define KERNEL(name) int name(void *handle) { return standin_kernel(handle, #name "_kernel"); }

@@ -1,0 +1,106 @@
+//! What is loaded, and what is said when the wheel is not as it should be.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::installed::{folder, run};
+use crate::support::{Way, root, scratch};
+
+#[test]
+fn nothing_of_nvidias_packages_is_loaded() {
+    let Some(folder) = folder() else { return };
+    let done = run(folder, "maps.py", Way::Injected).ok();
+    let mapped: BTreeSet<&Path> = done.stdout.lines().map(Path::new).collect();
+    let has = |name: &str| mapped.iter().any(|path| path.ends_with(name));
+    assert!(has("libtorch_cuda.so") && has("libgpusim_cuda.so") && has("libgpuflame.so"), "{mapped:?}");
+    let stand_ins = folder.join("stand-ins");
+    for path in &mapped {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let is_of_nvidia = ["libcu", "libnv", "libnccl"].iter().any(|begin| name.starts_with(begin));
+        assert!(!is_of_nvidia || path.starts_with(&stand_ins), "{}", path.display());
+        assert!(!path.iter().any(|part| part == "nvidia"), "{}", path.display());
+    }
+    assert!(has("stand-ins/libcublas.so.13") && has("stand-ins/libcudnn.so.9"), "{mapped:?}");
+}
+
+/// What Python 3 is here, as the script asks.
+fn version() -> String {
+    let tell = "import sys; print('%d.%d' % sys.version_info[:2])";
+    let output =
+        Command::new("python3").args(["-c", tell]).output().expect("python3 is needed for the tests");
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}
+
+/// A folder that looks like an installed wheel with this in `torch/version.py`.
+fn wheel(told: &str) -> PathBuf {
+    let cache = scratch("wheel");
+    let folder = cache.join(format!("2.15.0-py{}", version()));
+    let torch = folder.join(format!("lib/python{}/site-packages/torch", version()));
+    fs::create_dir_all(torch.join("lib")).unwrap();
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    let find = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    symlink(String::from_utf8(find.stdout).unwrap().trim_end(), folder.join("bin/python")).unwrap();
+    fs::write(folder.join("done"), "").unwrap();
+    fs::write(torch.join("version.py"), told).unwrap();
+    cache
+}
+
+/// What `tests/pytorch/install` says of it: one line, and the exit code 2.
+fn complaint(cache: &Path) -> String {
+    let mut command = Command::new(root().join("tests/pytorch/install"));
+    let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(2), &b""[..]), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn another_wheel_is_refused_in_one_line() {
+    let said = complaint(&wheel("__version__ = '2.14.1+cu132'\ncuda: Optional[str] = '13.2'\n"));
+    assert!(said.contains("holds torch 2.14.1+cu132, and not 2.15.0: remove the folder"), "{said}");
+}
+
+#[test]
+fn a_wheel_without_cuda_is_refused_in_one_line() {
+    let said = complaint(&wheel("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\n"));
+    assert!(said.contains("is not built for CUDA 13: remove the folder"), "{said}");
+}
+
+#[test]
+fn a_folder_without_a_wheel_is_refused_in_one_line() {
+    let cache = wheel("");
+    let torch = cache.join(format!("2.15.0-py{0}/lib/python{0}/site-packages/torch", version()));
+    fs::remove_file(torch.join("version.py")).unwrap();
+    let said = complaint(&cache);
+    assert!(said.contains("holds no PyTorch: remove the folder"), "{said}");
+}
+
+#[test]
+fn without_the_wheel_nothing_is_downloaded_unasked() {
+    let mut command = Command::new(root().join("tests/pytorch/install"));
+    let output = command.arg("--found").env("GPUSIM_PYTORCH", scratch("wheel")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("not installed: tests/pytorch/install brings it, a download of 540 MB"), "{said}");
+}
+
+#[test]
+fn a_function_that_is_not_simulated_is_named_in_one_line() {
+    let cache = wheel("");
+    let folder = cache.join(format!("2.15.0-py{}", version()));
+    fs::create_dir_all(folder.join("stand-ins")).unwrap();
+    let wanted = "cudaMalloc libcudart.so.13\ncudaNoSuchThing libcudart.so.13\n";
+    fs::write(folder.join("stand-ins/cuda-functions"), wanted).unwrap();
+    let mut command = Command::new(folder.join("bin/python"));
+    let check = command.arg(root().join("tests/pytorch/stand_ins.py")).arg("--check");
+    let output = check.args([&folder, crate::support::cuda()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "pytorch: the wheel calls cudaNoSuchThing of libcudart.so.13, which tests/gpusim lacks: it is to be written there\n"
+    );
+}
