@@ -8,3 +8,4 @@ mod support;
 mod installed;
 mod programs;
 mod wheel;
+mod witness;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::installed::{folder, run};
-use crate::support::{Done, Way};
+use crate::support::{Done, Way, gpuflame};
 use serde_json::Value;
 
 /// How often something ran, and for how long in all, by kind and by symbol or direction.
@@ -53,7 +53,7 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!((done.code, &done.stdout), (alone.code, &alone.stdout), "{}", done.stderr);
     let truth = done.truth();
     let count = truth.count("count");
-    assert!(count > 500 && truth.count("delivered") == count, "{count}");
+    assert!(count > 100 && truth.count("delivered") == count, "{count}");
     for what in ["launches", "activities"] {
         let (total, parts) = done.sum(what);
         assert_eq!(parts["matched"], total, "{}", done.stderr);
@@ -73,10 +73,12 @@ fn check(done: &Done, alone: &Done) {
 /// Runs a program alone, and by each way with a version of CUPTI.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
     let Some(folder) = folder() else { return Vec::new() };
-    let alone = run(folder, program, Way::None).ok();
+    let devices = if program == "devices.py" { "2" } else { "1" };
+    let run = |way| run(folder, program, way).env("GPUSIM_NDEV", devices);
+    let alone = run(Way::None).ok();
     let observed = |(way, version): &(Way, &str)| {
-        let run = run(folder, program, *way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
-        let done = run.ok();
+        let run = run(*way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
+        let done = run.env("NVTX_INJECTION64_PATH", gpuflame()).ok();
         check(&done, &alone);
         done
     };
@@ -115,5 +117,42 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             // An operator of the model's, or what the graph's own random numbers need.
             assert!(capture.iter().any(|frame| frame.starts_with("at::_ops::")), "{frames:?}");
         }
+    }
+}
+
+/// Workers of a DataLoader are children: forked ones are nobody to us, and spawned ones, which are loaded into as well,
+/// use no GPU.
+#[test]
+fn a_loader_with_workers_is_seen_whole() {
+    check_program("loader.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+}
+
+#[test]
+fn ranges_of_the_program_and_of_every_operator_are_frames() {
+    for done in check_program("ranges.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+        let stacks = done.folded();
+        let share = |range: &str| {
+            let within = stacks.iter().filter(|(frames, _)| frames.iter().any(|frame| frame.contains(range)));
+            within.map(|(_, nanos)| nanos).sum::<u64>()
+        };
+        // 4 times in each of its own ranges, and 4 times in those of the operators.
+        assert!(share("prefill") > 0 && share("decode") > 0 && share("aten::linear") > 0, "{stacks:?}");
+        assert!(share("prefill") + share("decode") + share("aten::") < done.truth().count("total_ns"));
+    }
+}
+
+/// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.
+#[test]
+fn trouble_in_the_program_is_none_of_ours() {
+    check_program("pressure.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+}
+
+#[test]
+fn two_devices_in_one_process_are_told_apart() {
+    for done in check_program("devices.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+        for device in ["GPU 0:", "GPU 1:"] {
+            assert_eq!(done.ledger(device).len(), 1, "{}", done.stderr);
+        }
+        assert!(done.folded().iter().any(|(frames, _)| frames.last().unwrap() == "[GPU1_Memcpy PtoP]"));
     }
 }

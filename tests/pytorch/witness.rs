@@ -1,0 +1,173 @@
+//! PyTorch's own profiler as a witness: what Kineto says of a program on the simulated stack, and what gpuflame says of
+//! another run of it. Both are clients of CUPTI, and neither knows of the truth file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use crate::installed::{folder, run};
+use crate::support::{Done, Way};
+use serde_json::Value;
+
+/// A piece of GPU work as both tell it.
+#[derive(Debug)]
+struct Work {
+    kind: &'static str,
+    name: String,
+    /// Of a kernel: grid and block.
+    extents: Vec<u64>,
+    /// Of a copy or a fill.
+    bytes: u64,
+    start: f64,
+    nanos: f64,
+}
+
+/// By device and stream, in the order of time.
+type Streams = BTreeMap<(u64, u64), Vec<Work>>;
+
+fn in_order(mut streams: Streams) -> Streams {
+    streams.values_mut().for_each(|works| works.sort_by(|a, b| a.start.total_cmp(&b.start)));
+    streams
+}
+
+fn events(trace: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(trace).unwrap();
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    trace["traceEvents"].as_array().unwrap().clone()
+}
+
+fn of_kineto(events: &[Value]) -> Streams {
+    let mut streams = Streams::new();
+    for event in events {
+        let kind = match event["cat"].as_str() {
+            Some("kernel") => "kernel",
+            Some("gpu_memcpy") => "copy",
+            Some("gpu_memset") => "set",
+            _ => continue,
+        };
+        let (name, args) = (event["name"].as_str().unwrap(), &event["args"]);
+        let extent = |what: &str| args[what].as_array().into_iter().flatten().map(|v| v.as_u64().unwrap());
+        let work = Work {
+            kind,
+            name: name.to_owned(),
+            extents: extent("grid").chain(extent("block")).collect(),
+            bytes: args["bytes"].as_u64().unwrap_or(0),
+            start: event["ts"].as_f64().unwrap() * 1e3,
+            nanos: event["dur"].as_f64().unwrap() * 1e3,
+        };
+        let stream = (args["device"].as_u64().unwrap(), args["stream"].as_u64().unwrap());
+        streams.entry(stream).or_default().push(work);
+    }
+    in_order(streams)
+}
+
+fn of_gpuflame(done: &Done) -> Streams {
+    let table = done.file("out.activities.csv");
+    let mut reader = csv::Reader::from_reader(table.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    let mut streams = Streams::new();
+    for row in reader.records().map(Result::unwrap) {
+        let text = |name: &str| &row[headers.iter().position(|header| header == name).unwrap()];
+        let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+        let kind = ["kernel", "copy", "set"].into_iter().find(|kind| *kind == text("kind")).unwrap();
+        let extents = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"];
+        let work = Work {
+            kind,
+            name: text("name").to_owned(),
+            extents: if kind == "kernel" { extents.map(number).to_vec() } else { Vec::new() },
+            bytes: number("bytes"),
+            start: number("start_ns") as f64,
+            nanos: number("duration_ns") as f64,
+        };
+        streams.entry((number("device"), number("stream"))).or_default().push(work);
+    }
+    in_order(streams)
+}
+
+fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
+    assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
+    // One name of theirs is one of ours: theirs has types and parameters.
+    let mut names = HashMap::new();
+    for (stream, theirs) in kineto {
+        let ours = &gpuflame[stream];
+        assert_eq!(theirs.len(), ours.len(), "{stream:?}");
+        for (place, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
+            let alike =
+                theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
+            // Kineto turns ticks of the processor into nanoseconds, at a rate that it measures itself, and writes
+            // thousandths of microseconds.
+            let rounding = 2.0 + theirs.nanos / 1e3;
+            let alike = alike && (theirs.nanos - ours.nanos).abs() <= rounding;
+            assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
+            let known = names.entry(theirs.name.as_str()).or_insert(ours.name.as_str());
+            assert_eq!(*known, ours.name, "{}", theirs.name);
+        }
+    }
+}
+
+/// An operator or a call of a thread's, and the external id that it carries.
+struct Span<'a> {
+    start: f64,
+    end: f64,
+    external: Option<&'a Value>,
+}
+
+/// By thread, in the order in which they began.
+fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
+    let mut threads: HashMap<u64, Vec<Span<'_>>> = HashMap::new();
+    for event in events.iter().filter(|event| event["cat"] == cat) {
+        let start = event["ts"].as_f64().unwrap();
+        let end = start + event["dur"].as_f64().unwrap();
+        let span = Span { start, end, external: event["args"].get("External id") };
+        threads.entry(event["tid"].as_u64().unwrap()).or_default().push(span);
+    }
+    threads.values_mut().for_each(|spans| spans.sort_by(|a, b| a.start.total_cmp(&b.start)));
+    threads
+}
+
+/// In Kineto's trace, the external id of GPU work is that of the innermost operator around its launch: how much of it
+/// has one.
+fn assert_external_ids(events: &[Value]) -> usize {
+    let operators = spans(events, "cpu_op");
+    let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
+    let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
+    let launches: HashMap<u64, &Value> = of("cuda_runtime").map(|call| (correlation(call), call)).collect();
+    let mut known = 0;
+    for work in of("kernel").chain(of("gpu_memcpy")).chain(of("gpu_memset")) {
+        let call = launches[&correlation(work)];
+        let start = call["ts"].as_f64().unwrap();
+        let end = start + call["dur"].as_f64().unwrap();
+        let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
+        // Operators are nested: of those that began before it, the last that has not ended.
+        let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
+        let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
+        assert_eq!(innermost, work["args"].get("External id"), "{call}");
+        known += usize::from(innermost.is_some());
+    }
+    known
+}
+
+fn compare(program: &str) -> Option<usize> {
+    let folder = folder()?;
+    let traced = run(folder, "witness.py", Way::None).args(["trace.json", program]);
+    // Kineto leaves out what ends after its own end: GPU work has to be done when the program has waited for it.
+    let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
+    let events = events(&traced.folder.join("trace.json"));
+    let done = run(folder, program, Way::Injected).env("GPUFLAME_FORMATS", "activities");
+    let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
+    let (kineto, gpuflame) = (of_kineto(&events), of_gpuflame(&done));
+    assert_eq!(gpuflame.values().map(Vec::len).sum::<usize>() as u64, done.truth().count("count"));
+    assert_alike(&kineto, &gpuflame);
+    Some(assert_external_ids(&events))
+}
+
+#[test]
+fn kineto_sees_the_same_work_of_a_training_step() {
+    let Some(launched_by_operators) = compare("train.py") else { return };
+    assert!(launched_by_operators > 2000, "{launched_by_operators}");
+}
+
+#[test]
+fn kineto_sees_the_same_work_of_a_decode_loop() {
+    let Some(launched_by_operators) = compare("decode.py") else { return };
+    assert!(launched_by_operators > 700, "{launched_by_operators}");
+}
