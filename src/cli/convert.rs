@@ -11,6 +11,7 @@ use super::console::{Console, Outcome, usage};
 use super::explain::{Explained, explain, explain_sums};
 use super::flamegraph::view;
 use super::input::Source;
+use super::names::NameFlags;
 use super::output::Target;
 use super::ranks;
 use crate::error::{Error, Result};
@@ -48,6 +49,8 @@ pub(super) struct Convert {
     /// The rank, for parquet's folders [default: what the input says, or its name].
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
+    #[command(flatten)]
+    names: NameFlags,
 }
 
 impl Convert {
@@ -72,7 +75,7 @@ impl Convert {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, console)?;
-        let options = options(input);
+        let options = export::Options { names: self.names.names(), ..options(input) };
         self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
         Ok(Outcome::Clean)
     }

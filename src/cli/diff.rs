@@ -1,21 +1,28 @@
-//! `gpuflame diff`: what became slower and what faster between two runs, by kernel and by stack, and
+//! `gpuflame diff`: what became slower and what faster between two runs: in all, by kernel, by stack and by module, and
 //! whether that is more than chance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::report::{Cell, Report, Table};
-use crate::analysis::{Durations, change};
+use super::names::NameFlags;
+use super::report::{Cell, Format, Report, Table};
+use crate::analysis::{Change, Durations, change};
 use crate::error::Result;
 use crate::events::Events;
-use crate::export::{clean_frame, event_place, stack_names, work_name};
-use crate::profile::Place;
+use crate::export::{Names, clean_frame, event_place, folded_names, work_name};
+use crate::profile::views::{IDLE, idle_word};
+use crate::profile::{DeviceTime, Place, Profile};
 
 /// Compare two runs.
+///
+/// Stacks meet by their names, with the numbers that differ in every run folded. `run` says how long GPUs were busy and
+/// idle, by cause, and the same by step where both runs have several; `matched` which share of the GPU time has a
+/// counterpart. `modules` adds up by `nn.Module`, which meets where kernels are other ones. Tables for people leave out
+/// what did not change by more than chance; JSON and CSV have all of it.
 ///
 /// `sure` says whether the average duration of an activity changed by more than chance, by Welch's t-test (two
 /// sides, one in a thousand): `yes` or `no`; `too few` where either side has less than five, and nothing can be
@@ -34,6 +41,8 @@ pub(super) struct Diff {
     #[arg(short, long, default_value_t = 10)]
     number: usize,
     #[command(flatten)]
+    names: NameFlags,
+    #[command(flatten)]
     report: Report,
 }
 
@@ -49,10 +58,14 @@ const COLUMNS: [&str; 9] = [
     "name",
 ];
 
+/// The module frames of torch.profiler begin so.
+const MODULE: &str = "nn.Module: ";
+
 impl Diff {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let before = Run::read(&self.before, console)?;
-        let after = Run::read(&self.after, console)?;
+        let names = self.names.names();
+        let before = Run::read(&self.before, names, console)?;
+        let after = Run::read(&self.after, names, console)?;
         let mut total = Table::new(
             "total",
             &["change_ns", "change_percent", "before_ns", "after_ns", "before_count", "after_count"],
@@ -60,23 +73,42 @@ impl Diff {
         let (a, b) = (before.total(), after.total());
         let [change, percent, nanos, later_nanos, count, later_count, ..] = cells("", a, b);
         total.row([change, percent, nanos, later_nanos, count, later_count]);
-        let tables = [
-            total,
-            self.table("kernels", &before.kernels, &after.kernels),
-            self.table("stacks", &before.stacks, &after.stacks),
+        let mut tables = vec![total, times(&before, &after)];
+        let mut matched = Table::new("matched", &["before_percent", "after_percent", "by"]);
+        let parts = [
+            ("kernels", &before.kernels, &after.kernels),
+            ("stacks", &before.stacks, &after.stacks),
+            ("modules", &before.modules, &after.modules),
         ];
+        let parts = parts.into_iter().filter(|(_, before, after)| !before.is_empty() || !after.is_empty());
+        for (name, before, after) in parts.clone() {
+            matched.row([share_in(before, after, a), share_in(after, before, b), name.into()]);
+        }
+        tables.push(matched);
+        let mut hidden = 0;
+        for (name, before, after) in parts {
+            tables.push(self.table(name, before, after, &mut hidden));
+        }
         self.report.write(console, &tables)?;
+        if hidden > 0 {
+            console.remark(format!("{hidden} rows that did not change are left out; JSON and CSV have them"));
+        }
         Ok(Outcome::Clean)
     }
 
     /// The largest changes first, whichever way.
-    fn table(&self, name: &'static str, before: &Sums, after: &Sums) -> Table {
+    fn table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
         names.dedup();
         let get = |sums: &Sums, name: &String| sums.get(name).copied().unwrap_or_default();
         let mut rows: Vec<_> =
             names.into_iter().map(|name| (name, get(before, name), get(after, name))).collect();
+        if self.report.format == Format::Text {
+            let all = rows.len();
+            rows.retain(|(_, a, b)| is_changed(*a, *b));
+            *hidden += (all - rows.len()) as u64;
+        }
         rows.sort_by_key(|(_, a, b)| std::cmp::Reverse(a.nanos.abs_diff(b.nanos)));
         let mut table = Table::new(name, &COLUMNS);
         let most = if self.number == 0 { usize::MAX } else { self.number };
@@ -87,12 +119,58 @@ impl Diff {
     }
 }
 
+/// Whether there is anything to say: another number of them, or times that are others by more than chance.
+fn is_changed(a: Durations, b: Durations) -> bool {
+    a.count != b.count || (a.nanos != b.nanos && change(a, b) != Change::Unsure)
+}
+
+/// The share of `all` that what `other` has as well has of `sums`.
+fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
+    let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
+    Cell::share(both.map(|(_, one)| one.nanos).sum(), all.nanos)
+}
+
+/// How the GPUs of both runs spent their time, and by step.
+fn times(before: &Run, after: &Run) -> Table {
+    let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
+    let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    whats.retain(|what| seen.insert(*what));
+    let get = |run: &Run, what: &str| {
+        run.times.iter().find(|(known, _)| *known == what).map_or(0, |(_, nanos)| *nanos)
+    };
+    let mut row = |what: String, a: u64, b: u64| {
+        table.row([
+            difference(a, b),
+            percent(a as f64, b as f64),
+            Cell::Nanos(a),
+            Cell::Nanos(b),
+            Cell::Text(what),
+        ]);
+    };
+    for what in &whats {
+        row((*what).to_owned(), get(before, what), get(after, what));
+    }
+    if before.steps > 1 && after.steps > 1 {
+        for what in &whats {
+            let a = get(before, what) / before.steps;
+            row(format!("{what} of a step"), a, get(after, what) / after.steps);
+        }
+    }
+    table
+}
+
+fn difference(a: u64, b: u64) -> Cell {
+    Cell::Change(i64::try_from(i128::from(b) - i128::from(a)).unwrap_or(0))
+}
+
+fn percent(from: f64, to: f64) -> Cell {
+    if from > 0.0 { Cell::Share(100.0 * (to - from) / from) } else { Cell::Nothing }
+}
+
 fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
-    let difference = i64::try_from(i128::from(b.nanos) - i128::from(a.nanos)).unwrap_or(0);
-    let percent =
-        |from: f64, to: f64| if from > 0.0 { Cell::Share(100.0 * (to - from) / from) } else { Cell::Nothing };
     [
-        Cell::Change(difference),
+        difference(a.nanos, b.nanos),
         percent(a.nanos as f64, b.nanos as f64),
         Cell::Nanos(a.nanos),
         Cell::Nanos(b.nanos),
@@ -110,30 +188,69 @@ type Sums = BTreeMap<String, Durations>;
 struct Run {
     kernels: Sums,
     stacks: Sums,
+    /// By the modules that a stack goes through; empty where no stack has any.
+    modules: Sums,
+    /// How its GPUs spent their time, ns.
+    times: Vec<(&'static str, u64)>,
+    /// How many steps it has.
+    steps: u64,
 }
 
 impl Run {
-    fn read(source: &Source, console: Console) -> crate::Result<Self> {
+    fn read(source: &Source, names: Names, console: Console) -> crate::Result<Self> {
         let mut events = Events::default();
         let Explained { profile, facts, .. } = explain(source, console, &mut events)?;
         facts.need_work(source)?;
-        let (mut kernels, mut stacks) = (Sums::new(), Sums::new());
-        let mut names: std::collections::HashMap<Place, String> = std::collections::HashMap::new();
+        let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
+        let mut known: HashMap<Place, (String, Option<String>)> = HashMap::new();
         for event in events.activities() {
             let Some(nanos) = event.activity.duration() else { continue };
             let place = event_place(event);
-            let stack = names.entry(place).or_insert_with(|| {
-                let frames: Vec<_> =
-                    stack_names(&profile, place).iter().map(|name| clean_frame(name)).collect();
-                frames.join(";")
+            let (stack, module) = known.entry(place).or_insert_with(|| {
+                let frames = folded_names(&profile, place, names);
+                let frames: Vec<_> = frames.iter().map(|name| clean_frame(name)).collect();
+                let modules: Vec<_> = frames.iter().filter_map(|name| name.strip_prefix(MODULE)).collect();
+                (frames.join(";"), (!modules.is_empty()).then(|| modules.join(";")))
             });
             stacks.entry(stack.clone()).or_default().add(nanos);
+            if let Some(module) = module {
+                modules.entry(module.clone()).or_default().add(nanos);
+            }
             kernels.entry(work_name(&profile, event.activity.work())).or_default().add(nanos);
         }
-        Ok(Self { kernels, stacks })
+        Ok(Self { kernels, stacks, modules, times: spent(&profile), steps: facts.steps })
     }
 
     fn total(&self) -> Durations {
         self.kernels.values().fold(Durations::default(), |sum, one| sum.and(*one))
+    }
+}
+
+/// What all GPUs together did with their time; idle time by cause where there is any.
+fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
+    let sum = |of: fn(&DeviceTime) -> u64| profile.times().iter().map(of).sum::<u64>();
+    let mut times = vec![
+        ("wall", sum(|time| time.window)),
+        ("busy", sum(|time| time.busy)),
+        ("idle", sum(|time| time.idle)),
+    ];
+    let mut causes: BTreeMap<&str, u64> = BTreeMap::new();
+    for sample in profile.samples(&IDLE) {
+        *causes.entry(idle_word(sample)).or_default() += sample.amount();
+    }
+    let mut causes: Vec<_> = causes.into_iter().filter(|(_, nanos)| *nanos > 0).collect();
+    causes.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
+    times.extend(causes.into_iter().map(|(cause, nanos)| (idle_what(cause), nanos)));
+    times
+}
+
+fn idle_what(cause: &str) -> &'static str {
+    match cause {
+        "host_late" => "idle: host late",
+        "launch_latency" => "idle: launch latency",
+        "dependency" => "idle: dependency",
+        "before_the_first" => "idle: before the first work",
+        "after_the_last" => "idle: after the last work",
+        _ => "idle: unknown",
     }
 }

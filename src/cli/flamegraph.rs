@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome, usage};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
+use super::names::NameFlags;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
@@ -37,7 +38,8 @@ pub(super) struct Flamegraph {
     /// What to write [default: by the ending of FILE; folded on standard output].
     #[arg(short, long)]
     format: Option<Format>,
-    /// Draw the time in which GPUs were idle, by the stack whose launch ended it.
+    /// Draw the time in which GPUs were idle, by what the launching thread was in where a trace tells that, else by the
+    /// stack whose launch ended it.
     #[arg(long)]
     idle: bool,
     /// Draw the time in which the host waited for a GPU, where it was recorded with the format `wait`.
@@ -64,6 +66,8 @@ pub(super) struct Flamegraph {
     /// Show the frames inside CUDA's libraries and those below `main` as well.
     #[arg(long)]
     internal_frames: bool,
+    #[command(flatten)]
+    names: NameFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -145,8 +149,15 @@ impl Flamegraph {
     }
 
     fn options(&self) -> export::Options {
-        let (root, title) = (self.root.clone(), self.title.clone());
-        export::Options { unit: self.unit, title, graph: self.graph, root, ..export::Options::default() }
+        let (root, title, names) = (self.root.clone(), self.title.clone(), self.names.names());
+        export::Options {
+            unit: self.unit,
+            title,
+            graph: self.graph,
+            root,
+            names,
+            ..export::Options::default()
+        }
     }
 
     fn read_options(&self) -> ReadOptions {

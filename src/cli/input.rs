@@ -13,7 +13,7 @@ use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen};
-use crate::record::Row;
+use crate::record::{Row, WindowEdge};
 
 /// Files smaller than this are read before anybody could look at a bar.
 const LONG: u64 = 32 << 20;
@@ -57,6 +57,8 @@ pub(super) struct Facts {
     pub(super) damaged: u64,
     /// How well a trace of another tool is linked.
     pub(super) linked: Option<Linked>,
+    /// Steps of a trace, windows of a recording.
+    pub(super) steps: u64,
 }
 
 impl Facts {
@@ -98,15 +100,20 @@ impl Source {
         let kind = opened.kind();
         let (options, _bar) = watched(Options::default(), &opened, console);
         if kind == Kind::Recording {
-            let damaged = self.recording(opened, &options, console, each)?;
-            return Ok(Facts { kind, damaged, linked: None });
+            let mut steps = 0;
+            let damaged = self.recording(opened, &options, console, &mut |row| {
+                steps += u64::from(matches!(row, Row::Window { edge: WindowEdge::Close, .. }));
+                each(row);
+            })?;
+            return Ok(Facts { kind, damaged, linked: None, steps });
         }
         let linked = import::rows(opened, &options, each)?;
         remark_on(self, &linked.seen, console);
         if linked.linked < linked.ops {
             console.remark(format!("{self}: {}", unlinked(&linked)));
         }
-        Ok(Facts { kind, damaged: 0, linked: Some(linked) })
+        let steps = linked.steps;
+        Ok(Facts { kind, damaged: 0, linked: Some(linked), steps })
     }
 
     /// Opens it, of whatever kind it is.

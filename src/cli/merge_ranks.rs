@@ -10,13 +10,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
+use super::names::NameFlags;
 use super::output::Target;
 use super::ranks;
 use super::report::{self, Cell, Format, Table};
 use crate::analysis::{Time, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    self, GraphStacks, Lines, Unit, clean_frame, stack_names, work_name, write_lines_folded, write_lines_svg,
+    self, GraphStacks, Lines, Names, Unit, clean_frame, folded_names, work_name, write_lines_folded,
+    write_lines_svg,
 };
 use crate::profile::Profile;
 use crate::profile::views::{GPU, IDLE, idle_word};
@@ -55,6 +57,8 @@ pub(super) struct MergeRanks {
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
     #[arg(long, default_value_t)]
     graph: GraphStacks,
+    #[command(flatten)]
+    names: NameFlags,
 }
 
 /// What is known of a rank.
@@ -76,11 +80,13 @@ impl MergeRanks {
         let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
         let numbers = ranks::of(&sources);
         let bar = watched(sources.len(), console);
-        let options = export::Options { unit: self.unit, graph: self.graph, ..export::Options::default() };
+        let names = self.names.names();
+        let options =
+            export::Options { unit: self.unit, graph: self.graph, names, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
             let explained = explain_sums(source, console)?;
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
-            add_stacks(&mut stacks, rank, &explained.profile);
+            add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
             all.push(Rank::of(rank, source, &explained));
             bar.inc(1);
@@ -146,9 +152,9 @@ impl MergeRanks {
 /// GPU time by launching stack, and the ranks that have it.
 type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
-fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile) {
+fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: Names) {
     for sample in profile.samples(&GPU).iter().filter(|sample| sample.amount() > 0) {
-        let names = stack_names(profile, sample.place);
+        let names = folded_names(profile, sample.place, names);
         let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
         let sum = stacks.entry(names.join(";")).or_default();
         sum.0 = sum.0.saturating_add(sample.amount());

@@ -16,6 +16,7 @@ mod info;
 mod input;
 mod merge;
 mod merge_ranks;
+mod names;
 mod output;
 mod ranks;
 mod recorded_steps;

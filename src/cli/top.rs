@@ -7,11 +7,12 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
+use super::names::NameFlags;
 use super::report::{Cell, Report, Table};
 use crate::analysis::Delays;
 use crate::error::Result;
 use crate::events::JoinedActivity;
-use crate::export::{stack_names, work_name};
+use crate::export::{Names, folded_names, work_name};
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::profile::{Profile, Values, add_values};
 
@@ -29,6 +30,8 @@ pub(super) struct Top {
     #[arg(short, long, default_value_t = 10)]
     number: usize,
     #[command(flatten)]
+    names: NameFlags,
+    #[command(flatten)]
     report: Report,
 }
 
@@ -40,7 +43,8 @@ enum By {
     Stacks,
     /// How long kernels waited between the call that launched them and their start.
     Delay,
-    /// Time in which GPUs had nothing to do, by cause and by the stack whose launch ended it.
+    /// Time in which GPUs had nothing to do, by cause. Where a trace tells what the launching thread was in meanwhile, a
+    /// late host is shown there, `[between A and B]` where only that is known; all else by the launch that ended it.
     Idle,
 }
 
@@ -49,14 +53,15 @@ impl Top {
         let mut delays = Delays::default();
         let explained = explain(&self.input, console, &mut delays)?;
         explained.facts.need_work(&self.input)?;
+        let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let tables: Vec<_> = self
             .by
             .iter()
             .map(|by| match by {
                 By::Kernels => kernels(&explained, most),
-                By::Stacks => stacks(&explained, most),
-                By::Idle => idle(&explained.profile, most),
+                By::Stacks => stacks(&explained, names, most),
+                By::Idle => idle(&explained.profile, names, most),
                 By::Delay => self::delays(&delays, &explained.profile, most),
             })
             .collect();
@@ -109,11 +114,11 @@ fn kernels(explained: &Explained, most: usize) -> Table {
     table
 }
 
-fn stacks(explained: &Explained, most: usize) -> Table {
+fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
     let profile = &explained.profile;
     let mut sums: HashMap<String, Values> = HashMap::new();
     for sample in profile.samples(&GPU) {
-        let sum = sums.entry(stack_names(profile, sample.place).join(";")).or_default();
+        let sum = sums.entry(folded_names(profile, sample.place, names).join(";")).or_default();
         add_values(sum, sample.values);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
@@ -126,10 +131,10 @@ fn stacks(explained: &Explained, most: usize) -> Table {
     table
 }
 
-fn idle(profile: &Profile, most: usize) -> Table {
+fn idle(profile: &Profile, names: Names, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
     for sample in profile.samples(&IDLE) {
-        let stack = stack_names(profile, sample.place).join(";");
+        let stack = folded_names(profile, sample.place, names).join(";");
         let sum = sums.entry((idle_word(sample), stack)).or_default();
         sum.0 += sample.amount();
         sum.1 += sample.count();

@@ -22,7 +22,7 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
-use crate::record::{Activity, ContextId, IdMap, Launch, Loss, MemoryCall, Row, Wait};
+use crate::record::{Activity, ContextId, IdMap, Inside, Launch, Loss, MemoryCall, Row, Wait};
 use crate::timeline::Timeline;
 pub use ceiling::Forgotten;
 use ceiling::{NotKept, Renames};
@@ -84,6 +84,11 @@ impl Explain {
         match row {
             Row::Launch(launch) => {
                 let launch = &Launch { context: self.first(launch.context), ..*launch };
+                if self.timeline.has_insides()
+                    && let Some(context) = self.profile.context(launch.context)
+                {
+                    self.timeline.launches(launch.context, context.thread);
+                }
                 self.join.push_launch(launch, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
             }
             // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
@@ -104,6 +109,10 @@ impl Explain {
                 if self.contexts.add(row, &mut self.profile) {
                     self.fit_stacks();
                 }
+            }
+            Row::Inside(inside) => {
+                let context = self.first(inside.context);
+                self.timeline.inside(&Inside { context, ..*inside });
             }
             Row::Wait(wait) => {
                 let context = self.first(wait.context);

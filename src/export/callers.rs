@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::clean;
 use super::compose::stack;
 use super::frame::Frame;
-use super::options::GraphStacks;
+use super::options::{GraphStacks, Names};
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
 
@@ -83,7 +83,7 @@ impl<'a> Callers<'a> {
     fn look_up(&self, context: ContextId) -> Caller {
         let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
         let thread_name = self.profile.thread(thread).unwrap_or_default();
-        let frames = stack(self.profile, Place::Context(context), GraphStacks::Both);
+        let frames = stack(self.profile, Place::Context(context), GraphStacks::Both, Names::Kept);
         Caller {
             call: self.label(context).unwrap_or("[call unknown]").to_owned(),
             thread,

@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 use super::frame::Frame;
-use super::options::{GraphStacks, Options};
+use super::numbers;
+use super::options::{GraphStacks, Names, Options};
 use super::roots::Roots;
 use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, Tip, View};
 use crate::record::{
@@ -19,12 +20,14 @@ pub(super) struct Composer<'a> {
     profile: &'a Profile,
     view: &'a View,
     graph: GraphStacks,
+    names: Names,
     roots: Roots<'a>,
 }
 
 impl<'a> Composer<'a> {
     pub(super) fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
-        Self { profile, view, graph: options.graph, roots: Roots::new(profile, view, &options.root) }
+        let &Options { graph, names, .. } = options;
+        Self { profile, view, graph, names, roots: Roots::new(profile, view, options) }
     }
 
     /// What the view holds, and then what it would have held had it not been lost.
@@ -62,7 +65,7 @@ impl<'a> Composer<'a> {
 
     /// The frames of the stack.
     pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
-        stack(self.profile, place, self.graph)
+        stack(self.profile, place, self.graph, self.names)
     }
 
     /// The frames upon the stack.
@@ -95,15 +98,15 @@ impl<'a> Composer<'a> {
 
 /// The frames of `place`, root first: its names if it has any, else addresses. What is missing from the
 /// stack, or is there instead of it, is a frame too.
-pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks) -> Vec<Frame<'_>> {
+pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: Names) -> Vec<Frame<'_>> {
     let launched = |launch: Result<ContextId, Missing>| match launch {
-        Ok(context) => context_frames(profile, context),
+        Ok(context) => context_frames(profile, context, names),
         Err(missing) => vec![Frame::new(Kind::Loss, missing.label())],
     };
     match place {
         Place::Context(_) | Place::Missing(_) => launched(place.launch()),
         Place::Nobody => Vec::new(),
-        Place::Node { launch, created } => match (graph, creation(profile, created)) {
+        Place::Node { launch, created } => match (graph, creation(profile, created, names)) {
             (GraphStacks::Launch, _) => launched(launch),
             (GraphStacks::Capture, Ok(mut made)) => {
                 made.push(Frame::new(Kind::Graph, GRAPH));
@@ -122,17 +125,17 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks) -> Vec<
 }
 
 /// The stack on which a graph node was made, or why it is not known.
-fn creation(profile: &Profile, created: Created) -> Result<Vec<Frame<'_>>, &'static str> {
+fn creation(profile: &Profile, created: Created, names: Names) -> Result<Vec<Frame<'_>>, &'static str> {
     match created {
         Created::Context(context) if profile.context(context).is_some() => {
-            Ok(context_frames(profile, context))
+            Ok(context_frames(profile, context, names))
         }
         Created::Context(_) => Err(Created::Unknown.label().unwrap_or_default()),
         other => Err(other.label().unwrap_or_default()),
     }
 }
 
-fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
+fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Frame<'_>> {
     let Some(known) = profile.context(context) else {
         return vec![Frame::new(Kind::Loss, Missing::NoStack.label())];
     };
@@ -141,7 +144,8 @@ fn context_frames(profile: &Profile, context: ContextId) -> Vec<Frame<'_>> {
             .shown_stack(shown)
             .map(|id| {
                 let shown = profile.shown_frame(id);
-                Frame { id: Some(id), ..Frame::new(shown.kind, profile.strings().get(shown.name)) }
+                let name = numbers::fold(shown.kind, profile.strings().get(shown.name).into(), names);
+                Frame { id: Some(id), ..Frame::new(shown.kind, name) }
             })
             .collect(),
         None => {
@@ -205,9 +209,14 @@ pub fn work_name(profile: &Profile, work: Work) -> String {
     }
 }
 
-/// The texts of the frames of `place`, root first, a graph node's launch and where it was made.
+/// The texts of the frames of `place` as they are, root first, a graph node's launch and where it was made.
 pub fn stack_names(profile: &Profile, place: Place) -> Vec<Cow<'_, str>> {
-    stack(profile, place, GraphStacks::Both).into_iter().map(|frame| frame.text).collect()
+    folded_names(profile, place, Names::Kept)
+}
+
+/// The same, with what `names` makes of the numbers in them.
+pub fn folded_names(profile: &Profile, place: Place, names: Names) -> Vec<Cow<'_, str>> {
+    stack(profile, place, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
 /// What an activity hangs under.

@@ -28,6 +28,7 @@ mod frame;
 mod json;
 #[cfg(feature = "cli")]
 mod lines;
+mod numbers;
 mod options;
 #[cfg(feature = "cli")]
 mod parquet;
@@ -55,7 +56,7 @@ pub(crate) use clean::frame as clean_frame;
 pub use compare::{write_diff_folded, write_diff_svg, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use compose::event_place;
-pub use compose::{stack_names, work_name};
+pub use compose::{folded_names, stack_names, work_name};
 pub use folded::FOLDED;
 #[cfg(feature = "cli")]
 pub use folded::write_lines_folded;
@@ -65,6 +66,6 @@ pub use format::{DrawView, Format, Writes};
 pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;
-pub use options::{GraphStacks, Options, Root, Unit};
+pub use options::{GraphStacks, Names, Options, Root, Unit};
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;

@@ -1,7 +1,7 @@
 //! What somebody who draws a view may choose.
 
 use crate::profile::{Measure, View};
-pub use crate::settings::{GraphStacks, Root, Unit};
+pub use crate::settings::{GraphStacks, Names, Root, Unit};
 
 /// How to draw a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Options {
     pub graph: GraphStacks,
     /// The frames below all stacks. Default: none.
     pub root: Vec<Root>,
+    /// What becomes of numbers in names. Default: they are folded.
+    pub names: Names,
 }
 
 impl Options {

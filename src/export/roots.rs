@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::Frame;
-use super::options::Root;
+use super::numbers;
+use super::options::{Names, Options, Root};
 use crate::profile::{Kind, OTHER_THREADS, Place, Profile, Sample, View};
 use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
@@ -11,6 +12,7 @@ use crate::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
+    names: Names,
     /// Names that several threads have.
     shared_names: BTreeSet<&'a str>,
     /// Numbers that several streams have.
@@ -21,14 +23,14 @@ pub(super) struct Roots<'a> {
 type Stream = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Those of `wanted` that samples of `view` have.
-    pub(super) fn new(profile: &'a Profile, view: &View, wanted: &[Root]) -> Self {
+    /// Those that the options ask for and samples of `view` have.
+    pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
             Root::Device => view.has_devices,
             Root::Stream => view.has_streams,
         };
-        let wanted: Vec<_> = wanted.iter().copied().filter(has).collect();
+        let wanted: Vec<_> = options.root.iter().copied().filter(has).collect();
         let (mut shared_names, mut shared_streams) = (BTreeSet::new(), BTreeSet::new());
         if wanted.contains(&Root::Thread) {
             shared_names = shared(profile.threads());
@@ -40,7 +42,7 @@ impl<'a> Roots<'a> {
             });
             shared_streams = shared(streams);
         }
-        Self { profile, wanted, shared_names, shared_streams }
+        Self { profile, wanted, names: options.names, shared_names, shared_streams }
     }
 
     /// The frames, outermost first.
@@ -71,7 +73,15 @@ impl<'a> Roots<'a> {
         if id == ThreadId::OTHERS {
             return OTHER_THREADS.to_owned();
         }
-        match self.profile.thread(id).filter(|name| !name.is_empty()) {
+        let name = self.profile.thread(id).filter(|name| !name.is_empty());
+        if self.names != Names::Kept {
+            // A thread's number is another one in every run.
+            return match name {
+                Some(name) => format!("[thread {}]", numbers::numbers(name, 0)),
+                None => "[thread N]".to_owned(),
+            };
+        }
+        match name {
             Some(name) if self.shared_names.contains(name) => format!("[thread {name} {}]", id.0),
             Some(name) => format!("[thread {name}]"),
             None => format!("[thread {}]", id.0),

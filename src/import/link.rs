@@ -30,6 +30,8 @@ pub struct Linked {
     pub pending: u64,
     /// Records of waits for an event, a stream or a device.
     pub syncs: u64,
+    /// Steps of the profiler, or of the program as the trace has them.
+    pub steps: u64,
     /// Calls that wait, or make a stream wait.
     pub waits: u64,
     /// Categories that nobody knows here, with the number of their events, the most frequent first.

@@ -13,6 +13,7 @@ mod edges;
 mod folded;
 mod gzip;
 mod kind;
+mod late;
 mod lines;
 mod link;
 mod model;

@@ -10,16 +10,17 @@
 use std::cmp::Reverse;
 
 use super::edges::Edges;
+use super::late::{self, Late};
 use super::link::{self, Linked};
 use super::model::*;
-use super::stack::{Interval, StackTree};
+use super::stack::{Interval, ROOT, Rank, StackTree};
 use super::work::{CallRecord, OpRecord};
 use super::{Kind, NameNumbers, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
-    GpuContextId, GraphId, GraphNodeId, IdMap, KernelDetail, LabelId, Launch, MemoryKind, NameId, Nanos, Row,
-    SetDetail, StreamId, ThreadId,
+    GpuContextId, GraphId, GraphNodeId, IdMap, Inside, KernelDetail, LabelId, LabelKind, Launch, MemoryKind,
+    NameId, Nanos, Row, SetDetail, StreamId, ThreadId,
 };
 
 /// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings have rows
@@ -39,16 +40,6 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     Ok(Linked { seen, ..collect.finish(each) })
 }
 
-/// Which is the outer one of two slices that cover the same time.
-fn rank(kind: SliceKind) -> u8 {
-    match kind {
-        SliceKind::Python => 0,
-        SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => 1,
-        SliceKind::Cpu(CpuKind::Operator) => 2,
-        SliceKind::Call => 3,
-    }
-}
-
 /// A [`Sink`] that keeps what rows are made of.
 #[derive(Debug, Default)]
 pub struct Collect {
@@ -61,6 +52,7 @@ pub struct Collect {
     thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     ops: Vec<OpRecord>,
     syncs: u64,
+    steps: u64,
     waits: u64,
     calls: Vec<CallRecord>,
     intervals: Vec<Vec<Interval>>,
@@ -81,11 +73,12 @@ impl Sink for Collect {
             Event::Op(op) => self.op(op),
             Event::Call(call) => self.call(call),
             Event::Cpu(op) => {
-                let rank = rank(SliceKind::Cpu(op.kind));
+                self.steps += u64::from(op.kind == CpuKind::Step);
+                let rank = Rank::of(SliceKind::Cpu(op.kind));
                 self.interval(op.name, op.start, op.end, op.process, op.thread, rank);
             }
             Event::Python(frame) => {
-                let rank = rank(SliceKind::Python);
+                let rank = Rank::Python;
                 self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, rank);
             }
             Event::Begin(begin) => self.begin(begin),
@@ -166,7 +159,7 @@ impl Collect {
             ops: 0,
             launches: is_launch(&name),
         });
-        let (start, end, rank) = (call.start, call.end, rank(SliceKind::Call));
+        let (start, end, rank) = (call.start, call.end, Rank::Call);
         (Interval { start, end, label, rank, call: Some(number) }, thread)
     }
 
@@ -178,7 +171,7 @@ impl Collect {
                 self.called(&Call { name, start, end, process, thread, correlation, ..Call::default() })
             }
             _ => {
-                let (label, rank) = (self.labels.number(name), rank(kind));
+                let (label, rank) = (self.labels.number(name), Rank::of(kind));
                 (Interval { start: time, end: time, label, rank, call: None }, self.thread(process, thread))
             }
         };
@@ -195,7 +188,15 @@ impl Collect {
         self.others[number] += 1;
     }
 
-    fn interval(&mut self, name: Text<'_>, start: i64, end: i64, process: Id<'_>, thread: Id<'_>, rank: u8) {
+    fn interval(
+        &mut self,
+        name: Text<'_>,
+        start: i64,
+        end: i64,
+        process: Id<'_>,
+        thread: Id<'_>,
+        rank: Rank,
+    ) {
         let thread = self.thread(process, thread);
         let label = self.labels.number(name);
         self.intervals[thread as usize].push(Interval { start, end, label, rank, call: None });
@@ -239,18 +240,25 @@ impl Collect {
             edges.slices(&mut self.calls, intervals);
         }
         let mut linked = link::all(&mut self.ops, &mut self.calls);
-        (linked.syncs, linked.waits) = (self.syncs, self.waits);
+        (linked.syncs, linked.steps, linked.waits) = (self.syncs, self.steps, self.waits);
         linked.unknown =
             self.categories.texts().map(str::to_owned).zip(self.others.iter().copied()).collect();
         linked.unknown.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         let mut stacks = StackTree::default();
-        for intervals in std::mem::take(&mut self.intervals) {
-            stacks.thread(intervals, &mut self.calls);
+        let mut insides = Vec::new();
+        let mut names = late::Names::new(std::mem::take(&mut self.labels));
+        let spans = late::spans(&self.ops, &self.calls, self.intervals.len());
+        for (intervals, spans) in std::mem::take(&mut self.intervals).into_iter().zip(spans) {
+            let mut late = Late::new(spans, names);
+            stacks.thread(intervals, &mut self.calls, &mut late);
+            insides.push(late.found);
+            names = late.names;
         }
+        self.labels = names.into_labels();
         self.name_rows(each);
-        let contexts = self.context_rows(&stacks, each);
+        let contexts = self.context_rows(&stacks, insides, linked.offset, each);
         self.work_rows(&contexts, &mut linked, each);
         linked
     }
@@ -264,8 +272,14 @@ impl Collect {
         }
     }
 
-    /// A context for each (stack, thread) that launched. Gives them by call.
-    fn context_rows(&self, stacks: &StackTree, each: &mut dyn FnMut(&Row<'_>)) -> Vec<ContextId> {
+    /// A context for each (stack, thread) that launched, or that a GPU waited in, and when it did. Gives them by call.
+    fn context_rows(
+        &self,
+        stacks: &StackTree,
+        insides: Vec<Vec<(i64, u32)>>,
+        offset: i64,
+        each: &mut dyn FnMut(&Row<'_>),
+    ) -> Vec<ContextId> {
         let threads = self.thread_numbers();
         for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
             if !name.is_empty() {
@@ -274,18 +288,29 @@ impl Collect {
         }
         let mut known: IdMap<(u32, u32), ContextId> = IdMap::default();
         let mut frames = Vec::new();
-        let context = |call: &CallRecord| {
+        let mut context = |stack: u32, thread: u32, each: &mut dyn FnMut(&Row<'_>)| {
             let next = ContextId(known.len() as u32 + ContextId::FIRST.0);
-            let id = *known.entry((call.stack, call.thread)).or_insert(next);
-            if id == next && call.is_shown() {
+            let id = *known.entry((stack, thread)).or_insert(next);
+            if id == next {
                 frames.clear();
-                frames.extend(stacks.leaf_first(call.stack).map(|label| Frame::label(LabelId(label))));
-                let thread = threads[call.thread as usize];
+                frames.extend(stacks.leaf_first(stack).map(frame));
+                let thread = threads[thread as usize];
                 each(&Row::Context { id, thread, flags: ContextFlags::default(), frames: &frames });
             }
             id
         };
-        self.calls.iter().filter(|call| call.is_shown()).map(context).collect()
+        for (number, inside) in (0..).zip(insides) {
+            for (since, stack) in inside {
+                let context = match stack {
+                    ROOT => ContextId::NONE,
+                    stack => context(stack, number, each),
+                };
+                let (thread, since) = (threads[number as usize], shifted(since, offset));
+                each(&Row::Inside(Inside { thread, since, context }));
+            }
+        }
+        let shown = self.calls.iter().filter(|call| call.is_shown());
+        shown.map(|call| context(call.stack, call.thread, each)).collect()
     }
 
     /// The threads' own numbers, and others for those that have none, or one that another process uses.
@@ -305,7 +330,7 @@ impl Collect {
 
     fn work_rows(&self, contexts: &[ContextId], linked: &mut Linked, each: &mut dyn FnMut(&Row<'_>)) {
         let offset = linked.offset;
-        let nanos = |time: i64| Nanos(time.saturating_add(offset).max(0) as u64);
+        let nanos = |time: i64| shifted(time, offset);
         // By call, and by time within each.
         let mut order: Vec<u32> = (0..self.ops.len() as u32).collect();
         order.sort_by_key(|&at| {
@@ -353,6 +378,20 @@ impl Collect {
             each(&Row::Activity(activity(op, CorrelationId(id), &nanos)));
         }
     }
+}
+
+/// A time of the trace as rows have it.
+fn shifted(time: i64, offset: i64) -> Nanos {
+    Nanos(time.saturating_add(offset).max(0) as u64)
+}
+
+fn frame((label, rank): (u32, Rank)) -> Frame {
+    let kind = match rank {
+        Rank::Python => LabelKind::Python,
+        Rank::Range => LabelKind::Range,
+        Rank::Operator | Rank::Call => LabelKind::Call,
+    };
+    Frame::label_of(kind, LabelId(label))
 }
 
 fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> Nanos) -> Activity {

@@ -6,6 +6,8 @@
 
 use std::cmp::Reverse;
 
+use super::late::Late;
+use super::model::{CpuKind, SliceKind};
 use super::work::CallRecord;
 use crate::record::IdMap;
 
@@ -16,34 +18,71 @@ pub(super) struct Interval {
     /// The first moment behind it.
     pub(super) end: i64,
     pub(super) label: u32,
-    /// Which is the outer one of two that cover the same time: Python frames, ranges, operators, calls.
-    pub(super) rank: u8,
+    pub(super) rank: Rank,
     /// The number of the call, if it is one.
     pub(super) call: Option<u32>,
 }
 
-/// All stacks, as a tree.
-#[derive(Debug, Default)]
-pub(super) struct StackTree {
-    nodes: Vec<(u32, u32)>,
-    index: IdMap<(u32, u32), u32>,
+/// What a slice is; of two that cover the same time the one that stands first here is the outer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Rank {
+    Python,
+    Range,
+    Operator,
+    Call,
 }
 
-const ROOT: u32 = u32::MAX;
+impl Rank {
+    pub(super) fn of(kind: SliceKind) -> Self {
+        match kind {
+            SliceKind::Python => Self::Python,
+            SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,
+            SliceKind::Cpu(CpuKind::Operator) => Self::Operator,
+            SliceKind::Call => Self::Call,
+        }
+    }
+}
+
+/// All stacks, as a tree: of each node its parent, and what it is called as what.
+#[derive(Debug, Default)]
+pub(super) struct StackTree {
+    nodes: Vec<Node>,
+    index: IdMap<Node, u32>,
+}
+
+type Node = (u32, u32, Rank);
+
+/// The stack of nothing.
+pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Finds the stacks of the calls of one thread. Of two slices the outer one begins earlier; of those that begin
-    /// together it ends later, or has the lower rank, or stands earlier in the file.
-    pub(super) fn thread(&mut self, mut intervals: Vec<Interval>, calls: &mut [CallRecord]) {
-        intervals.sort_by_key(|interval| (interval.start, Reverse(interval.end), interval.rank));
+    /// Finds the stacks of the calls of one thread, and what it was in when it was `late`. Of two slices the outer one
+    /// begins earlier; of those that begin together it ends later, or has the lower rank, or stands earlier in the file.
+    pub(super) fn thread(&mut self, mut slices: Vec<Interval>, calls: &mut [CallRecord], late: &mut Late) {
+        slices.sort_by_key(|slice| (slice.start, Reverse(slice.end), slice.rank));
         let mut open: Vec<Open> = Vec::new();
-        for interval in intervals {
-            self.close(&mut open, interval.start);
-            let opened = self.open(open.last(), interval);
-            if let Some(call) = interval.call {
+        for slice in slices {
+            if late.is_near(slice.start) {
+                self.close_one_by_one(&mut open, slice.start, late);
+            }
+            self.close(&mut open, slice.start);
+            let opened = self.open(open.last(), slice);
+            if let Some(call) = slice.call {
                 calls[call as usize].stack = opened.node;
             }
             open.push(opened);
+            late.begins(&slice, opened.node, self);
+        }
+        self.close_one_by_one(&mut open, i64::MAX, late);
+        late.ends(i64::MAX, None, self);
+    }
+
+    /// Takes out what is over at `now` in the order in which it ended, as `late` is to know what was open when.
+    fn close_one_by_one(&mut self, open: &mut Vec<Open>, now: i64, late: &mut Late) {
+        while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
+            let over = open.iter().find(|at| at.interval.last_moment() == last).map(|at| at.interval.label);
+            self.close(open, last + 1);
+            late.ends(last + 1, over.map(|label| (label, open.last().map(Open::shown))), self);
         }
     }
 
@@ -51,7 +90,7 @@ impl StackTree {
         let (parent, first_end) = outer.map_or((ROOT, i64::MAX), |outer| (outer.node, outer.first_end));
         Open {
             interval,
-            node: self.child(parent, interval.label),
+            node: self.child((parent, interval.label, interval.rank)),
             first_end: first_end.min(interval.last_moment()),
         }
     }
@@ -74,22 +113,23 @@ impl StackTree {
         }
     }
 
-    fn child(&mut self, parent: u32, label: u32) -> u32 {
+    /// The stack of `label` upon `parent`.
+    pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
-        let node = *self.index.entry((parent, label)).or_insert(next);
+        let node = *self.index.entry(child).or_insert(next);
         if node == next {
-            self.nodes.push((parent, label));
+            self.nodes.push(child);
         }
         node
     }
 
-    /// The labels of a stack, innermost first.
-    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = u32> {
+    /// The labels of a stack and what they are, innermost first.
+    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, Rank)> {
         let mut at = stack;
         std::iter::from_fn(move || {
-            let &(parent, label) = self.nodes.get(at as usize)?;
+            let &(parent, label, rank) = self.nodes.get(at as usize)?;
             at = parent;
-            Some(label)
+            Some((label, rank))
         })
     }
 }
@@ -101,6 +141,13 @@ struct Open {
     node: u32,
     /// The last moment of the one that is over first, of this and all that it stands on.
     first_end: i64,
+}
+
+impl Open {
+    /// Its stack, and what the innermost slice of that is.
+    fn shown(&self) -> (u32, Rank) {
+        (self.node, self.interval.rank)
+    }
 }
 
 impl Interval {
@@ -121,13 +168,13 @@ mod tests {
             start,
             end,
             label: at as u32,
-            rank,
+            rank: [Rank::Python, Rank::Range, Rank::Operator, Rank::Call][rank as usize],
             call: (at == last).then_some(0),
         });
         let mut calls = [CallRecord::default()];
         let mut tree = StackTree::default();
-        tree.thread(intervals.collect(), &mut calls);
-        let mut labels: Vec<u32> = tree.leaf_first(calls[0].stack).collect();
+        tree.thread(intervals.collect(), &mut calls, &mut Late::default());
+        let mut labels: Vec<u32> = tree.leaf_first(calls[0].stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels
     }

@@ -137,6 +137,7 @@ impl Profile {
             Row::Launch(_)
             | Row::Outside(_)
             | Row::Activity(_)
+            | Row::Inside(_)
             | Row::Wait(_)
             | Row::Memory(_)
             | Row::EventRecord(_)

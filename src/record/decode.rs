@@ -163,7 +163,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE | tag::INSIDE => true,
         _ => false,
     }
 }
@@ -188,6 +188,7 @@ fn row<'a>(
         tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
         tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
         tag::RANGE => range(&mut fields)?,
+        tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
         tag::EVENT_RECORD => event_record(&mut fields).map(Row::EventRecord),
@@ -219,6 +220,14 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
         last: CorrelationId(fields.u32()?),
         count: fields.u32()?,
         over: Nanos(fields.u64()?),
+    })
+}
+
+fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
+    Some(Inside {
+        thread: ThreadId(fields.u32()?),
+        since: Nanos(fields.u64()?),
+        context: ContextId(fields.u32()?),
     })
 }
 

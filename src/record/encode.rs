@@ -76,6 +76,7 @@ pub(super) mod tag {
     pub(crate) const UNIFIED: u8 = 21;
     pub(crate) const OUTSIDE: u8 = 22;
     pub(crate) const WHOLE: u8 = 23;
+    pub(crate) const INSIDE: u8 = 24;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -168,6 +169,10 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());
             tag::PROCESS
+        }
+        Row::Inside(inside) => {
+            out.u32(inside.thread.0).u64(inside.since.0).u32(inside.context.0);
+            tag::INSIDE
         }
         Row::Wait(wait) => {
             out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);

@@ -6,7 +6,7 @@
 //! | 0      | module epoch   | return address                         |  native code
 //! | 1      | instruction, 28 bits     | code object number, 32 bits  |  Python (reserved)
 //! | 2      | 0              | range id                               |  a range of NVTX, or of the user
-//! | 3      | 0              | label id                               |  text: an API call, `[graph]`, a loss
+//! | 3      | what it names  | label id                               |  text: an API call, `[graph]`, a loss
 //! | 4      | module epoch   | exact address                          |  native code, not a return address
 //! +--------+----------------+----------------------------------------+
 //! ```
@@ -38,11 +38,24 @@ pub enum FrameKind {
     Unknown(u8),
 }
 
+/// What the text of a label names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LabelKind {
+    /// An API call, an operator, a mark of ours.
+    #[default]
+    Call,
+    /// A Python function, as another tool wrote it.
+    Python,
+    /// A range or a step, as another tool wrote it.
+    Range,
+}
+
 const ADDRESS: u64 = (1 << 48) - 1;
 const TAG_RETURN: u64 = 0;
 const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
+const LABEL_KIND_BIT: u32 = 48;
 
 impl Frame {
     /// A frame of native code found by its return address.
@@ -58,6 +71,21 @@ impl Frame {
     /// A frame that is text.
     pub fn label(label: LabelId) -> Self {
         Self((TAG_LABEL << 60) | u64::from(label.0))
+    }
+
+    /// A frame that is text, and what that names.
+    #[cfg(feature = "cli")]
+    pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
+        Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
+    }
+
+    /// What a frame that is text names.
+    pub fn label_kind(self) -> LabelKind {
+        match self.0 >> LABEL_KIND_BIT & 0xfff {
+            1 => LabelKind::Python,
+            2 => LabelKind::Range,
+            _ => LabelKind::Call,
+        }
     }
 
     /// A frame that is a range.

@@ -28,7 +28,7 @@ pub use caller::Caller;
 pub use decode::Reader;
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub use encode::Writer;
-pub use frame::{Frame, FrameKind};
+pub use frame::{Frame, FrameKind, LabelKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch,
@@ -36,5 +36,5 @@ pub use ids::{
 };
 pub use loss::Loss;
 pub use missing::Missing;
-pub use rows::{Allocated, ContextFlags, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge};
+pub use rows::{Allocated, ContextFlags, Inside, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge};
 pub use unified::{Unified, UnifiedKind};

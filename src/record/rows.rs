@@ -71,6 +71,8 @@ pub enum Row<'a> {
         /// Its name (`comm`).
         name: &'a str,
     },
+    /// What a thread was in from then on, without making a call: told only of times in which a GPU had nothing to do.
+    Inside(Inside),
     /// A call waited for a GPU, and is over.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
@@ -169,6 +171,17 @@ pub struct Outside {
     pub count: u32,
     /// When the last of them was over.
     pub over: Nanos,
+}
+
+/// What a thread was in, from one moment on until the next that is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Since when.
+    pub since: Nanos,
+    /// The stack; [`ContextId::NONE`] = nobody knows, from then on.
+    pub context: ContextId,
 }
 
 /// A call that waited: for an event, a stream, a device, or a copy.

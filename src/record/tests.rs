@@ -49,6 +49,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Range { id: RangeId(1), domain: "", text: "step" },
         Row::Range { id: RangeId(2), domain: "nccl", text: "" },
         Row::Process { id: 4711, name: "app" },
+        Row::Inside(Inside { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
         Row::Wait(Wait {
             time: Nanos(7),
             duration: u64::MAX,

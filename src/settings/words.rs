@@ -44,6 +44,19 @@ pub enum Root {
     Stream,
 }
 
+/// What becomes of the numbers in names that people and Python write: those that count steps and requests or identify
+/// objects and threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// Each becomes `N`, so that a step is the same frame as the next one.
+    #[default]
+    Folded,
+    /// The same, and so do the numbers of instances of a module: `nn.Module: Layer_17`.
+    Modules,
+    /// They stay.
+    Kept,
+}
+
 /// Ties the values of a type to their words; any case of a word is understood.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {

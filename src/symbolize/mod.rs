@@ -23,7 +23,7 @@ pub use demangle::kernel_name;
 use crate::profile::{
     FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
 };
-use crate::record::{ContextId, Frame, FrameKind, LabelId, Module, RangeId, hash_one};
+use crate::record::{ContextId, Frame, FrameKind, LabelId, LabelKind, Module, RangeId, hash_one};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleIndex;
@@ -186,7 +186,7 @@ impl Symbolizer {
 
 /// What is known of a frame before it has a name.
 enum Found {
-    Label(LabelId),
+    Label(LabelId, LabelKind),
     Range(RangeId),
     Code {
         /// `None`: the file was not asked.
@@ -205,7 +205,7 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
     let mut found: Vec<Found> = Vec::with_capacity(frames.len());
     for (at, frame) in frames.iter().enumerate() {
         found.push(match frame.kind() {
-            FrameKind::Label(label) => Found::Label(label),
+            FrameKind::Label(label) => Found::Label(label, frame.label_kind()),
             FrameKind::Range(range) => Found::Range(range),
             FrameKind::Unknown(tag) => Found::Unknown(tag),
             FrameKind::Native { address, epoch } => {
@@ -237,10 +237,15 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
 
 fn name_frame(profile: &mut Profile, found: Found) -> Named {
     match found {
-        Found::Label(LabelId::OTHER_STACKS) => {
+        Found::Label(LabelId::OTHER_STACKS, _) => {
             Named { is_label: true, ..one_name(profile, OTHER_STACKS, Kind::Loss, Origin::Code) }
         }
-        Found::Label(label) => {
+        Found::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
+            let text = profile.label(label).unwrap_or("[label lost]").to_owned();
+            let kind = if kind == LabelKind::Range { Kind::Range } else { Kind::Python };
+            Named { is_label: true, ..one_name(profile, &text, kind, Origin::Code) }
+        }
+        Found::Label(label, LabelKind::Call) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
             let call = ShownFrame::new(Kind::Call, profile.intern(&text));
             let call = Some(profile.intern_shown(call));

@@ -1,6 +1,7 @@
 //! One device from the first moment to the last: every nanosecond of its window is busy or idle.
 
 use super::blame::split;
+use super::inside::Insides;
 use super::streams::Streams;
 use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;
@@ -16,6 +17,13 @@ pub(super) enum Charge {
     Opening(Caller, Cause),
     /// To nobody: no more work came until the window closed.
     Closing,
+}
+
+/// What the account is made with, beside the work itself.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) windows: &'a Windows,
+    pub(super) insides: &'a Insides,
 }
 
 /// Stretches that may wait at first: 2 MiB.
@@ -106,7 +114,7 @@ impl Device {
 
     /// Makes room: accounts for what is so old that nothing before it can be expected any more, up to half
     /// of what waits. Where that is less than a quarter the room grows, as long as it may.
-    pub(super) fn make_room(&mut self, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn make_room(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
         fullest.merge();
@@ -123,11 +131,12 @@ impl Device {
         }
         let time = fullest.start_of(leaving.max(waiting / 4));
         self.disorder = [0, now];
-        self.account(time, windows, charge);
+        self.account(time, known, charge);
     }
 
     /// Accounts for everything that began before `time`.
-    pub(super) fn account(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn account(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+        let windows = known.windows;
         let mut stretches = self.recorded.take_before(time);
         let outside = self.outside.take_before(time);
         if windows.any() && !outside.is_empty() {
@@ -140,7 +149,7 @@ impl Device {
         for stretch in &stretches {
             let first = if windows.any() { 0 } else { stretch.start };
             let from = self.cursor.unwrap_or(first);
-            self.gap(from, stretch, windows, charge);
+            self.gap(from, stretch, known, charge);
             let from = from.max(stretch.start);
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
@@ -152,19 +161,19 @@ impl Device {
     }
 
     /// Accounts for everything before `time`, at which no window is open.
-    pub(super) fn account_to(&mut self, time: u64, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
-        self.account(time, windows, charge);
-        for (from, to) in windows.parts(self.cursor(), time) {
+    pub(super) fn account_to(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+        self.account(time, known, charge);
+        for (from, to) in known.windows.parts(self.cursor(), time) {
             self.closing(to - from, charge);
         }
         self.cursor = self.cursor.max(Some(time));
     }
 
     /// Accounts for what waits, and for the time up to the end of the last window.
-    pub(super) fn account_all(&mut self, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
-        self.account(u64::MAX, windows, charge);
-        if let Some(close) = windows.last_close() {
-            self.account_to(close, windows, charge);
+    pub(super) fn account_all(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+        self.account(u64::MAX, known, charge);
+        if let Some(close) = known.windows.last_close() {
+            self.account_to(close, known, charge);
         }
     }
 
@@ -175,9 +184,9 @@ impl Device {
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, as far as a window was open.
-    fn gap(&mut self, from: u64, stretch: &Stretch, windows: &Windows, charge: &mut impl FnMut(Charge, u64)) {
+    fn gap(&mut self, from: u64, stretch: &Stretch, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
         let Stretch { start, call, .. } = *stretch;
-        for (open, to) in windows.parts(from, start) {
+        for (open, to) in known.windows.parts(from, start) {
             // What ended the gap may begin after the window closed; it counts if it was launched before.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
@@ -187,11 +196,18 @@ impl Device {
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
             for (cause, nanos) in split(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0) {
-                let charged = match is_first {
-                    true => Charge::Opening(call.caller, cause),
-                    false => Charge::Between(call.caller, cause),
+                let mut blame = |caller: Caller, nanos| match is_first {
+                    true => charge(Charge::Opening(caller, cause), nanos),
+                    false => charge(Charge::Between(caller, cause), nanos),
                 };
-                charge(charged, nanos);
+                match cause {
+                    // The first part of a gap, up to the call.
+                    Cause::HostLate if !known.insides.is_empty() => {
+                        let blamed = known.insides.blame(call.caller, open, open + nanos);
+                        blamed.into_iter().for_each(|(caller, nanos)| blame(caller, nanos));
+                    }
+                    _ => blame(call.caller, nanos),
+                }
             }
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! From joined rows, in one pass. For each device the union of its activities is the time in which it was
 //! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
-//! come earlier, the gap would be shorter. `blame` tells why it did not. A device is accounted for as
-//! long as a window was open, and
+//! come earlier, the gap would be shorter. `blame` tells why it did not; where the host was late and somebody knows
+//! what the launching thread was in meanwhile, that is charged (`inside`). A device is accounted for as long as a
+//! window was open, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -22,6 +23,7 @@
 
 mod blame;
 mod device;
+mod inside;
 mod streams;
 mod stretches;
 mod windows;
@@ -33,9 +35,11 @@ use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
 use crate::record::{
-    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Missing, Row, WindowEdge, map_bytes,
+    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Row, ThreadId, WindowEdge,
+    map_bytes,
 };
-use device::{Charge, Device};
+use device::{Charge, Device, Known};
+use inside::Insides;
 use stretches::Call;
 use windows::Windows;
 
@@ -46,6 +50,7 @@ pub struct Timeline {
     /// Where the last activity belonged.
     last: usize,
     windows: Windows,
+    insides: Insides,
     charges: Charges,
 }
 
@@ -108,6 +113,21 @@ impl Timeline {
         }
     }
 
+    /// Takes what a thread was in: before the launches that end the gaps in which it was.
+    pub fn inside(&mut self, inside: &Inside) {
+        self.insides.add(inside);
+    }
+
+    /// Whether [`Timeline::inside`] told of any, so that it is to be known whose launches are.
+    pub fn has_insides(&self) -> bool {
+        !self.insides.is_empty()
+    }
+
+    /// Launches of this context are made by this thread.
+    pub fn launches(&mut self, context: ContextId, thread: ThreadId) {
+        self.insides.launches(context, thread);
+    }
+
     /// Puts the account so far into `profile`, in the place of what was there.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
@@ -117,7 +137,8 @@ impl Timeline {
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         for device in &mut all.devices {
-            device.account_all(&all.windows, &mut all.charges.of(device.id));
+            let known = Known { windows: &all.windows, insides: &all.insides };
+            device.account_all(known, &mut all.charges.of(device.id));
         }
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
@@ -146,6 +167,7 @@ impl Timeline {
             sum.nanos += old.nanos;
         }
         self.devices.iter_mut().for_each(|device| device.rename(caller));
+        self.insides.rename(context);
     }
 
     /// What the sums by context hold on the heap.
@@ -158,6 +180,7 @@ impl Timeline {
         self.devices.iter().map(Device::heap_bytes).sum::<usize>()
             + map_bytes(&self.charges.0)
             + self.windows.heap_bytes()
+            + self.insides.heap_bytes()
     }
 
     fn add(&mut self, activity: &Activity, call: Call) {
@@ -170,7 +193,8 @@ impl Timeline {
             device.streams.add(activity, nanos);
         }
         if !device.add(activity, call) {
-            device.make_room(&self.windows, &mut self.charges.of(device.id));
+            let known = Known { windows: &self.windows, insides: &self.insides };
+            device.make_room(known, &mut self.charges.of(device.id));
             device.add(activity, call);
             self.forget_windows();
         }
@@ -191,7 +215,8 @@ impl Timeline {
     /// So many windows wait that the older ones are accounted for, however few activities wait.
     fn account_before(&mut self, time: u64) {
         for device in &mut self.devices {
-            device.account_to(time, &self.windows, &mut self.charges.of(device.id));
+            let known = Known { windows: &self.windows, insides: &self.insides };
+            device.account_to(time, known, &mut self.charges.of(device.id));
         }
         self.forget_windows();
     }

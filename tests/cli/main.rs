@@ -8,6 +8,7 @@ mod command;
 mod convert;
 mod kernel_extractor;
 mod merge;
+mod names;
 mod steps;
 mod verbs;
 mod viewers;

@@ -5,6 +5,7 @@
 mod support;
 
 mod damaged;
+mod idle;
 mod json;
 mod others;
 mod stacks;

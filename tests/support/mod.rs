@@ -5,6 +5,8 @@
 #[cfg(feature = "cli")]
 pub mod command;
 pub mod hand;
+#[cfg(feature = "cli")]
+pub mod traces;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,0 +1,242 @@
+//! Numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same thing twice, and so are two objects at other
+//! addresses. Left as they are they shatter a picture into a frame for each, and nothing of one run is found in another.
+//!
+//! Where names are folded such a number becomes `N`. That is done when a view is drawn, to what people write by hand
+//! (ranges, annotations, labels of threads) and to what Python prints for an object; never to GPU work, to symbols of
+//! code, operators, files and lines, GPUs and streams, whose digits are a part of the name (`AddBackward0`). Rows and
+//! recordings keep names as they are.
+
+use std::borrow::Cow;
+
+use super::options::Names;
+use crate::profile::Kind;
+
+/// Words that say that the number behind them counts something.
+const COUNTED: [&str; 12] = [
+    "step",
+    "iter",
+    "iteration",
+    "batch",
+    "epoch",
+    "micro_batch",
+    "seq",
+    "op_id",
+    "request",
+    "pid",
+    "tid",
+    "thread",
+];
+/// What may stand between such a word and its number.
+const BETWEEN: &[u8] = b" _#:=";
+/// An address has at least so many digits.
+const ADDRESS_DIGITS: usize = 6;
+/// A number that stands alone is an id if it has at least so many.
+const ID_DIGITS: usize = 5;
+/// What torch.profiler puts before the class of a module.
+const MODULE: &str = "nn.Module: ";
+/// What a folded number becomes.
+const FOLDED: &str = "N";
+
+/// The name of a frame of this kind.
+pub(super) fn fold(kind: Kind, name: Cow<'_, str>, names: Names) -> Cow<'_, str> {
+    let fold_part = |name, part| match name {
+        Cow::Borrowed(name) => numbers(name, part),
+        Cow::Owned(name) => Cow::Owned(numbers(&name, part).into_owned()),
+    };
+    match (kind, names) {
+        (_, Names::Kept) => name,
+        (Kind::Range, _) => fold_part(name, 0),
+        (Kind::Python, Names::Modules) if name.starts_with(MODULE) => instance(name),
+        (Kind::Python, _) => match repr(&name) {
+            Some(part) => fold_part(name, part),
+            None => name,
+        },
+        _ => name,
+    }
+}
+
+/// Where in the name of a Python frame the print of an object begins: `<built-in method f of X object at 0x7f...>`, by
+/// itself or behind a file and line.
+fn repr(name: &str) -> Option<usize> {
+    let behind = name.find("): ").map_or(0, |at| at + 3);
+    name[behind..].starts_with('<').then_some(behind)
+}
+
+/// `nn.Module: Layer_17` as `nn.Module: Layer_N`.
+fn instance(name: Cow<'_, str>) -> Cow<'_, str> {
+    let class = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    match class.len() < name.len() && class.ends_with('_') {
+        true => Cow::Owned(format!("{class}{FOLDED}")),
+        false => name,
+    }
+}
+
+/// The name with its numbers folded, from the byte `from` on.
+pub(super) fn numbers(name: &str, from: usize) -> Cow<'_, str> {
+    let bytes = name.as_bytes();
+    let mut folded = String::new();
+    // Everything before is in `folded`.
+    let mut done = 0;
+    let mut at = from;
+    while let Some(digits) = bytes[at..].iter().position(u8::is_ascii_digit).map(|ahead| at + ahead) {
+        let end = run(bytes, digits, u8::is_ascii_digit);
+        let (first, end) = match address(bytes, digits) {
+            Some(end) => (digits + 2, end),
+            None if is_counter(name, from, digits, end) => (digits, end),
+            None => {
+                at = end;
+                continue;
+            }
+        };
+        folded.push_str(&name[done..first]);
+        folded.push_str(FOLDED);
+        (done, at) = (end, end);
+    }
+    if done == 0 {
+        return Cow::Borrowed(name);
+    }
+    folded.push_str(&name[done..]);
+    Cow::Owned(folded)
+}
+
+/// Where the address ends that begins at `at` (`0x7f19a0c3d2e0`), if one does.
+fn address(bytes: &[u8], at: usize) -> Option<usize> {
+    let digits = at + 2;
+    let end = bytes[at..].starts_with(b"0x").then(|| run(bytes, digits, u8::is_ascii_hexdigit))?;
+    (end - digits >= ADDRESS_DIGITS).then_some(end)
+}
+
+/// Whether the digits from `digits` to `end` count something, or are an id.
+fn is_counter(name: &str, from: usize, digits: usize, end: usize) -> bool {
+    let before = &name[from..digits];
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphabetic() || c == '_');
+    let is_id = end - digits >= ID_DIGITS
+        && !is_part(before.chars().next_back())
+        && !is_part(name[end..].chars().next());
+    is_id || before.ends_with('#') || ends_in_counted_word(before)
+}
+
+/// Whether `text` ends in one of the words and what may stand behind it.
+fn ends_in_counted_word(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let gap = bytes.iter().rev().take_while(|byte| BETWEEN.contains(byte)).count();
+    let text = &text[..text.len() - gap];
+    gap > 0
+        && COUNTED.iter().any(|word| {
+            let Some(start) = text.len().checked_sub(word.len()).filter(|&at| text.is_char_boundary(at))
+            else {
+                return false;
+            };
+            let before = text[..start].chars().next_back();
+            text[start..].eq_ignore_ascii_case(word)
+                && !before.is_some_and(|c| c.is_alphanumeric() || c == '_')
+        })
+}
+
+/// The end of the run of bytes that `is` accepts.
+fn run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
+    from + bytes[from..].iter().take_while(|byte| is(byte)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(name: &str) -> String {
+        fold(Kind::Range, name.into(), Names::Folded).into_owned()
+    }
+
+    #[test]
+    fn numbers_that_count_or_identify_are_folded() {
+        for (name, folded) in [
+            ("ProfilerStep#5", "ProfilerStep#N"),
+            ("op_id =_995009", "op_id =_N"),
+            ("seq = 46588", "seq = N"),
+            ("aten::add, seq = 12, op_id = 3", "aten::add, seq = N, op_id = N"),
+            ("<Stream object at 0x7f19a0c3d2e0>", "<Stream object at 0xN>"),
+            ("0x00ABCDEF", "0xN"),
+            ("step 17", "step N"),
+            ("[range]step 17", "[range]step N"),
+            ("[range train]Step 17 of 20", "[range train]Step N of 20"),
+            ("step_17", "step_N"),
+            ("step: 17", "step: N"),
+            ("iter=3;iteration=3;batch=3", "iter=N;iteration=N;batch=N"),
+            ("epoch 1/micro_batch 2", "epoch N/micro_batch N"),
+            ("request:7", "request:N"),
+            ("pid 1 tid 2 thread 3", "pid N tid N thread N"),
+            ("worker 14508", "worker N"),
+            ("14508", "N"),
+            ("1.23456", "1.N"),
+            ("ProfileStep#7[15.2 ms]", "ProfileStep#N[15.2 ms]"),
+            ("größe 12345é", "größe 12345é"),
+            ("größe step 4", "größe step N"),
+        ] {
+            assert_eq!(range(name), folded, "{name}");
+            assert_eq!(range(folded), folded, "what is folded stays");
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_a_part_of_a_name_stay() {
+        for name in [
+            "1F1B",
+            "fp8",
+            "AddBackward0",
+            "max_pool2d",
+            "Qwen2Attention_0",
+            "step[DECODE bs=32]",
+            "file.py(123)",
+            "bs=32",
+            "footstep 5",
+            "my_step 5",
+            "step17",
+            "steps 5",
+            "step-5",
+            "step",
+            "0x7f19",
+            "layer 3",
+            "ids 1234",
+            "conv12345",
+            "12345_a",
+            "_12345",
+            "ä12345",
+            "ä 5",
+            "",
+        ] {
+            assert_eq!(range(name), name);
+        }
+    }
+
+    #[test]
+    fn only_what_people_and_python_write_is_folded() {
+        let python = |name: &str| fold(Kind::Python, name.into(), Names::Folded).into_owned();
+        assert_eq!(
+            python("<built-in method run_backward of torch._C._EngineBase object at 0x7f19a0c3d2e0>"),
+            "<built-in method run_backward of torch._C._EngineBase object at 0xN>"
+        );
+        for name in [
+            "train_12345/step_7.py(123): step_7",
+            "<eval_with_key>.17(6): forward",
+            "nn.Module: Layer_17",
+            "step 17",
+        ] {
+            assert_eq!(python(name), name);
+        }
+        assert_eq!(python("<string>(1): <f at 0x7f19a0c3d2e0>"), "<string>(1): <f at 0xN>");
+        for kind in [Kind::Code, Kind::Call, Kind::Kernel, Kind::Root, Kind::Loss] {
+            assert_eq!(
+                fold(kind, "step 17 #5 0x123456 12345".into(), Names::Folded),
+                "step 17 #5 0x123456 12345"
+            );
+        }
+    }
+
+    #[test]
+    fn instances_of_modules_are_folded_on_request_and_nothing_is_where_names_are_kept() {
+        let fold = |name: &'static str, names| fold(Kind::Python, name.into(), names).into_owned();
+        assert_eq!(fold("nn.Module: Layer_17", Names::Modules), "nn.Module: Layer_N");
+        assert_eq!(fold("nn.Module: Conv2d", Names::Modules), "nn.Module: Conv2d");
+        assert_eq!(fold("<f at 0x123456>", Names::Modules), "<f at 0xN>");
+        assert_eq!(fold("<f at 0x123456>", Names::Kept), "<f at 0x123456>");
+    }
+}

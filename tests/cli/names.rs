@@ -1,0 +1,116 @@
+//! Names of two runs meet: numbers that are others in every run are folded when a view is drawn, and only then.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use crate::support::traces::Trace;
+
+/// Two steps of a program, with everything in it that has another number in another run.
+fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
+    let mut trace = Trace::default();
+    for at in 0..2 {
+        let start = 1000 * u64::from(at);
+        let step = format!("ProfilerStep#{}", first_step + at);
+        let marked = format!("aten::mm, seq = {}, op_id = {operation}", operation + at);
+        let object = format!("<built-in method mm of Tensor object at {address}{at}>");
+        trace
+            .slice("user_annotation", &step, 9, start, start + 900)
+            .python("train_12345.py(17): step_3", 9, start + 1, start + 899)
+            .python("nn.Module: Layer_17", 9, start + 2, start + 898)
+            .python(&object, 9, start + 3, start + 897)
+            .slice("user_annotation", &marked, 9, start + 4, start + 896)
+            .slice("cpu_op", "AddBackward0", 9, start + 5, start + 895)
+            .launch(1 + at, "gemm_12345_step_7#5", 9, start + 10, start + 20, start + 20 + us);
+    }
+    trace.write(path);
+}
+
+const FOLDED: &str = "ProfilerStep#N;train_12345.py(17): step_3;nn.Module: Layer_17;\
+     <built-in method mm of Tensor object at 0xN>;aten::mm, seq = N, op_id = N;AddBackward0;cudaLaunchKernel";
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let ran = gpuflame(folder, args.iter().chain(&["--format", "json"])).ok();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+#[test]
+fn a_step_is_the_frame_of_the_next_one_in_every_drawing_of_a_view() {
+    let folder = scratch("names");
+    run(&folder.join("a.json"), 5, "0x7f19a0c3d2e", 995_009, 100);
+    let drawn = gpuflame(&folder, ["flamegraph", "a.json"]).ok().stdout;
+    assert_eq!(drawn, format!("{FOLDED};[GPU_Kernel]gemm_12345_step_7#5 200000\n"));
+    let top = json(&folder, &["top", "a.json", "--by", "stacks"]);
+    assert_eq!(top["stacks"][0]["stack"], FOLDED);
+    let kept = gpuflame(&folder, ["flamegraph", "a.json", "--keep-numbers"]).ok().stdout;
+    assert_eq!(kept.lines().count(), 2, "{kept}");
+    assert!(kept.contains("ProfilerStep#5;") && kept.contains("object at 0x7f19a0c3d2e1>"), "{kept}");
+    let modules = gpuflame(&folder, ["flamegraph", "a.json", "--fold", "modules"]).ok().stdout;
+    assert_eq!(modules, drawn.replace("Layer_17", "Layer_N"));
+    let rows = json(&folder, &["view", "a.json"]);
+    let stack = rows["activities"][1]["launched_by"].as_str().unwrap();
+    assert!(stack.starts_with("ProfilerStep#6;"), "single activities keep their names: {stack}");
+    gpuflame(&folder, ["convert", "a.json", "-o", "a.speedscope.json"]).ok();
+    let speedscope = std::fs::read_to_string(folder.join("a.speedscope.json")).unwrap();
+    assert!(speedscope.contains("\"ProfilerStep#N\"") && !speedscope.contains("ProfilerStep#5"));
+    let both = gpuflame(&folder, ["flamegraph", "a.json", "--keep-numbers", "--fold", "modules"]);
+    assert_eq!(both.code, 2, "{}", both.stderr);
+}
+
+#[test]
+fn two_runs_of_the_same_code_meet_in_a_diff() {
+    let folder = scratch("names");
+    run(&folder.join("a.json"), 5, "0x7f19a0c3d2e", 995_009, 100);
+    run(&folder.join("b.json"), 12, "0x55e3abcdef0", 17, 130);
+    let diff = json(&folder, &["diff", "a.json", "b.json"]);
+    let by = |table: &str, key: &str, name: &str| {
+        let rows = diff[table].as_array().unwrap();
+        rows.iter().find(|row| row[key] == name).unwrap_or_else(|| panic!("no {name} in {diff:#}")).clone()
+    };
+    assert_eq!(by("matched", "by", "stacks")["before_percent"], 100.0);
+    assert_eq!(by("matched", "by", "modules")["after_percent"], 100.0);
+    assert_eq!(by("stacks", "name", FOLDED)["change_ns"], 60_000);
+    assert_eq!(by("modules", "name", "Layer_17")["change_ns"], 60_000);
+    // The first kernel begins at 20, the last ends at 1120 and 1150.
+    assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
+    assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
+    assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
+    // Until the second call, at 1010, the host was late; its kernel began 10 us later.
+    assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
+    assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
+    assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);
+    let kept = json(&folder, &["diff", "a.json", "b.json", "--keep-numbers"]);
+    assert_eq!(kept["matched"][1]["before_percent"], 0.0, "{kept:#}");
+    let same = gpuflame(&folder, ["diff", "a.json", "a.json"]).ok();
+    assert!(!same.stdout.contains("gemm"), "what did not change is left out: {}", same.stdout);
+    assert!(same.stderr.contains("3 rows that did not change"), "{}", same.stderr);
+}
+
+#[test]
+fn threads_of_two_runs_meet_where_their_frames_are_asked_for() {
+    let folder = scratch("names");
+    let mut trace = Trace::default();
+    for (at, thread) in (0..).zip([14508, 14509, 77]) {
+        trace.launch(
+            1 + at,
+            "k",
+            thread,
+            10 + u64::from(at),
+            100 * u64::from(at) + 20,
+            100 * u64::from(at) + 30,
+        );
+        let name = if thread == 77 { "loader 14510" } else { "llm" };
+        trace.0.push(serde_json::json!({
+            "ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": { "name": name }
+        }));
+    }
+    trace.write(&folder.join("a.json"));
+    let drawn = gpuflame(&folder, ["flamegraph", "a.json", "--root", "thread"]).ok().stdout;
+    let expected = "[thread llm];cudaLaunchKernel;[GPU_Kernel]k 20000\n\
+                    [thread loader N];cudaLaunchKernel;[GPU_Kernel]k 10000\n";
+    assert_eq!(drawn, expected);
+    let kept = gpuflame(&folder, ["flamegraph", "a.json", "--root", "thread", "--keep-numbers"]).ok().stdout;
+    assert!(kept.contains("[thread llm 14508];") && kept.contains("[thread loader 14510];"), "{kept}");
+}

@@ -1,0 +1,130 @@
+//! Idle time names the culprit: five of them planted in traces with frames, each in the top line, with the time that
+//! it took by the trace.
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use crate::support::traces::Trace;
+
+/// The lines of `top --by idle` as (ns, cause, stack), heaviest first.
+fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
+    let folder = scratch("idle");
+    trace.write(&folder.join("a.json"));
+    let ran = gpuflame(&folder, ["top", "a.json", "--by", "idle", "-n", "0", "-f", "json"]).ok();
+    let table: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+    let rows = table["idle"].as_array().unwrap();
+    rows.iter()
+        .map(|row| (row["total_ns"].as_u64().unwrap(), text(row, "cause"), text(row, "stack")))
+        .collect()
+}
+
+/// A kernel from 20 to 100 us and one that is called at 1010 and begins at 1020, launched by `compute`; what lies
+/// between is for the caller to plant into `main`.
+fn trace() -> Trace {
+    let mut trace = Trace::default();
+    trace
+        .python("train.py(1): main", 9, 0, 2000)
+        .python("train.py(50): compute", 9, 5, 15)
+        .launch(1, "k", 9, 10, 20, 100)
+        .python("train.py(50): compute", 9, 1000, 1015)
+        .launch(2, "k", 9, 1010, 1020, 1100);
+    trace
+}
+
+fn line(nanos: u64, cause: &str, stack: &str) -> (u64, String, String) {
+    (nanos, cause.to_owned(), stack.to_owned())
+}
+
+#[test]
+fn a_sleep_behind_a_wait_is_named_and_not_the_launch_that_came_after_it() {
+    let mut trace = trace();
+    trace
+        .python("train.py(9): slow_checkpoint", 9, 50, 990)
+        .slice("cuda_runtime", "cudaDeviceSynchronize", 9, 60, 110)
+        .python("<built-in function sleep>", 9, 120, 980);
+    let (checkpoint, main) = ("train.py(1): main;train.py(9): slow_checkpoint", "train.py(1): main");
+    assert_eq!(
+        idle(&trace),
+        [
+            line(860_000, "host_late", &format!("{checkpoint};<built-in function sleep>")),
+            // From 110 to 120 and from 980 to 990.
+            line(20_000, "host_late", checkpoint),
+            line(10_000, "host_late", main),
+            line(10_000, "host_late", &format!("{main};train.py(50): compute")),
+            line(10_000, "host_late", &format!("{checkpoint};cudaDeviceSynchronize")),
+            line(10_000, "launch_latency", &format!("{main};train.py(50): compute;cudaLaunchKernel")),
+        ]
+    );
+}
+
+#[test]
+fn a_slow_function_is_named_with_what_it_calls_cut_off() {
+    let mut trace = trace();
+    trace.python("data.py(3): preprocess", 9, 150, 950).python("data.py(8): tokenize", 9, 200, 300);
+    let found = idle(&trace);
+    assert_eq!(found[0], line(700_000, "host_late", "train.py(1): main;data.py(3): preprocess"));
+    assert!(found.contains(&line(
+        100_000,
+        "host_late",
+        "train.py(1): main;data.py(3): preprocess;data.py(8): tokenize"
+    )));
+    assert_eq!(found.iter().map(|(nanos, ..)| nanos).sum::<u64>(), 920_000, "all of the gap");
+}
+
+#[test]
+fn a_lock_that_another_thread_holds_is_said_to_be_waited_for() {
+    let mut trace = trace();
+    trace
+        .python("queue.py(154): get", 9, 120, 980)
+        .python("<method 'acquire' of '_thread.lock' objects>", 9, 130, 970)
+        .python("worker.py(7): hold", 5, 0, 1000);
+    let expected = "train.py(1): main;queue.py(154): get;<method 'acquire' of '_thread.lock' objects>;\
+         [waits for another thread]";
+    assert_eq!(idle(&trace)[0], line(840_000, "host_late", expected));
+}
+
+#[test]
+fn reading_a_file_is_named() {
+    let mut trace = trace();
+    trace.python("load.py(2): load", 9, 105, 995).python(
+        "<method 'read' of '_io.BufferedReader' objects>",
+        9,
+        110,
+        990,
+    );
+    let expected = "train.py(1): main;load.py(2): load;<method 'read' of '_io.BufferedReader' objects>";
+    assert_eq!(idle(&trace)[0], line(880_000, "host_late", expected));
+}
+
+#[test]
+fn an_allocation_is_named() {
+    let mut trace = trace();
+    trace.slice("cpu_op", "aten::empty", 9, 110, 990).slice("cuda_runtime", "cudaMalloc", 9, 120, 980);
+    let found = idle(&trace);
+    assert_eq!(found[0], line(860_000, "host_late", "train.py(1): main;aten::empty;cudaMalloc"));
+}
+
+#[test]
+fn where_no_function_is_open_only_what_lies_on_both_sides_is_claimed() {
+    let mut trace = Trace::default();
+    trace
+        .slice("user_annotation", "ProfilerStep#7", 9, 0, 900)
+        .slice("cpu_op", "aten::mm", 9, 5, 15)
+        .launch(1, "k", 9, 10, 20, 100)
+        .slice("cpu_op", "aten::add", 9, 300, 400)
+        .slice("cpu_op", "aten::mm", 9, 1000, 1015)
+        .launch(2, "k", 9, 1010, 1020, 1100);
+    assert_eq!(
+        idle(&trace),
+        [
+            line(500_000, "host_late", "ProfilerStep#N;[after aten::add]"),
+            line(200_000, "host_late", "ProfilerStep#N;[between aten::mm and aten::add]"),
+            line(100_000, "host_late", "ProfilerStep#N;aten::add"),
+            line(100_000, "host_late", "[between ProfilerStep#N and aten::mm]"),
+            line(10_000, "host_late", "aten::mm"),
+            line(10_000, "launch_latency", "aten::mm;cudaLaunchKernel"),
+        ]
+    );
+}

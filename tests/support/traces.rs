@@ -1,0 +1,62 @@
+//! Traces of torch.profiler by hand, in microseconds.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// Events in the order in which they are added. The process is 1; threads are what the caller says.
+#[derive(Debug, Default)]
+pub struct Trace(pub Vec<Value>);
+
+impl Trace {
+    /// A slice of a thread.
+    pub fn slice(&mut self, category: &str, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
+        self.0.push(json!({
+            "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": end - start
+        }));
+        self
+    }
+
+    /// A Python function.
+    pub fn python(&mut self, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
+        self.slice("python_function", name, thread, start, end)
+    }
+
+    /// A call that launches (2 us), and the kernel that it launches, on GPU 0 and stream 7.
+    pub fn launch(
+        &mut self,
+        id: u32,
+        kernel: &str,
+        thread: u32,
+        call: u64,
+        start: u64,
+        end: u64,
+    ) -> &mut Self {
+        self.slice("cuda_runtime", "cudaLaunchKernel", thread, call, call + 2);
+        self.0.last_mut().unwrap()["args"] = json!({ "correlation": id });
+        self.work("kernel", id, kernel, 7, start, end)
+    }
+
+    /// Work of GPU 0, launched by the call with this id.
+    pub fn work(
+        &mut self,
+        category: &str,
+        id: u32,
+        name: &str,
+        stream: u32,
+        start: u64,
+        end: u64,
+    ) -> &mut Self {
+        self.0.push(json!({
+            "ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": end - start,
+            "args": { "correlation": id, "device": 0, "stream": stream }
+        }));
+        self
+    }
+
+    /// Writes the trace.
+    pub fn write(&self, path: &Path) {
+        fs::write(path, json!({ "traceEvents": self.0 }).to_string()).unwrap();
+    }
+}
