@@ -27,6 +27,8 @@ pub struct ReadOptions {
     /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
     /// much that was. Default: as many as there are.
     pub max_memory: Option<usize>,
+    /// Where the work of a backward pass hangs, of traces of torch.profiler. Default: where autograd launched it.
+    pub backward: import::Backward,
 }
 
 /// A run that was recorded by gpuflame, or by another tool: where its GPU time comes from, and how much of it is
@@ -57,7 +59,10 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
             let read = import::recording(opened, &import::Options::default(), &mut remark, each);
             read.map(drop).map_err(|error| error.within(path.display()))
         }
-        _ => import::rows(opened, &import::Options::default(), each).map(drop),
+        _ => {
+            let reading = import::Options { backward: options.backward, ..import::Options::default() };
+            import::rows(opened, &reading, each).map(drop)
+        }
     })?;
     run.remarks = remarks;
     Ok(run)
@@ -71,7 +76,7 @@ impl Run {
         mut sink: impl Sink,
         rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let &ReadOptions { by_stream, internal_frames, max_memory } = options;
+        let &ReadOptions { by_stream, internal_frames, max_memory, .. } = options;
         let apart = explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
         let mut explain = Explain::new(apart);
         let mut count = 0_usize;

@@ -3,11 +3,13 @@
 //!
 //! Everything here is data; the command prints it.
 
+mod communication;
 mod delays;
 mod findings;
 mod stragglers;
 mod welch;
 
+pub use communication::{Communication, Doing, Share, Told, communication};
 pub use delays::{Delay, Delays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
 pub use stragglers::{Held, Standing, Time, standings};

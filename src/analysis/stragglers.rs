@@ -4,6 +4,7 @@
 //! work or his CPU was late with launches: the straggler is who spends least time in communication. Where not all
 //! communicate it is who has most work. Nothing is compared between the clocks of two ranks.
 
+use super::communication::Told;
 use crate::record::Work;
 
 /// A rank's GPU time, by what it was spent on.
@@ -18,14 +19,9 @@ pub struct Time {
 impl Time {
     /// Adds GPU time of a kind of work, whose name is `name`.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
-        let is_communication = matches!(work, Work::Kernel(_)) && is_communication(name);
+        let is_communication = Told::default().is_communication(work, name);
         *(if is_communication { &mut self.communication } else { &mut self.work }) += nanos;
     }
-}
-
-/// Kernels of NCCL and RCCL are named after it.
-fn is_communication(name: &str) -> bool {
-    name.to_ascii_lowercase().contains("nccl")
 }
 
 /// How a rank stands among all.

@@ -11,18 +11,16 @@ pub(super) enum Outcome {
     Found,
 }
 
-/// Standard error, as far as it is wanted.
+/// Standard error, as far as it is wanted, and what else all verbs are told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Console {
     /// Whether only failures are told, and no progress is shown.
     pub(super) quiet: bool,
+    /// Whether a file that was cut short is taken as far as it goes.
+    pub(super) accept_cut: bool,
 }
 
 impl Console {
-    pub(super) fn new(quiet: bool) -> Self {
-        Self { quiet }
-    }
-
     /// Tells something that is no failure, in one line.
     pub(super) fn remark(self, text: impl std::fmt::Display) {
         if !self.quiet {

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FORMATS, Format, Writes};
 use crate::host::file::Draft;
+use crate::import::Backward;
 use crate::profile::View;
 use crate::profile::views::GPU;
 
@@ -74,7 +75,7 @@ impl Convert {
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
-        let (explained, events) = read(input, format, console)?;
+        let (explained, events) = read(input, format, self.names.backward(), console)?;
         let options = export::Options { names: self.names.names(), ..options(input) };
         self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
         Ok(Outcome::Clean)
@@ -102,11 +103,12 @@ impl Convert {
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage("`--rank` is for one input")),
-            None => ranks::of(inputs),
+            // Only folders are named after ranks here; files that say nothing stand in their order.
+            None => ranks::of(inputs, false).or_else(|_| ranks::of(inputs, true))?,
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, format, console)?;
+            let (explained, events) = read(input, format, self.names.backward(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
             let options = export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
@@ -154,11 +156,16 @@ impl Drop for Partitions {
     }
 }
 
-fn read(input: &Source, format: &Format, console: Console) -> Result<(Explained, Events)> {
+fn read(
+    input: &Source,
+    format: &Format,
+    backward: Backward,
+    console: Console,
+) -> Result<(Explained, Events)> {
     let mut events = Events::default();
     let explained = match format.is_of_views() {
-        true => explain_sums(input, console)?,
-        false => explain(input, console, &mut events)?,
+        true => explain_sums(input, backward, console)?,
+        false => explain(input, backward, console, &mut events)?,
     };
     explained.facts.need_work(input)?;
     events.sort();

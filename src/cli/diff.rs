@@ -13,7 +13,7 @@ use super::report::{Cell, Format, Report, Table};
 use crate::analysis::{Change, Durations, change};
 use crate::error::Result;
 use crate::events::Events;
-use crate::export::{Names, clean_frame, event_place, folded_names, work_name};
+use crate::export::{clean_frame, event_place, folded_names, work_name};
 use crate::profile::views::{IDLE, idle_word};
 use crate::profile::{DeviceTime, Place, Profile};
 
@@ -63,9 +63,8 @@ const MODULE: &str = "nn.Module: ";
 
 impl Diff {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let names = self.names.names();
-        let before = Run::read(&self.before, names, console)?;
-        let after = Run::read(&self.after, names, console)?;
+        let before = Run::read(&self.before, self.names, console)?;
+        let after = Run::read(&self.after, self.names, console)?;
         let mut total = Table::new(
             "total",
             &["change_ns", "change_percent", "before_ns", "after_ns", "before_count", "after_count"],
@@ -197,9 +196,9 @@ struct Run {
 }
 
 impl Run {
-    fn read(source: &Source, names: Names, console: Console) -> crate::Result<Self> {
+    fn read(source: &Source, flags: NameFlags, console: Console) -> crate::Result<Self> {
         let mut events = Events::default();
-        let Explained { profile, facts, .. } = explain(source, console, &mut events)?;
+        let Explained { profile, facts, .. } = explain(source, flags.backward(), console, &mut events)?;
         facts.need_work(source)?;
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<Place, (String, Option<String>)> = HashMap::new();
@@ -207,7 +206,7 @@ impl Run {
             let Some(nanos) = event.activity.duration() else { continue };
             let place = event_place(event);
             let (stack, module) = known.entry(place).or_insert_with(|| {
-                let frames = folded_names(&profile, place, names);
+                let frames = folded_names(&profile, place, flags.names());
                 let frames: Vec<_> = frames.iter().map(|name| clean_frame(name)).collect();
                 let modules: Vec<_> = frames.iter().filter_map(|name| name.strip_prefix(MODULE)).collect();
                 (frames.join(";"), (!modules.is_empty()).then(|| modules.join(";")))

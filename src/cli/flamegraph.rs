@@ -162,7 +162,12 @@ impl Flamegraph {
 
     fn read_options(&self) -> ReadOptions {
         let by_stream = self.root.contains(&Root::Stream);
-        ReadOptions { by_stream, internal_frames: self.internal_frames, max_memory: max_memory() }
+        ReadOptions {
+            by_stream,
+            internal_frames: self.internal_frames,
+            max_memory: max_memory(),
+            backward: self.names.backward(),
+        }
     }
 
     fn lines(&self, source: &Source, console: Console) -> Result<Lines> {

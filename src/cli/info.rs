@@ -7,6 +7,7 @@ use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
 use crate::error::Result;
+use crate::import::Backward;
 use crate::record::{Loss, Missing, WindowEdge};
 
 /// Say what a recording holds.
@@ -21,7 +22,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let explained = explain_sums(&self.input, console)?;
+        let explained = explain_sums(&self.input, Backward::Autograd, console)?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen};
+use crate::import::{self, Backward, Kind, Linked, Opened, Options, Recorded, Seen};
 use crate::record::{Row, WindowEdge};
 
 /// Files smaller than this are read before anybody could look at a bar.
@@ -94,11 +94,16 @@ impl Source {
     pub(super) fn rows(
         &self,
         opened: Opened,
+        backward: Backward,
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
         let kind = opened.kind();
-        let (options, _bar) = watched(Options::default(), &opened, console);
+        let (options, _bar) = watched(
+            Options { backward, accept_cut: console.accept_cut, ..Options::default() },
+            &opened,
+            console,
+        );
         if kind == Kind::Recording {
             let mut steps = 0;
             let damaged = self.recording(opened, &options, console, &mut |row| {
@@ -111,6 +116,14 @@ impl Source {
         remark_on(self, &linked.seen, console);
         if linked.linked < linked.ops {
             console.remark(format!("{self}: {}", unlinked(&linked)));
+        }
+        if let Some((backward, tied)) = linked.backward {
+            let share = 100.0 * tied as f64 / backward.max(1) as f64;
+            let all = 100.0 * backward as f64 / linked.nanos.max(1) as f64;
+            console.remark(format!(
+                "{self}: {share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is \
+                 {all:.1} % of the GPU time"
+            ));
         }
         let steps = linked.steps;
         Ok(Facts { kind, damaged: 0, linked: Some(linked), steps })

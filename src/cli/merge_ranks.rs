@@ -57,6 +57,9 @@ pub(super) struct MergeRanks {
     /// Which stacks the work of a graph hangs under: both, capture (where it was captured or added), or launch.
     #[arg(long, default_value_t)]
     graph: GraphStacks,
+    /// Take the files as ranks 0, 1, 2 ... in their order, whatever they are called.
+    #[arg(long)]
+    assume_order: bool,
     #[command(flatten)]
     names: NameFlags,
 }
@@ -76,22 +79,34 @@ struct Rank {
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand(&self.inputs)?;
-        let mut all = Vec::new();
+        let (mut all, mut damaged) = (Vec::new(), None);
         let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
-        let numbers = ranks::of(&sources);
+        let numbers = ranks::of(&sources, self.assume_order)?;
         let bar = watched(sources.len(), console);
         let names = self.names.names();
         let options =
             export::Options { unit: self.unit, graph: self.graph, names, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let explained = explain_sums(source, console)?;
+            bar.inc(1);
+            let explained = match explain_sums(source, self.names.backward(), console) {
+                Ok(explained) => explained,
+                // The others are there; where none is, the last one says why.
+                Err(error) if sources.len() > 1 => {
+                    console.remark(format!("{error}; rank {rank} is left out"));
+                    damaged = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
             all.push(Rank::of(rank, source, &explained));
-            bar.inc(1);
         }
         bar.finish_and_clear();
+        if let Some(error) = damaged.filter(|_| all.is_empty()) {
+            return Err(error);
+        }
         all.sort_by_key(|rank| rank.rank);
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;

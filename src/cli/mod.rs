@@ -47,6 +47,9 @@ struct Command {
     /// Show no progress and no remarks; a failure is still told, in one line.
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// Take a trace that was cut short as far as it goes, and say where that is.
+    #[arg(long, global = true)]
+    accept_cut: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +79,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let console = Console::new(command.quiet);
+    let console = Console { quiet: command.quiet, accept_cut: command.accept_cut };
     let outcome = match &command.verb {
         Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),

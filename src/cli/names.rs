@@ -1,10 +1,11 @@
-//! The flags of verbs that draw views: what becomes of the numbers in names.
+//! The flags of verbs that draw views: what becomes of the numbers in names, and where a backward pass hangs.
 
 use clap::{Args, ValueEnum};
 
 use crate::export::Names;
+use crate::import;
 
-/// What becomes of numbers in the names of ranges, annotations, Python objects and threads.
+/// How stacks are shown.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct NameFlags {
     /// Keep the numbers in names. Else those that count (`ProfilerStep#5`, `seq = 46588`) or identify (`object at
@@ -15,6 +16,18 @@ pub(super) struct NameFlags {
     /// Fold more: `modules` makes the instances of a module (`nn.Module: Layer_17`) one.
     #[arg(long, value_name = "WHAT")]
     fold: Option<Fold>,
+    /// Where the work of a backward pass hangs: `forward` has it under the operator of the forward pass whose gradient it
+    /// is, and `[backward]`, in traces of torch.profiler that tell which that is.
+    #[arg(long, value_name = "WHERE", default_value = "autograd")]
+    backward: Backward,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Backward {
+    /// Under autograd's own thread, which launched it.
+    Autograd,
+    /// Under the code of the model.
+    Forward,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,6 +37,13 @@ enum Fold {
 }
 
 impl NameFlags {
+    pub(super) fn backward(self) -> import::Backward {
+        match self.backward {
+            Backward::Autograd => import::Backward::Autograd,
+            Backward::Forward => import::Backward::Forward,
+        }
+    }
+
     pub(super) fn names(self) -> Names {
         match (self.keep_numbers, self.fold) {
             (true, _) => Names::Kept,

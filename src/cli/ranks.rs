@@ -8,12 +8,20 @@ use crate::import;
 use super::console::usage;
 use super::input::Source;
 
-/// The rank of each source: what it says itself, or the number in its path behind the last `rank`, or behind the last
-/// `worker`, or the last number of its name, if all of them have one and no two the same; else its place in the list.
-pub(super) fn of(sources: &[Source]) -> Vec<u32> {
+/// The rank of each source: what it says itself, or the number in its path behind the last `rank`, `worker` or `r`.
+/// A single source is rank 0.
+///
+/// # Errors
+/// `Setting` where several are of one rank; and where nothing says which rank they are of, unless their order is to say.
+pub(super) fn of(sources: &[Source], assume_order: bool) -> Result<Vec<u32>> {
     type Guess = fn(&Path) -> Option<u32>;
     let guesses: [Guess; 4] =
-        [stated, |path| behind(path, "rank"), |path| behind(path, "worker"), last_number];
+        [stated, |path| behind(path, "rank"), |path| behind(path, "worker"), |path| behind(path, "r")];
+    let in_order = || (0..sources.len() as u32).collect();
+    if assume_order || sources.len() == 1 {
+        return Ok(in_order());
+    }
+    let mut twice = None;
     for guess in guesses {
         let ranks: Option<Vec<u32>> = sources
             .iter()
@@ -22,17 +30,27 @@ pub(super) fn of(sources: &[Source]) -> Vec<u32> {
                 Source::Stdin => None,
             })
             .collect();
-        if let Some(ranks) = ranks.filter(|ranks| are_distinct(ranks)) {
-            return ranks;
+        let Some(ranks) = ranks else { continue };
+        match same(&ranks) {
+            None => return Ok(ranks),
+            Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
     }
-    (0..sources.len() as u32).collect()
+    Err(usage(match twice {
+        Some(((one, other), rank)) => format!(
+            "{} and {} are both of rank {rank}; give one file a rank, or `--assume-order` for files of several ranks",
+            sources[one], sources[other]
+        ),
+        None => "nothing says which rank each file is of (`distributedInfo` in a trace, `rank3` or `worker3` in a name); \
+                 `--assume-order` takes them in their order"
+            .to_owned(),
+    }))
 }
 
-fn are_distinct(ranks: &[u32]) -> bool {
-    let mut sorted = ranks.to_vec();
-    sorted.sort_unstable();
-    sorted.windows(2).all(|pair| pair[0] != pair[1])
+/// The first two that are the same.
+fn same(ranks: &[u32]) -> Option<(usize, usize)> {
+    let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
+    (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
 /// What a trace says before its events.
@@ -41,19 +59,15 @@ fn stated(path: &Path) -> Option<u32> {
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
-/// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`.
+/// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The
+/// word stands by itself: `h100_bert` is of no rank.
 fn behind(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_str()?.to_ascii_lowercase();
-    let behind = &text[text.rfind(word)? + word.len()..];
-    digits(behind.trim_start_matches(['=', '-', '_', '.']))
-}
-
-/// `gpuflame-app.4711.gfr`, `run_r3.json`, `dlrm_kineto_3.json`: the last number of the name.
-fn last_number(path: &Path) -> Option<u32> {
-    let name = path.file_name()?.to_str()?;
-    let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
-    let start = name[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
-    name[start..end].parse().ok()
+    let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
+    let numbers = text.match_indices(word).map(|(at, _)| at).filter(is_word);
+    let numbers =
+        numbers.filter_map(|at| digits(text[at + word.len()..].trim_start_matches(['=', '-', '_', '.'])));
+    numbers.last()
 }
 
 fn digits(text: &str) -> Option<u32> {
@@ -107,25 +121,53 @@ fn is_trace(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn ranks(names: &[&str]) -> Vec<u32> {
-        of(&names.iter().map(|name| name.parse().unwrap()).collect::<Vec<_>>())
+    fn ranks(names: &[&str], assume_order: bool) -> Result<Vec<u32>> {
+        of(&names.iter().map(|name| name.parse().unwrap()).collect::<Vec<_>>(), assume_order)
     }
 
     #[test]
     fn ranks_are_read_from_names() {
-        assert_eq!(ranks(&["job/rank=2/a.gfr", "job/rank=10/a.gfr"]), [2, 10]);
-        assert_eq!(ranks(&["rank-1.pt.trace.json.gz", "rank-0.pt.trace.json.gz"]), [1, 0]);
-        assert_eq!(ranks(&["app.r3.gfr", "app.r1.gfr"]), [3, 1]);
-        assert_eq!(ranks(&["worker7.json", "worker8.json"]), [7, 8]);
-        let kineto =
-            ["worker10_step_12.1694128201554.pt.trace.json", "worker2_step_12.1694128201545.pt.trace.json"];
-        assert_eq!(ranks(&kineto), [10, 2]);
+        for (names, expected) in [
+            (["job/rank=2/a.gfr", "job/rank=10/a.gfr"], [2, 10]),
+            (["rank-1.pt.trace.json.gz", "rank-0.pt.trace.json.gz"], [1, 0]),
+            (["app.r3.gfr", "app.r1.gfr"], [3, 1]),
+            (["worker7.json", "worker8.json"], [7, 8]),
+            (
+                [
+                    "worker10_step_12.1694128201554.pt.trace.json",
+                    "worker2_step_12.1694128201545.pt.trace.json",
+                ],
+                [10, 2],
+            ),
+            (["rank0/worker4.json", "rank0/worker5.json"], [4, 5]),
+        ] {
+            assert_eq!(ranks(&names, false).unwrap(), expected, "{names:?}");
+        }
     }
 
     #[test]
-    fn names_that_say_nothing_are_numbered_by_their_place() {
-        assert_eq!(ranks(&["a.gfr", "b.gfr"]), [0, 1]);
-        assert_eq!(ranks(&["x1.gfr", "y1.gfr"]), [0, 1], "both say 1");
-        assert_eq!(ranks(&["-", "rank3.json"]), [0, 1]);
+    fn what_is_no_rank_is_not_taken_for_one() {
+        for names in [
+            &["h100_bert.json", "h200_bert.json"][..],
+            &["a.gfr", "b.gfr"],
+            &["x1.gfr", "y2.gfr"],
+            &["gpuflame-app.4711.gfr", "gpuflame-app.4712.gfr"],
+            &["crank1.json", "crank2.json"],
+            &["-", "rank3.json"],
+        ] {
+            let message = ranks(names, false).unwrap_err().to_string();
+            assert!(message.contains("--assume-order"), "{message}");
+            assert_eq!(ranks(names, true).unwrap(), [0, 1]);
+        }
+        assert_eq!(ranks(&["h100_bert.json"], false).unwrap(), [0], "one file is one rank");
+    }
+
+    #[test]
+    fn two_files_of_one_rank_are_refused_by_name() {
+        let message =
+            ranks(&["rank1/a.json", "rank3/a.json", "rank3/b.json"], false).unwrap_err().to_string();
+        for word in ["rank3/a.json", "rank3/b.json", "rank 3"] {
+            assert!(message.contains(word), "{message}");
+        }
     }
 }

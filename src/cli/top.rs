@@ -9,12 +9,15 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Report, Table};
-use crate::analysis::Delays;
+use crate::analysis::{Delays, Doing, Share, Told, communication};
 use crate::error::Result;
-use crate::events::JoinedActivity;
-use crate::export::{Names, folded_names, work_name};
+use crate::events::{Events, JoinedActivity};
+use crate::export::{Names, event_place, folded_names, work_name};
+use crate::join::Origin;
 use crate::profile::views::{GPU, IDLE, idle_word};
 use crate::profile::{Profile, Values, add_values};
+use crate::record::Work;
+use crate::symbolize::kernel_name;
 
 /// Show what costs most.
 #[derive(Debug, Args)]
@@ -31,6 +34,14 @@ pub(super) struct Top {
     number: usize,
     #[command(flatten)]
     names: NameFlags,
+    /// Kernels whose name contains this communicate, and no others (several: repeat it). Else those of NCCL, RCCL,
+    /// NVSHMEM, DeepEP, MSCCL++, custom all-reduces and what the trace calls a collective do, and copies between GPUs.
+    #[arg(long, value_name = "PATTERN")]
+    comm: Vec<String>,
+    /// Count communication as Holistic Trace Analysis does: of several steps without the last one, and without work whose
+    /// launch is not in the trace.
+    #[arg(long)]
+    as_hta: bool,
     #[command(flatten)]
     report: Report,
 }
@@ -46,27 +57,110 @@ enum By {
     /// Time in which GPUs had nothing to do, by cause. Where a trace tells what the launching thread was in meanwhile, a
     /// late host is shown there, `[between A and B]` where only that is known; all else by the launch that ended it.
     Idle,
+    /// Communication between GPUs, by GPU and by stack: how long it took, and how much of that is exposed, since nothing
+    /// was computed meanwhile.
+    Comm,
 }
 
 impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = Delays::default();
-        let explained = explain(&self.input, console, &mut delays)?;
+        let mut events = self.by.contains(&By::Comm).then(Events::default);
+        let explained = explain(&self.input, self.names.backward(), console, (&mut delays, &mut events))?;
         explained.facts.need_work(&self.input)?;
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
-        let tables: Vec<_> = self
-            .by
-            .iter()
-            .map(|by| match by {
-                By::Kernels => kernels(&explained, most),
-                By::Stacks => stacks(&explained, names, most),
-                By::Idle => idle(&explained.profile, names, most),
-                By::Delay => self::delays(&delays, &explained.profile, most),
-            })
-            .collect();
+        let mut tables = Vec::new();
+        for by in &self.by {
+            match by {
+                By::Kernels => tables.push(kernels(&explained, most)),
+                By::Stacks => tables.push(stacks(&explained, names, most)),
+                By::Idle => tables.push(idle(&explained.profile, names, most)),
+                By::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
+                By::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
+            }
+        }
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
+    }
+}
+
+impl Top {
+    fn communication(&self, explained: &Explained, events: Option<&mut Events>, most: usize) -> [Table; 2] {
+        let Explained { profile, facts, .. } = explained;
+        let linked = facts.linked.as_ref();
+        let collectives =
+            linked.map(|linked| linked.collectives.iter().map(|name| kernel_name(name)).collect());
+        let told = Told { patterns: self.comm.clone(), collectives: collectives.unwrap_or_default() };
+        let last_step = linked.and_then(|linked| linked.last_step).filter(|_| self.as_hta);
+        let is_counted = |event: &&JoinedActivity| match (last_step, event.origin) {
+            (None, _) => true,
+            (Some(last), Origin::Launch(launched)) => (launched.time.0 as i64) < last,
+            (Some(_), Origin::Missing(_)) => false,
+        };
+        let mut known = HashMap::new();
+        let mut doing = HashMap::new();
+        let activities = events.map_or(&[][..], |events| {
+            events.sort();
+            events.activities()
+        });
+        for event in activities {
+            let work = event.activity.work();
+            doing.entry(work).or_insert_with(|| match work {
+                _ if told.is_communication(work, &work_name(profile, work)) => Doing::Communication,
+                Work::Kernel(_) | Work::Graph => Doing::Computation,
+                Work::Copy(_) | Work::Set => Doing::Memory,
+            });
+        }
+        let (devices, places) = communication(
+            activities.iter().filter(is_counted),
+            |event| doing[&event.activity.work()],
+            event_place,
+        );
+        let columns = &[
+            "device",
+            "comm_ns",
+            "exposed_ns",
+            "exposed_percent",
+            "overlapped_ns",
+            "overlap_percent",
+            "compute_ns",
+        ];
+        let mut by_device = Table::new("comm", columns);
+        for (device, sum) in &devices {
+            let hidden = sum.all - sum.exposed;
+            by_device.row([
+                Cell::Count(device.0.into()),
+                Cell::Nanos(sum.all),
+                Cell::Nanos(sum.exposed),
+                Cell::share(sum.exposed, sum.all),
+                Cell::Nanos(hidden),
+                Cell::share(hidden, sum.all),
+                Cell::Nanos(sum.computation),
+            ]);
+        }
+        let exposed: u64 = devices.values().map(|sum| sum.exposed).sum();
+        for (place, share) in places {
+            let stack = folded_names(profile, place, self.names.names()).join(";");
+            let sum: &mut Share = known.entry(stack).or_default();
+            *sum = sum.and(share);
+        }
+        let mut stacks: Vec<_> = known.into_iter().collect();
+        stacks.sort_by(|a, b| {
+            (b.1.exposed, b.1.nanos).cmp(&(a.1.exposed, a.1.nanos)).then_with(|| a.0.cmp(&b.0))
+        });
+        let mut by_stack =
+            Table::new("comm_stacks", &["exposed_ns", "share_percent", "total_ns", "count", "stack"]);
+        for (stack, share) in stacks.into_iter().take(most) {
+            by_stack.row([
+                Cell::Nanos(share.exposed),
+                Cell::share(share.exposed, exposed),
+                Cell::Nanos(share.nanos),
+                Cell::Count(share.count),
+                Cell::Text(stack),
+            ]);
+        }
+        [by_device, by_stack]
     }
 }
 

@@ -17,9 +17,6 @@ pub(super) struct How {
     /// The size of the read buffer in KiB. The result does not depend on it.
     #[arg(long, value_name = "KIB", default_value_t = 1024, hide = true)]
     buffer: usize,
-    /// Take a file that was cut short as far as it goes.
-    #[arg(long)]
-    accept_cut: bool,
 }
 
 /// Hands the events of `source` to `sink`.
@@ -33,7 +30,7 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
     let options = Options {
         buffer: how.buffer.clamp(1, 1 << 20) << 10,
         threads: how.threads.clamp(1, 64),
-        accept_cut: how.accept_cut,
+        accept_cut: console.accept_cut,
         ..Options::default()
     };
     let (options, _bar) = watched(options, &opened, console);

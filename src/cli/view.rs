@@ -78,7 +78,7 @@ impl View {
             return Err(usage(format!("--from {from} is not before --to {to}")));
         }
         let mut events = Events::default();
-        let explained = explain(&self.input, console, &mut events)?;
+        let explained = explain(&self.input, import::Backward::Autograd, console, &mut events)?;
         explained.facts.need_work(&self.input)?;
         events.sort();
         let profile = &explained.profile;

@@ -69,6 +69,7 @@ fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
             correlation: fields.correlation(),
             external: None,
             driver: kind == "DRIVER",
+            stack: Text::default(),
         })),
         "SYNCHRONIZATION" => sink.event(&Event::Sync(Sync {
             name: Text::from(fields.word("type").unwrap_or("Sync")),
@@ -106,6 +107,7 @@ fn op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) 
         block: fields.three("block"),
         registers: 0,
         shared: fields.small("static").unwrap_or(0) + fields.small("dynamic").unwrap_or(0),
+        collective: false,
     }
 }
 

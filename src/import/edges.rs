@@ -1,6 +1,6 @@
 //! Slices whose beginning and end are events of their own, in whatever order the file has them.
 
-use super::stack::Interval;
+use super::slices::Interval;
 use super::work::CallRecord;
 
 /// Beginnings and ends of one thread.
@@ -40,7 +40,7 @@ impl Edges {
         let last = edges.last().map_or(0, Edge::time);
         let mut open = Vec::new();
         let mut close = |interval: Interval, end: i64| {
-            if let Some(call) = interval.call {
+            if let Some(call) = interval.call() {
                 calls[call as usize].end = end.min(last);
             }
             slices.push(Interval { end, ..interval });

@@ -4,7 +4,7 @@
 //! one parcel cuts go in front of the next.
 
 use std::fmt;
-use std::io::{BufReader, Cursor, Read};
+use std::io::{BufReader, Cursor, ErrorKind, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -35,6 +35,8 @@ type Input = BufReader<Counting>;
 pub(super) enum Unzip {
     Gzip(Box<MultiGzDecoder<Input>>),
     Plain(Input),
+    /// Nothing more comes but this error; so many compressed bytes were taken.
+    Cut(Option<std::io::Error>, u64),
 }
 
 impl fmt::Debug for Unzip {
@@ -73,11 +75,17 @@ impl Unzip {
     }
 
     pub(super) fn is_gzip(&self) -> bool {
-        matches!(self, Self::Gzip(_))
+        matches!(self, Self::Gzip(_) | Self::Cut(..))
+    }
+
+    /// The same stream, of which all was read before this error.
+    pub(super) fn cut(self, error: std::io::Error) -> Self {
+        Self::Cut(Some(error), self.taken())
     }
 
     fn taken(&self) -> u64 {
         match self {
+            Self::Cut(_, taken) => *taken,
             Self::Gzip(gzip) => gzip.get_ref().get_ref().count,
             Self::Plain(input) => input.get_ref().count,
         }
@@ -117,6 +125,9 @@ impl Unzip {
                 match parcel.read(&mut input) {
                     Ok(0) => ended = Some(Ok(())),
                     Ok(_) => {}
+                    Err(error) if options.accept_cut && error.kind() == ErrorKind::UnexpectedEof => {
+                        ended = Some(Ok(()));
+                    }
                     Err(error) => ended = Some(Err(error)),
                 }
             }
@@ -147,6 +158,7 @@ impl Read for Unzip {
                 std::io::Error::new(error.kind(), what)
             }),
             Self::Plain(input) => input.read(bytes),
+            Self::Cut(error, _) => error.take().map_or(Ok(0), Err),
         }
     }
 }

@@ -9,7 +9,8 @@ pub(super) fn of(head: &[u8]) -> Result<Kind> {
     match first {
         [] if head.is_empty() => Err(no_trace("is empty; was the program that wrote it stopped?")),
         [] => Err(no_trace("holds nothing but blanks")),
-        [b'{' | b'[', ..] => json(first),
+        [b'{', ..] => json(first),
+        [b'[', rest @ ..] if is_array(rest) => json(first),
         _ if head.starts_with(b"SQLite format 3\0") => Ok(Kind::Nsys),
         _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
         _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
@@ -21,6 +22,36 @@ pub(super) fn of(head: &[u8]) -> Result<Kind> {
         }),
     }
 }
+
+/// Whether what stands behind a `[` can be a JSON array of events. `[thread main];decode;gemm 12` is a folded stack.
+fn is_array(rest: &[u8]) -> bool {
+    matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
+}
+
+/// What a file is that only its name tells: `name` is its end.
+pub(super) fn named(name: &str) -> Option<&'static str> {
+    const NAMES: [(&str, &str); 7] = [
+        (".nsys-rep", NSYS_REPORT),
+        (".qdrep", NSYS_REPORT),
+        (".qdstrm", "is raw data of Nsight Systems; make a report of it (`QdstrmImporter`), and export that"),
+        (".pftrace", PERFETTO),
+        (".perfetto-trace", PERFETTO),
+        (".xplane.pb", XPLANE),
+        (
+            ".ncu-rep",
+            "is a report of Nsight Compute, which has single kernels and no times of a run; profile it with `nsys`",
+        ),
+    ];
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
+}
+
+const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
+const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made of \
+                        (torch.profiler: export_chrome_trace), or `traceconv json FILE OUT.json`";
+const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; have the profiler write \
+                      `trace.json.gz` beside it, or record the run with libgpuflame.so";
 
 fn no_trace(what: &str) -> Error {
     Error::new(ErrorKind::Format, what)
@@ -69,12 +100,25 @@ fn packed(head: &[u8]) -> Option<Result<Kind>> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
         [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
+        _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
+            "is a pointer of Git LFS and not the file itself; fetch that (`git lfs pull`)"
+        }
+        // A protobuf whose first field is a message, with the names of XPlane's planes in it.
+        [0x0a, ..]
+            if [&b"/host:CPU"[..], b"/host:metadata", b"/device:"].iter().any(|name| has(head, name)) =>
+        {
+            XPLANE
+        }
         _ if head.get(257..262) == Some(b"ustar") => {
             "is a tar archive; unpack it first (`tar -xf FILE`) and give the files in it"
         }
         _ => return None,
     };
     Some(Err(no_trace(what)))
+}
+
+fn has(head: &[u8], text: &[u8]) -> bool {
+    head.windows(text.len()).any(|window| window == text)
 }
 
 fn text(head: &[u8]) -> Option<Result<Kind>> {
@@ -140,6 +184,10 @@ mod tests {
             ("gpuflame\u{1}\0\0\0", Kind::Recording),
             ("main;decode;gemm 12\nmain 3\n", Kind::Folded),
             ("# lost: 3 launches\nmain;my function 12\n", Kind::Folded),
+            ("[thread main];decode;gemm 12\n[thread main] 3\n", Kind::Folded),
+            ("[launched before recording];[GPU_Kernel]gemm 12\n", Kind::Folded),
+            ("[ \n", Kind::Chrome),
+            ("[]", Kind::Chrome),
             ("123456 python 12 13 -1 main;run;cudaLaunchKernel\n", Kind::ExtendedFolded),
             ("123456 pt_main thread 12 13 1 main;run\n", Kind::ExtendedFolded),
             ("RUNTIME [ 10, 20 ] duration 10, \"cudaLaunchKernel\", cbid 211\n", Kind::CuptiText),
@@ -177,6 +225,8 @@ mod tests {
             (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
             (b"kernel_name,start_time_us\nfoo,12.5\n", "no trace"),
             (b"\x0a\x12\x08\x01\xff\xfe", "no trace"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
+            (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),
         ] {
             let message = of(head).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");

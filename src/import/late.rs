@@ -5,7 +5,7 @@
 //! says little, and no open slice says nothing: there the piece is what lies *between* two slices.
 
 use super::names::NameNumbers;
-use super::stack::{Interval, ROOT, Rank, StackTree};
+use super::slices::{Interval, ROOT, Rank, StackTree};
 use super::text::Text;
 use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;

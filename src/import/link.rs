@@ -1,6 +1,8 @@
 //! Which call launched which operation: by correlation id, within a process where the trace says which.
 //! [`Linked`] tells how far that went, for the user as well.
 
+use std::collections::BTreeSet;
+
 use super::Seen;
 use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;
@@ -34,6 +36,13 @@ pub struct Linked {
     pub steps: u64,
     /// Calls that wait, or make a stream wait.
     pub waits: u64,
+    /// Kernels that the trace calls parts of collectives, by name.
+    pub collectives: BTreeSet<String>,
+    /// When the last of several steps began, on the clock of the rows.
+    pub last_step: Option<i64>,
+    /// Nanoseconds of what backward operators launched, and of them those that hang under a forward operator; only where
+    /// that was asked for.
+    pub backward: Option<(u64, u64)>,
     /// Categories that nobody knows here, with the number of their events, the most frequent first.
     pub unknown: Vec<(String, u64)>,
     /// What was added to all times, so that none is below 1.
@@ -55,7 +64,7 @@ impl Linked {
 pub(super) fn all(ops: &mut [OpRecord], calls: &mut [CallRecord]) -> Linked {
     let index = Index::new(calls);
     for op in ops.iter_mut() {
-        op.call = index.find(calls, op);
+        op.call = if op.correlation == 0 { None } else { index.find(calls, op) };
     }
     for op in ops.iter() {
         if let Some(call) = op.call {
@@ -90,43 +99,37 @@ fn count(ops: &[OpRecord], calls: &[CallRecord]) -> Linked {
     linked
 }
 
-/// Calls by correlation id; those with the same id in a chain.
+/// Calls by correlation id: their positions, in the order of ids and then of the file. A map would take eight times the
+/// memory, at the moment when most is held.
 struct Index {
-    first: IdMap<u64, u32>,
-    next: Vec<u32>,
+    sorted: Vec<u32>,
     /// The processes that made calls.
     processes: IdMap<u32, ()>,
 }
 
-const NONE: u32 = u32::MAX;
-
 impl Index {
     fn new(calls: &[CallRecord]) -> Self {
         let processes = calls.iter().map(|call| (call.process, ())).collect();
-        let mut index = Self { first: IdMap::default(), next: vec![NONE; calls.len()], processes };
-        for (at, call) in (0..).zip(calls) {
-            if call.correlation != 0
-                && let Some(before) = index.first.insert(call.correlation, at)
-            {
-                index.next[at as usize] = before;
-            }
-        }
-        index
+        let with_id = (0..).zip(calls).filter(|(_, call)| call.correlation != 0);
+        let mut sorted: Vec<u32> = with_id.map(|(at, _)| at).collect();
+        sorted.sort_unstable_by_key(|&at| (calls[at as usize].correlation, at));
+        Self { sorted, processes }
     }
 
     /// The call with the operation's id: in its own process, if the trace has calls of that. Of several, the
     /// last that began before the operation did.
     fn find(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
         let in_process = op.process != 0 && self.processes.contains_key(&op.process);
-        let mut at = *self.first.get(&op.correlation).filter(|_| op.correlation != 0)?;
+        let id = |at: &u32| calls[*at as usize].correlation;
+        let first = self.sorted.partition_point(|at| id(at) < op.correlation);
+        let same = self.sorted[first..].iter().take_while(|at| id(at) == op.correlation);
         let mut best: Option<u32> = None;
-        while at != NONE {
+        for &at in same {
             let call = &calls[at as usize];
             let fits = !in_process || call.process == op.process;
-            if fits && best.is_none_or(|best| rank(call, op) > rank(&calls[best as usize], op)) {
+            if fits && best.is_none_or(|best| rank(call, op) >= rank(&calls[best as usize], op)) {
                 best = Some(at);
             }
-            at = self.next[at as usize];
         }
         best
     }

@@ -25,19 +25,21 @@ mod recording;
 mod rocprof;
 mod rows;
 mod sbt;
+mod slices;
 mod stack;
 mod text;
+mod told;
 mod work;
 
 pub use json::Seen;
 pub use link::Linked;
 pub use model::{
-    Begin, Call, CpuKind, CpuOp, End, Event, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
+    Begin, Call, CpuKind, CpuOp, End, Event, Flow, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
     SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};
-pub use options::Options;
+pub use options::{Backward, Options};
 pub use recording::{Recorded, recording};
 pub use rows::{Collect, rows};
 pub use text::Text;

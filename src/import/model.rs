@@ -21,6 +21,8 @@ pub enum Event<'a> {
     Begin(Begin<'a>),
     /// The slice of a thread ends that began last and has not ended.
     End(End<'a>),
+    /// An arrow from an operator of the forward pass to one of the backward pass begins or ends.
+    Flow(Flow<'a>),
     /// Something waited for something on a GPU.
     Sync(Sync<'a>),
     /// What a process or a thread is called.
@@ -96,6 +98,8 @@ pub struct Op<'a> {
     pub registers: u32,
     /// Shared memory, bytes a block.
     pub shared: u32,
+    /// Whether the trace says that it is a part of a collective.
+    pub collective: bool,
 }
 
 /// A call of the GPU's runtime or driver.
@@ -117,6 +121,8 @@ pub struct Call<'a> {
     pub external: Option<u64>,
     /// Whether it is a call of the driver, which may lie inside one of the runtime.
     pub driver: bool,
+    /// All frames of its stack, root first, with `;` between them, where the trace has them itself, as ours do.
+    pub stack: Text<'a>,
 }
 
 /// What a [`CpuOp`] is.
@@ -148,6 +154,12 @@ pub struct CpuOp<'a> {
     pub thread: Id<'a>,
     /// The id that calls and GPU operations made within it carry.
     pub external: Option<u64>,
+    /// The Python functions that called it, innermost first, with `;` between them.
+    pub call_stack: Text<'a>,
+    /// The number that an operator of the forward pass and its partner of the backward pass share.
+    pub sequence: Option<u64>,
+    /// Of a backward operator: the thread of the forward pass, as the profiler numbers it.
+    pub forward_thread: Option<u64>,
 }
 
 /// A Python function's stay on the stack.
@@ -201,6 +213,21 @@ pub struct Begin<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End<'a> {
     /// When it ended, ns of the trace's clock.
+    pub time: i64,
+    /// The process, as the trace names it.
+    pub process: Id<'a>,
+    /// The thread, as the trace names it.
+    pub thread: Id<'a>,
+}
+
+/// One end of an arrow from the forward pass to the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Flow<'a> {
+    /// What both ends share.
+    pub id: u64,
+    /// Whether it begins here, at an operator of the forward pass.
+    pub begins: bool,
+    /// When, ns of the trace's clock.
     pub time: i64,
     /// The process, as the trace names it.
     pub process: Id<'a>,
@@ -297,7 +324,9 @@ impl Wants {
     pub const OTHER: Self = Self(1 << 8);
     /// [`Event::Begin`] and [`Event::End`].
     pub const EDGES: Self = Self(1 << 9);
-    /// Everything but [`Wants::OTHER`] and [`Wants::EDGES`].
+    /// [`Event::Flow`].
+    pub const FLOWS: Self = Self(1 << 10);
+    /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`] and [`Wants::EDGES`].
     pub const ALL: Self = Self((1 << 8) - 1);
 
     /// What either of the two wants.

@@ -119,6 +119,7 @@ impl<S: Sink> Reading<'_, S> {
                 block: three(17)?,
                 registers: id(11)?.unwrap_or(0),
                 shared: id(12)?.unwrap_or(0).saturating_add(id(13)?.unwrap_or(0)),
+                collective: false,
             }));
             Ok(true)
         })
@@ -143,6 +144,7 @@ impl<S: Sink> Reading<'_, S> {
                 correlation: correlation.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
                 external: None,
                 driver: !name.starts_with("cuda"),
+                stack: Text::default(),
             }));
             Ok(true)
         })
@@ -168,7 +170,7 @@ impl<S: Sink> Reading<'_, S> {
                 end,
                 process: process(global),
                 thread: thread(global),
-                external: None,
+                ..CpuOp::default()
             }));
             Ok(true)
         })

@@ -83,7 +83,12 @@ const HEAD: u64 = 64 << 10;
 /// `Io` where it cannot be read, `Format` where it is no trace that we know; the message says what it
 /// looks like and what to do.
 pub fn open(path: &Path) -> Result<Opened> {
-    begin(path).map_err(|error| error.within(path.display()))
+    begin(path)
+        .map_err(|error| match path.file_name().and_then(|name| kind::named(&name.to_string_lossy())) {
+            Some(what) if error.kind() == ErrorKind::Format => Error::new(ErrorKind::Format, what),
+            _ => error,
+        })
+        .map_err(|error| error.within(path.display()))
 }
 
 fn begin(path: &Path) -> Result<Opened> {
@@ -130,8 +135,18 @@ fn unzipped_or_plain(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened>
 
 fn unzipped(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> Result<Opened> {
     let mut rest = Unzip::new(input);
-    let head = head(&mut rest)?;
-    let (kind, rank) = kind_and_rank(&head)?;
+    let mut head = Vec::new();
+    let ended = (&mut rest).take(HEAD).read_to_end(&mut head);
+    let (kind, rank) = match (kind_and_rank(&head), ended) {
+        (Ok(known), Ok(_)) => known,
+        // Cut short within what is looked at: whoever reads on is told so.
+        (Ok(known), Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            rest = rest.cut(error);
+            known
+        }
+        (_, Err(error)) => return Err(error.into()),
+        (Err(error), _) => return Err(error),
+    };
     if kind == Kind::Nsys {
         let message = "is a gzipped sqlite file; unpack it first (`gunzip FILE`)";
         return Err(Error::new(ErrorKind::Format, message));

@@ -125,6 +125,7 @@ impl<'a> Process<'a> {
             correlation: record.correlation,
             external: None,
             driver: false,
+            stack: Text::default(),
         })
     }
 

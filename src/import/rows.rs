@@ -13,9 +13,11 @@ use super::edges::Edges;
 use super::late::{self, Late};
 use super::link::{self, Linked};
 use super::model::*;
-use super::stack::{Interval, ROOT, Rank, StackTree};
+use super::slices::{Interval, NOBODY, ROOT, Rank, StackTree};
+use super::stack::Stacks;
+use super::told::{Operator, Told};
 use super::work::{CallRecord, OpRecord};
-use super::{Kind, NameNumbers, Opened, Options, Text};
+use super::{Backward, Kind, NameNumbers, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
@@ -35,7 +37,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
             format!("{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are");
         return Err(Error::new(ErrorKind::Format, what));
     }
-    let mut collect = Collect::default();
+    let mut collect = Collect { backward: options.backward, ..Collect::default() };
     let seen = opened.read(options, &mut collect)?;
     Ok(Linked { seen, ..collect.finish(each) })
 }
@@ -53,7 +55,17 @@ pub struct Collect {
     ops: Vec<OpRecord>,
     syncs: u64,
     steps: u64,
+    last_step: i64,
     waits: u64,
+    backward: Backward,
+    told: Told,
+    /// Python functions as arguments of operators have them, by number as in `told`.
+    call_stacks: NameNumbers,
+    /// Whole stacks, as calls have them in our own exports.
+    given_stacks: NameNumbers,
+    has_python: bool,
+    /// Kernels that are parts of collectives.
+    collectives: IdMap<u32, ()>,
     calls: Vec<CallRecord>,
     intervals: Vec<Vec<Interval>>,
     /// Of each thread: where slices begin and end whose ends are events of their own.
@@ -65,19 +77,20 @@ pub struct Collect {
 
 impl Sink for Collect {
     fn wants(&self) -> Wants {
-        Wants::ALL.and(Wants::EDGES).and(Wants::OTHER)
+        let flows = match self.backward {
+            Backward::Autograd => Wants::OTHER,
+            Backward::Forward => Wants::OTHER.and(Wants::FLOWS),
+        };
+        Wants::ALL.and(Wants::EDGES).and(flows)
     }
 
     fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Op(op) => self.op(op),
             Event::Call(call) => self.call(call),
-            Event::Cpu(op) => {
-                self.steps += u64::from(op.kind == CpuKind::Step);
-                let rank = Rank::of(SliceKind::Cpu(op.kind));
-                self.interval(op.name, op.start, op.end, op.process, op.thread, rank);
-            }
+            Event::Cpu(op) => self.cpu(op),
             Event::Python(frame) => {
+                self.has_python = true;
                 let rank = Rank::Python;
                 self.interval(frame.name, frame.start, frame.end, frame.process, frame.thread, rank);
             }
@@ -85,6 +98,10 @@ impl Sink for Collect {
             Event::End(end) => {
                 let thread = self.thread(end.process, end.thread);
                 self.edges[thread as usize].end(end.time);
+            }
+            Event::Flow(flow) => {
+                let thread = self.thread(flow.process, flow.thread);
+                self.told.flow(flow.id, flow.begins, thread, flow.time);
             }
             Event::Other(category) => self.other(*category),
             Event::Sync(_) => self.syncs += 1,
@@ -101,7 +118,7 @@ impl Collect {
     fn op(&mut self, op: &Op<'_>) {
         let detail = match op.kind {
             OpKind::Kernel => Detail::Kernel(KernelDetail {
-                name: NameId(self.kernels.number(op.name)),
+                name: NameId(self.kernel(op)),
                 grid: op.grid,
                 block: op.block,
                 registers: op.registers.try_into().unwrap_or(u16::MAX),
@@ -137,6 +154,51 @@ impl Collect {
         });
     }
 
+    fn kernel(&mut self, op: &Op<'_>) -> u32 {
+        let number = self.kernels.number(op.name);
+        if op.collective {
+            self.collectives.insert(number, ());
+        }
+        number
+    }
+
+    fn cpu(&mut self, op: &CpuOp<'_>) {
+        if op.kind == CpuKind::Step {
+            self.steps += 1;
+            self.last_step = self.last_step.max(op.start);
+        }
+        let thread = self.thread(op.process, op.thread);
+        let (label, rank) = (self.labels.number(op.name), Rank::of(SliceKind::Cpu(op.kind)));
+        let number = match (self.backward, op.call_stack.raw()) {
+            (Backward::Autograd, b"") => NOBODY,
+            _ => self.told(op, thread),
+        };
+        self.intervals[thread as usize].push(Interval {
+            start: op.start,
+            end: op.end,
+            label,
+            rank,
+            number,
+            order: 0,
+        });
+    }
+
+    /// What is told of an operator.
+    fn told(&mut self, op: &CpuOp<'_>, thread: u32) -> u32 {
+        let list =
+            if op.call_stack.raw().is_empty() { NOBODY } else { self.call_stacks.number(op.call_stack) };
+        let forward_thread = op.forward_thread.unwrap_or(0);
+        self.told.add(Operator {
+            thread,
+            start: op.start,
+            list,
+            sequence: op.sequence,
+            forward_thread,
+            is_backward: forward_thread > 0
+                || op.name.raw().starts_with(b"autograd::engine::evaluate_function"),
+        })
+    }
+
     fn call(&mut self, call: &Call<'_>) {
         let (interval, thread) = self.called(call);
         self.intervals[thread as usize].push(interval);
@@ -156,11 +218,12 @@ impl Collect {
             process,
             thread,
             stack: u32::MAX,
+            given: if call.stack.raw().is_empty() { NOBODY } else { self.given_stacks.number(call.stack) },
             ops: 0,
             launches: is_launch(&name),
         });
         let (start, end, rank) = (call.start, call.end, Rank::Call);
-        (Interval { start, end, label, rank, call: Some(number) }, thread)
+        (Interval { start, end, label, rank, number, order: 0 }, thread)
     }
 
     fn begin(&mut self, begin: &Begin<'_>) {
@@ -172,7 +235,10 @@ impl Collect {
             }
             _ => {
                 let (label, rank) = (self.labels.number(name), Rank::of(kind));
-                (Interval { start: time, end: time, label, rank, call: None }, self.thread(process, thread))
+                (
+                    Interval { start: time, end: time, label, rank, number: NOBODY, order: 0 },
+                    self.thread(process, thread),
+                )
             }
         };
         self.edges[thread as usize].begin(interval);
@@ -199,7 +265,7 @@ impl Collect {
     ) {
         let thread = self.thread(process, thread);
         let label = self.labels.number(name);
-        self.intervals[thread as usize].push(Interval { start, end, label, rank, call: None });
+        self.intervals[thread as usize].push(Interval { start, end, label, rank, number: NOBODY, order: 0 });
     }
 
     /// 0 where the trace does not say.
@@ -246,21 +312,53 @@ impl Collect {
         linked.unknown.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
+        if self.backward == Backward::Forward {
+            self.told.tie();
+        }
+        if !self.has_python {
+            self.split_call_stacks();
+        }
         let mut stacks = StackTree::default();
         let mut insides = Vec::new();
         let mut names = late::Names::new(std::mem::take(&mut self.labels));
         let spans = late::spans(&self.ops, &self.calls, self.intervals.len());
         for (intervals, spans) in std::mem::take(&mut self.intervals).into_iter().zip(spans) {
             let mut late = Late::new(spans, names);
-            stacks.thread(intervals, &mut self.calls, &mut late);
+            let mut of_thread = Stacks { tree: &mut stacks, told: &mut self.told, late: &mut late };
+            of_thread.thread(intervals, &mut self.calls);
             insides.push(late.found);
             names = late.names;
         }
         self.labels = names.into_labels();
+        if self.backward == Backward::Forward {
+            let mark = self.labels.number(Text::from("[backward]"));
+            self.told.hang(mark, &mut self.calls, &mut stacks);
+            linked.backward = Some(self.told.nanos(&self.ops));
+        }
+        let given: Vec<u32> = std::mem::take(&mut self.given_stacks)
+            .texts()
+            .map(|stack| given_stack(stack, &mut self.labels, &mut stacks))
+            .collect();
+        for call in &mut self.calls {
+            call.stack = given.get(call.given as usize).copied().unwrap_or(call.stack);
+        }
+        linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
+        linked.collectives =
+            self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
         self.name_rows(each);
         let contexts = self.context_rows(&stacks, insides, linked.offset, each);
         self.work_rows(&contexts, &mut linked, each);
         linked
+    }
+
+    /// Has the Python functions in arguments of operators be labels, outermost first.
+    fn split_call_stacks(&mut self) {
+        for functions in std::mem::take(&mut self.call_stacks).texts() {
+            let functions = functions.split(';').rev().filter(|function| !function.is_empty());
+            self.told
+                .lists
+                .push(functions.map(|function| self.labels.number(Text::from(function))).collect());
+        }
     }
 
     fn name_rows(&self, each: &mut dyn FnMut(&Row<'_>)) {
@@ -378,6 +476,14 @@ impl Collect {
             each(&Row::Activity(activity(op, CorrelationId(id), &nanos)));
         }
     }
+}
+
+/// The stack whose frames are in this text, root first. Which of them are ranges is told as we write them.
+fn given_stack(text: &str, labels: &mut NameNumbers, tree: &mut StackTree) -> u32 {
+    text.split(';').fold(ROOT, |node, frame| {
+        let rank = if frame.starts_with("[range") { Rank::Range } else { Rank::Call };
+        tree.child((node, labels.number(Text::from(frame)), rank))
+    })
 }
 
 /// A time of the trace as rows have it.

@@ -7,91 +7,65 @@
 use std::cmp::Reverse;
 
 use super::late::Late;
-use super::model::{CpuKind, SliceKind};
+use super::slices::{Interval, ROOT, StackTree};
+use super::told::{Told, Within};
 use super::work::CallRecord;
-use crate::record::IdMap;
 
-/// A slice: a stretch of time on a thread, with a name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Interval {
-    pub(super) start: i64,
-    /// The first moment behind it.
-    pub(super) end: i64,
-    pub(super) label: u32,
-    pub(super) rank: Rank,
-    /// The number of the call, if it is one.
-    pub(super) call: Option<u32>,
+/// Reads the slices of one thread after another.
+pub(super) struct Stacks<'a> {
+    pub(super) tree: &'a mut StackTree,
+    pub(super) told: &'a mut Told,
+    /// What this thread was in when it was late.
+    pub(super) late: &'a mut Late,
 }
 
-/// What a slice is; of two that cover the same time the one that stands first here is the outer one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Rank {
-    Python,
-    Range,
-    Operator,
-    Call,
-}
-
-impl Rank {
-    pub(super) fn of(kind: SliceKind) -> Self {
-        match kind {
-            SliceKind::Python => Self::Python,
-            SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,
-            SliceKind::Cpu(CpuKind::Operator) => Self::Operator,
-            SliceKind::Call => Self::Call,
-        }
-    }
-}
-
-/// All stacks, as a tree: of each node its parent, and what it is called as what.
-#[derive(Debug, Default)]
-pub(super) struct StackTree {
-    nodes: Vec<Node>,
-    index: IdMap<Node, u32>,
-}
-
-type Node = (u32, u32, Rank);
-
-/// The stack of nothing.
-pub(super) const ROOT: u32 = u32::MAX;
-
-impl StackTree {
-    /// Finds the stacks of the calls of one thread, and what it was in when it was `late`. Of two slices the outer one
-    /// begins earlier; of those that begin together it ends later, or has the lower rank, or stands earlier in the file.
-    pub(super) fn thread(&mut self, mut slices: Vec<Interval>, calls: &mut [CallRecord], late: &mut Late) {
-        slices.sort_by_key(|slice| (slice.start, Reverse(slice.end), slice.rank));
+impl Stacks<'_> {
+    /// Finds the stacks of the calls of one thread. Of two slices the outer one begins earlier; of those that begin
+    /// together it ends later, or has the lower rank, or stands earlier in the file.
+    pub(super) fn thread(&mut self, mut slices: Vec<Interval>, calls: &mut [CallRecord]) {
+        // A stable sort would take half as much memory again.
+        (0..).zip(&mut slices).for_each(|(order, slice)| slice.order = order);
+        slices.sort_unstable_by_key(|slice| (slice.start, Reverse(slice.end), slice.rank, slice.order));
         let mut open: Vec<Open> = Vec::new();
         for slice in slices {
-            if late.is_near(slice.start) {
-                self.close_one_by_one(&mut open, slice.start, late);
+            if self.late.is_near(slice.start) {
+                self.close_one_by_one(&mut open, slice.start);
             }
             self.close(&mut open, slice.start);
             let opened = self.open(open.last(), slice);
-            if let Some(call) = slice.call {
+            if let Some(call) = slice.call() {
                 calls[call as usize].stack = opened.node;
+                self.told.called(call, &opened.within);
+            } else if let Some(number) = slice.told() {
+                self.told.opened(number, opened.node);
             }
             open.push(opened);
-            late.begins(&slice, opened.node, self);
+            self.late.begins(&slice, opened.node, self.tree);
         }
-        self.close_one_by_one(&mut open, i64::MAX, late);
-        late.ends(i64::MAX, None, self);
+        self.close_one_by_one(&mut open, i64::MAX);
+        self.late.ends(i64::MAX, None, self.tree);
     }
 
-    /// Takes out what is over at `now` in the order in which it ended, as `late` is to know what was open when.
-    fn close_one_by_one(&mut self, open: &mut Vec<Open>, now: i64, late: &mut Late) {
+    /// Takes out what is over at `now` in the order in which it ended: of times in which the thread was late it is to be
+    /// known what was open when.
+    fn close_one_by_one(&mut self, open: &mut Vec<Open>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.interval.last_moment() == last).map(|at| at.interval.label);
             self.close(open, last + 1);
-            late.ends(last + 1, over.map(|label| (label, open.last().map(Open::shown))), self);
+            let left = open.last().map(|innermost| (innermost.node, innermost.interval.rank));
+            self.late.ends(last + 1, over.map(|label| (label, left)), self.tree);
         }
     }
 
     fn open(&mut self, outer: Option<&Open>, interval: Interval) -> Open {
-        let (parent, first_end) = outer.map_or((ROOT, i64::MAX), |outer| (outer.node, outer.first_end));
+        let (below, first_end, around) = outer
+            .map_or((ROOT, i64::MAX, Within::NOTHING), |outer| (outer.node, outer.first_end, outer.within));
+        let (within, parent) = self.told.enter(interval.told(), around, below, self.tree);
         Open {
             interval,
-            node: self.child((parent, interval.label, interval.rank)),
+            node: self.tree.child((parent, interval.label, interval.rank)),
             first_end: first_end.min(interval.last_moment()),
+            within,
         }
     }
 
@@ -112,26 +86,6 @@ impl StackTree {
             }
         }
     }
-
-    /// The stack of `label` upon `parent`.
-    pub(super) fn child(&mut self, child: Node) -> u32 {
-        let next = self.nodes.len() as u32;
-        let node = *self.index.entry(child).or_insert(next);
-        if node == next {
-            self.nodes.push(child);
-        }
-        node
-    }
-
-    /// The labels of a stack and what they are, innermost first.
-    pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, Rank)> {
-        let mut at = stack;
-        std::iter::from_fn(move || {
-            let &(parent, label, rank) = self.nodes.get(at as usize)?;
-            at = parent;
-            Some((label, rank))
-        })
-    }
 }
 
 /// A slice that is open, in its stack.
@@ -141,25 +95,14 @@ struct Open {
     node: u32,
     /// The last moment of the one that is over first, of this and all that it stands on.
     first_end: i64,
-}
-
-impl Open {
-    /// Its stack, and what the innermost slice of that is.
-    fn shown(&self) -> (u32, Rank) {
-        (self.node, self.interval.rank)
-    }
-}
-
-impl Interval {
-    /// The last moment at which it is open.
-    fn last_moment(&self) -> i64 {
-        self.start.max(self.end.saturating_sub(1))
-    }
+    /// What it stands in, of what is told of operators.
+    within: Within,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::slices::{NOBODY, Rank};
 
     /// Slices as (start, end, rank), each labelled by its position; the stack of the last, which is a call.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
@@ -169,11 +112,13 @@ mod tests {
             end,
             label: at as u32,
             rank: [Rank::Python, Rank::Range, Rank::Operator, Rank::Call][rank as usize],
-            call: (at == last).then_some(0),
+            number: if at == last { 0 } else { NOBODY },
+            order: 0,
         });
         let mut calls = [CallRecord::default()];
         let mut tree = StackTree::default();
-        tree.thread(intervals.collect(), &mut calls, &mut Late::default());
+        let (told, late) = (&mut Told::default(), &mut Late::default());
+        Stacks { tree: &mut tree, told, late }.thread(intervals.collect(), &mut calls);
         let mut labels: Vec<u32> = tree.leaf_first(calls[0].stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels

@@ -34,6 +34,8 @@ pub(super) struct CallRecord {
     pub(super) thread: u32,
     /// The stack it ends, known later.
     pub(super) stack: u32,
+    /// The stack that the trace itself gives, by its number among such; [`u32::MAX`] where it gives none.
+    pub(super) given: u32,
     /// Operations it launched.
     pub(super) ops: u32,
     /// Whether it launches whenever it is made.

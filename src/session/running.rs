@@ -185,7 +185,10 @@ impl Session {
         let options = SymbolizeOptions { internal_frames: self.settings.internal_frames };
         Symbolizer::new(options).name(profile);
         let Settings { unit, graph, ref root, .. } = self.settings;
-        let options = export::Options { unit, graph, root: root.clone(), ..export::Options::default() };
+        // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
+        let names = export::Names::Kept;
+        let options =
+            export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
         let ours = streams.recording().map(Path::to_owned);
         write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
             Output::Drawn(view, format) => {

@@ -3,13 +3,15 @@
 //! Then the time in which the host was late is not charged to the launch that ended it, which is the victim, but to what
 //! the launching thread did instead, piece by piece.
 
+use std::sync::Arc;
+
 use crate::record::{Caller, ContextId, IdMap, Inside, ThreadId, map_bytes};
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Insides {
     /// Of each thread: since when it was in what, in the order of time.
-    threads: IdMap<ThreadId, Vec<(u64, ContextId)>>,
+    threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
     /// Whose the stacks are that launch.
     launching: IdMap<ContextId, ThreadId>,
 }
@@ -17,7 +19,9 @@ pub(super) struct Insides {
 impl Insides {
     /// Adds what a thread was in. Of each thread they come in the order of time.
     pub(super) fn add(&mut self, inside: &Inside) {
-        self.threads.entry(inside.thread).or_default().push((inside.since.0, inside.context));
+        let known = self.threads.entry(inside.thread).or_default();
+        // Shared with a snapshot at most, which is gone soon.
+        Arc::make_mut(known).push((inside.since.0, inside.context));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -56,7 +60,7 @@ impl Insides {
 
     /// Has time be charged to others.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for (_, known) in self.threads.values_mut().flatten() {
+        for (_, known) in self.threads.values_mut().flat_map(Arc::make_mut) {
             *known = context(*known);
         }
         let launching = std::mem::take(&mut self.launching);

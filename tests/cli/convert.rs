@@ -214,3 +214,19 @@ fn the_format_is_told_by_the_name_or_by_a_word() {
     gpuflame(&folder, ["convert", "none.gfr", "-o", "x.json"]).fails(1, &["none.gfr", "no such file"]);
     assert!(!folder.join("x.json").exists());
 }
+
+#[test]
+fn what_chrome_is_given_has_the_same_stacks_when_it_is_read_again() {
+    let folder = scratch("convert");
+    hand::recording(&folder);
+    let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
+    gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
+    // What has no times has no place in a time line, and what lost its launch has no stack.
+    let timed = |text: String| -> Vec<String> {
+        let is_timed = |line: &&str| line.starts_with("main;") && !line.ends_with(" 0");
+        text.lines().filter(is_timed).map(str::to_owned).collect()
+    };
+    let (before, after) = (timed(drawn("hand.gfr")), timed(drawn("hand.json")));
+    assert!(before.len() >= 3, "{before:?}");
+    assert_eq!(before, after);
+}

@@ -9,6 +9,7 @@ mod convert;
 mod kernel_extractor;
 mod merge;
 mod names;
+mod passes;
 mod steps;
 mod verbs;
 mod viewers;

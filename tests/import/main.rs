@@ -7,6 +7,7 @@ mod support;
 mod damaged;
 mod idle;
 mod json;
+mod odd;
 mod others;
 mod stacks;
 mod traces;

@@ -16,8 +16,8 @@ use crate::traces::{document, traces};
 /// GPU time in ns by stack, root first, of all operations that have a launch.
 type Stacks = BTreeMap<Vec<String>, i64>;
 
-/// A slice of a thread: start, end (ns), rank, name.
-type Slice = (i64, i64, u8, String);
+/// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments, outermost first.
+type Slice = (i64, i64, u8, String, Vec<String>);
 
 /// What the rows of a trace say.
 fn found(path: &Path) -> Stacks {
@@ -74,12 +74,16 @@ fn expected(trace: &Value) -> Stacks {
     let events: Vec<&Value> =
         trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").collect();
     let thread = |event: &Value| (event["pid"].to_string(), event["tid"].to_string());
+    let has_python = events.iter().any(|event| rank(event) == Some(0));
     let mut threads: BTreeMap<_, Vec<Slice>> = BTreeMap::new();
     for event in &events {
         if let Some(rank) = rank(event) {
             let start = nanos(&event["ts"]);
             let name = event["name"].as_str().unwrap().to_owned();
-            let slice = (start, start + nanos(&event["dur"]), rank, name);
+            let functions = event["args"]["Call stack"].as_str().filter(|_| !has_python).unwrap_or("");
+            let functions = functions.split(';').rev().filter(|function| !function.is_empty());
+            let slice =
+                (start, start + nanos(&event["dur"]), rank, name, functions.map(str::to_owned).collect());
             threads.entry(thread(event)).or_default().push(slice);
         }
     }
@@ -88,11 +92,19 @@ fn expected(trace: &Value) -> Stacks {
     let mut launches = BTreeMap::new();
     for event in events.iter().filter(|event| rank(event) == Some(3)) {
         let (start, end) = (nanos(&event["ts"]), nanos(&event["ts"]) + nanos(&event["dur"]));
-        let own: Slice = (start, end, 3, event["name"].as_str().unwrap().to_owned());
+        let own: Slice = (start, end, 3, event["name"].as_str().unwrap().to_owned(), Vec::new());
         let slices = &threads[&thread(event)];
         let at = slices.iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
-        let mut stack: Vec<_> = slices[..at].iter().filter(is_open).map(|slice| slice.3.clone()).collect();
+        let (mut stack, mut functions) = (Vec::new(), &Vec::new());
+        for slice in slices[..at].iter().filter(is_open) {
+            if !slice.4.is_empty() {
+                let shared = functions.iter().zip(&slice.4).take_while(|(a, b)| a == b).count();
+                stack.extend_from_slice(&slice.4[shared..]);
+                functions = &slice.4;
+            }
+            stack.push(slice.3.clone());
+        }
         stack.push(own.3);
         if let Some(id) = event["args"]["correlation"].as_u64() {
             launches.insert(id, stack);

@@ -497,6 +497,66 @@ fn computation_communication_and_copies_overlap_as_for_holistic_trace_analysis()
 }
 
 #[test]
+fn exposed_communication_is_that_of_holistic_trace_analysis() {
+    let Some(folder) = traces() else { return };
+    // Nanoseconds of communication that is exposed, and that is not, over all ranks of a job.
+    let mut jobs = BTreeMap::<PathBuf, [u64; 2]>::new();
+    for (trace, golden, rank, rounded) in analysed(&folder) {
+        if rounded {
+            continue;
+        }
+        let flags = ["--by", "comm", "--comm", "nccl", "--as-hta", "--format", "json"];
+        let found = gpuflame(&folder, ["top", trace.to_str().unwrap()].iter().chain(&flags)).ok().stdout;
+        let found: Value = serde_json::from_str(&found).unwrap();
+        let device = |column: &str| found["comm"][0][column].as_u64().unwrap();
+        let temporal = rows_of(&golden.join("temporal.csv"));
+        let row = temporal.iter().find(|row| row["rank"] == rank.to_string()).unwrap();
+        let compute = nanos(row, "compute_time(us)");
+        assert!(device("compute_ns").abs_diff(compute) <= 1000, "{}: {found:#}", trace.display());
+        let of_stacks = found["comm_stacks"].as_array().unwrap().iter();
+        let of_stacks: u64 = of_stacks.map(|row| row["exposed_ns"].as_u64().unwrap()).sum();
+        assert!(of_stacks <= device("exposed_ns"), "the first ten stacks have no more than all");
+        let [exposed, hidden] = jobs.entry(golden).or_default();
+        *exposed += device("exposed_ns");
+        *hidden += device("overlapped_ns");
+    }
+    assert_eq!(jobs.len(), 3);
+    for (golden, ours) in jobs {
+        let mut theirs = [0; 2];
+        for row in rows_of(&golden.join("kernel_breakdown_0.csv")) {
+            let kinds = &row["kernel_type"];
+            if kinds.contains("COMMUNICATION") {
+                theirs[usize::from(kinds.contains("COMPUTATION"))] += nanos(&row, "sum");
+            }
+        }
+        let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(theirs) <= 1000);
+        assert!(is_near, "{}: {ours:?} {theirs:?}", golden.display());
+    }
+}
+
+#[test]
+fn the_backward_pass_of_resnet_hangs_under_the_model() {
+    let Some(folder) = traces() else { return };
+    let trace = "kineto-2021/worker0.1623143566756.pt.trace.json.gz";
+    let under_autograd = gpuflame(&folder, ["flamegraph", trace]).ok().stdout;
+    let ran = gpuflame(&folder, ["flamegraph", trace, "--backward", "forward"]).ok();
+    assert!(ran.stderr.contains("100.0 % of the GPU time of backward operators"), "{}", ran.stderr);
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(weights(&lines(&under_autograd)), weights(&lines(&ran.stdout)), "no nanosecond is lost");
+    let of = |text: &str, is: fn(&str) -> bool| {
+        let lines: Vec<_> = text.lines().filter(|line| is(line)).map(str::to_owned).collect();
+        weights(&lines)
+    };
+    // The number of the trace: sums of the operators that name a forward thread, by a script in another language.
+    let is_hung = |line: &str| line.contains(".py(") && line.contains(";[backward];");
+    assert_eq!(of(&ran.stdout, is_hung), BACKWARD_OF_RESNET);
+    assert_eq!(of(&under_autograd, |line| line.contains("[backward]")), 0);
+}
+
+/// ns of GPU time below operators with a `Fwd thread id`.
+const BACKWARD_OF_RESNET: u64 = 367_618_000;
+
+#[test]
 fn every_other_file_says_what_it_is() {
     let Some(folder) = traces() else { return };
     for (name, word) in [

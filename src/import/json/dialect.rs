@@ -26,6 +26,7 @@ enum Class {
     Cpu(CpuKind),
     Python,
     Sync,
+    Flow,
     Other,
 }
 
@@ -48,6 +49,7 @@ fn class(category: &[u8]) -> Class {
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
         b"cuda_sync" => Class::Sync,
+        b"fwdbwd" => Class::Flow,
         _ => Class::Other,
     }
 }
@@ -77,6 +79,7 @@ pub(super) fn emit<L: Level>(
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.sync(),
         Class::Other if phase == b"M" && wants.has(Wants::NAMES) => event.thread(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.end(),
+        Class::Flow if wants.has(Wants::FLOWS) => event.flow(),
         Class::Other if wants.has(Wants::OTHER) => Some(Event::Other(text(bytes, fields.category))),
         Class::Op(_) if wants.has(Wants::OPS) => event.unusable(),
         Class::Call { .. } | Class::Cpu(_) | Class::Python if phase == b"B" && wants.has(Wants::EDGES) => {
@@ -115,6 +118,7 @@ impl<'a, L: Level> Reading<'a, L> {
             b"block" => op.block = triple(value.of(bytes)),
             b"registers per thread" => op.registers = small(bytes, value).unwrap_or(0),
             b"shared memory" => op.shared = small(bytes, value).unwrap_or(0),
+            b"Collective name" => op.collective = true,
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
             _ => {}
@@ -135,11 +139,13 @@ impl<'a, L: Level> Reading<'a, L> {
     #[inline(always)]
     fn call(&mut self, driver: bool) -> Option<Event<'a>> {
         let (mut correlation, mut external) = (None, None);
+        let mut stack = Text::default();
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
             b"correlation" | b"correlation id" | b"correlationId" => correlation = known_id(bytes, value),
             b"External id" | b"external id" => external = known_id(bytes, value),
+            b"stack" if matches!(value.shape, Shape::String | Shape::Escaped) => stack = text(bytes, value),
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
             _ => {}
@@ -151,7 +157,7 @@ impl<'a, L: Level> Reading<'a, L> {
         {
             name = Text::json(bare, true);
         }
-        Some(Event::Call(Call { name, start, end, process, thread, correlation, external, driver }))
+        Some(Event::Call(Call { name, start, end, process, thread, correlation, external, driver, stack }))
     }
 
     #[inline(always)]
@@ -171,11 +177,15 @@ impl<'a, L: Level> Reading<'a, L> {
     }
 
     fn cpu(&mut self, kind: CpuKind) -> Option<Event<'a>> {
-        let mut external = None;
+        let (mut external, mut sequence, mut forward_thread) = (None, None, None);
+        let mut call_stack = Text::default();
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
             b"External id" | b"external id" => external = known_id(bytes, value),
+            b"Call stack" => call_stack = text(bytes, value),
+            b"Sequence number" => sequence = unsigned(value.of(bytes)),
+            b"Fwd thread id" => forward_thread = known_id(bytes, value),
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
             _ => {}
@@ -183,7 +193,10 @@ impl<'a, L: Level> Reading<'a, L> {
         let (start, end) = self.times(times)?;
         let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
         let name = text(bytes, self.fields.name);
-        Some(Event::Cpu(CpuOp { kind: self.kind(kind), name, start, end, process, thread, external }))
+        let kind = self.kind(kind);
+        let op =
+            CpuOp { kind, name, start, end, process, thread, external, call_stack, sequence, forward_thread };
+        Some(Event::Cpu(op))
     }
 
     fn python(&mut self) -> Option<Event<'a>> {
@@ -233,6 +246,20 @@ impl<'a, L: Level> Reading<'a, L> {
         let time = self.moment()?;
         let (process, thread) = (id(self.bytes, self.fields.process), id(self.bytes, self.fields.thread));
         Some(Event::End(End { time, process, thread }))
+    }
+
+    #[cold]
+    fn flow(&mut self) -> Option<Event<'a>> {
+        let bytes = self.bytes;
+        let begins = match self.fields.phase.of(bytes) {
+            b"s" => true,
+            b"f" => false,
+            _ => return None,
+        };
+        let id_of_both = unsigned(self.fields.id.of(bytes))?;
+        let (time, _) = moment(bytes, self.fields.time)?;
+        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        Some(Event::Flow(Flow { id: id_of_both, begins, time, process, thread }))
     }
 
     fn moment(&mut self) -> Option<i64> {

@@ -16,6 +16,7 @@ pub(super) struct Fields {
     pub(super) time: Value,
     pub(super) duration: Value,
     pub(super) args: Value,
+    pub(super) id: Value,
 }
 
 /// The first letters of a key, for comparing it in one instruction.
@@ -52,6 +53,7 @@ pub(super) fn event<L: Level>(bytes: &[u8], at: usize, fields: &mut Fields) -> R
             _ if start << 40 == word(b"ts\"") << 40 => (Some(&mut fields.time), 3),
             _ if start << 24 == word(b"name\"") << 24 => (Some(&mut fields.name), 5),
             _ if start << 24 == word(b"args\"") << 24 => (Some(&mut fields.args), 5),
+            _ if start << 40 == word(b"id\"") << 40 => (Some(&mut fields.id), 3),
             () => {
                 let key = cursor::string::<L>(bytes, at)?;
                 let field = if key.shape == Shape::Escaped { fields.by_name(key.of(bytes)) } else { None };
@@ -89,6 +91,7 @@ impl Fields {
             "ts" => Some(&mut self.time),
             "dur" => Some(&mut self.duration),
             "args" => Some(&mut self.args),
+            "id" => Some(&mut self.id),
             _ => None,
         }
     }

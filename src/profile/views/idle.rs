@@ -1,4 +1,5 @@
-//! Time in which GPUs had nothing to do, by the stack whose launch ended it.
+//! Time in which GPUs had nothing to do, by cause and by the stack that is charged: what the launching thread was in
+//! meanwhile where somebody knows, else the launch that ended it.
 
 use std::fmt::Write as _;
 
@@ -8,7 +9,7 @@ use crate::profile::{Base, Cause, DeviceTime, Sample, Tip};
 /// Idle time of whole GPUs, by cause. A gap with several causes counts for each.
 pub static IDLE: View = View {
     word: "idle",
-    title: "GPU idle time by the stack whose launch ended it",
+    title: "GPU idle time by cause and stack",
     values: &[Value::new("idle_time", Measure::Nanos, "ns"), Value::new("gaps", Measure::Count, "gaps")],
     has_devices: true,
     nothing,
