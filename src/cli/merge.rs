@@ -58,7 +58,8 @@ impl Merge {
             return Err(usage("the tolerance is a number of milliseconds, 0 or more"));
         }
         let cpu = Cpu::read(&self.cpu, self.seed1_compat, console)?;
-        let gpu = Gpu::read(&self.gpu, console)?;
+        let mut gpu = Gpu::read(&self.gpu, console)?;
+        gpu.meet(&cpu.stacks);
         let tolerance = (self.tolerance * 1e6) as u64;
         let (lines, report) = if self.seed1_compat {
             (as_the_script_did(&cpu, &gpu, tolerance), None)
@@ -78,6 +79,7 @@ impl Merge {
             Ok(())
         })?;
         if let Some(report) = &report {
+            matched(&cpu, &gpu, report, &lines, console);
             doubts(report, console);
         }
         if self.summary {
@@ -117,7 +119,7 @@ struct Cpu {
 
 impl Cpu {
     fn read(source: &Source, compat: bool, console: Console) -> Result<Self> {
-        let opened = source.open()?;
+        let opened = source.open().map_err(|error| error.within("CPU stacks (-c)"))?;
         if opened.kind() != Kind::ExtendedFolded {
             let what = format!(
                 "{source}: is {}, not CPU stacks; give lines of `TIME COMM PID TID CPU main;cudaLaunchKernel`",
@@ -126,7 +128,8 @@ impl Cpu {
             return Err(Error::new(ErrorKind::Format, what));
         }
         let mut cpu = Self { compat, ..Self::default() };
-        let (options, _bar) = watched(Options::default(), &opened, console);
+        let (options, _bar) =
+            watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         opened.read(&options, &mut cpu)?;
         Ok(cpu)
     }
@@ -228,11 +231,13 @@ struct Gpu {
     nanos: u64,
     begin: i64,
     end: i64,
+    /// What the trace says its times count from, ns since 1970 (`baseTimeNanoseconds`).
+    base: i64,
 }
 
 impl Gpu {
     fn read(source: &Source, console: Console) -> Result<Self> {
-        let opened = source.open()?;
+        let opened = source.open().map_err(|error| error.within("GPU trace (-g)"))?;
         if matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded | Kind::Recording) {
             let what = format!(
                 "{source}: is {}, not a GPU trace; give the tutorial's JSON or text, or a Kineto trace",
@@ -241,13 +246,32 @@ impl Gpu {
             return Err(Error::new(ErrorKind::Format, what));
         }
         let mut gpu = Self { begin: i64::MAX, end: i64::MIN, ..Self::default() };
-        let (options, _bar) = watched(Options::default(), &opened, console);
+        let (options, _bar) =
+            watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         opened.read(&options, &mut gpu)?;
         if gpu.launches.is_empty() && gpu.count == 0 {
             let what = format!("{source}: holds no launches and no kernels; is it the trace of a GPU?");
             return Err(Error::new(ErrorKind::Format, what));
         }
         Ok(gpu)
+    }
+
+    /// Has times count from where those of the stacks do. Some profilers write times from `baseTimeNanoseconds` on, some
+    /// name that and write whole times: what the stacks lie beside is meant.
+    fn meet(&mut self, stacks: &[Stack]) {
+        let (Some((from, to)), Some((first, last))) = (range(stacks, |stack| stack.time), self.launched())
+        else {
+            return;
+        };
+        let is_beside = |by: i64| first.saturating_add(by) <= to && last.saturating_add(by) >= from;
+        if self.base != 0 && !is_beside(0) && is_beside(self.base) {
+            self.launches.iter_mut().for_each(|launch| launch.time = launch.time.saturating_add(self.base));
+        }
+    }
+
+    /// When the first launch was and when the last.
+    fn launched(&self) -> Option<(i64, i64)> {
+        range(&self.launches, |launch| launch.time)
     }
 
     fn work(&mut self, op: &Op<'_>) -> Work {
@@ -273,7 +297,7 @@ impl Gpu {
 
 impl Sink for Gpu {
     fn wants(&self) -> Wants {
-        Wants::OPS.and(Wants::CALLS)
+        Wants::OPS.and(Wants::CALLS).and(Wants::NAMES)
     }
 
     fn event(&mut self, event: &Event<'_>) {
@@ -284,6 +308,11 @@ impl Sink for Gpu {
                 thread: number(call.thread),
                 correlation: call.correlation.unwrap_or(0),
             }),
+            Event::Property(property) if property.key.raw() == b"baseTimeNanoseconds" => {
+                let value =
+                    std::str::from_utf8(property.value).ok().and_then(|value| value.trim().parse().ok());
+                self.base = value.unwrap_or(0);
+            }
             Event::Op(op) => {
                 let work = self.work(op);
                 self.begin = self.begin.min(op.start);
@@ -371,6 +400,40 @@ fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
         lines.entry(format!("{text};{leaf}")).or_default().count += 1;
     }
     lines
+}
+
+fn range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
+    Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
+}
+
+/// Says how much found its partner, and where that is less than half, how the clocks lie.
+fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Console) {
+    let (stacks, found) = (cpu.stacks.len() as u64, report.by.iter().sum::<u64>());
+    let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
+    let (all, part) = (
+        lines.values().map(|weight| weight.nanos).sum::<u64>(),
+        with_stack.map(|(_, weight)| weight.nanos).sum::<u64>(),
+    );
+    console.remark(format!(
+        "{} of {} stacks have a launch, {} launches no stack; {:.1} % of the GPU time has a stack",
+        grouped(found),
+        grouped(stacks),
+        grouped(report.left),
+        100.0 * part as f64 / all.max(1) as f64
+    ));
+    if found * 2 < stacks
+        && let (Some(ours), Some(theirs)) = (range(&cpu.stacks, |stack| stack.time), gpu.launched())
+    {
+        console.remark(format!(
+            "less than half: the stacks lie from {} to {} ns, the launches from {} to {} ns; if the clocks are not the \
+             same, try --offset {:.1}",
+            ours.0,
+            ours.1,
+            theirs.0,
+            theirs.1,
+            (theirs.0 - ours.0) as f64 / 1e3
+        ));
+    }
 }
 
 /// Says so where matching by time is hardly better than chance.

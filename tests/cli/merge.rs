@@ -241,3 +241,51 @@ fn what_is_missing_or_of_another_kind_is_said_and_nothing_is_written() {
         .fails(1, &["no launches and no kernels"]);
     assert!(!folder.join("merged_trace.folded").exists());
 }
+
+#[test]
+fn times_that_count_from_a_base_meet_the_stacks_and_clocks_that_do_not_are_told() {
+    let folder = scratch("merge");
+    let base = 1_700_000_000_000_000_000_u64;
+    let mut stacks = String::new();
+    let mut events = Vec::new();
+    for at in 1..=4_u64 {
+        stacks += &format!("{} app 1 1 0 main;f{at};cudaLaunchKernel\n", base + 1_000_000 * at);
+        let call = 1000 * at + 2;
+        events.push(format!(
+            "{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaLaunchKernel\",\"pid\":1,\"tid\":1,\"ts\":{call},\
+             \"dur\":2,\"args\":{{\"correlation\":{at}}}}}"
+        ));
+        events.push(format!(
+            "{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":{},\"dur\":5,\
+             \"args\":{{\"correlation\":{at},\"device\":0,\"stream\":7}}}}",
+            call + 10
+        ));
+    }
+    fs::write(folder.join("cpu.txt"), stacks).unwrap();
+    let write = |name: &str, base: u64| {
+        let text = format!("{{\"baseTimeNanoseconds\":{base},\"traceEvents\":[{}]}}", events.join(","));
+        fs::write(folder.join(name), text).unwrap();
+    };
+    write("based.json", base);
+    let merge =
+        |gpu: &str| gpuflame(&folder, ["merge", "-c", "cpu.txt", "-g", gpu, "-o", "-", "-t", "0.1"]).ok();
+    let found = merge("based.json");
+    let expected: String =
+        (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
+    assert_eq!(found.stdout, expected);
+    assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
+    // Without a base nothing says how the clocks lie, but by how much they seem to be apart.
+    write("relative.json", 0);
+    let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
+        + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);
+    fs::write(folder.join("cpu.txt"), more).unwrap();
+    let lost = merge("relative.json");
+    assert!(
+        lost.stderr.contains("0 of 5 stacks") && lost.stderr.contains("less than half"),
+        "{}",
+        lost.stderr
+    );
+    assert!(lost.stderr.contains("--offset -1699999999999998.0"), "{}", lost.stderr);
+    gpuflame(&folder, ["merge", "-c", "nowhere.txt", "-g", "based.json"])
+        .fails(1, &["CPU stacks (-c)", "nowhere.txt"]);
+}
