@@ -27,6 +27,7 @@ pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: us
         losses(ledger),
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
+    lines.extend(unheard(ledger));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
     lines.extend(top(profile));
@@ -55,6 +56,18 @@ fn losses(ledger: &Ledger) -> String {
         let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
     }
     line
+}
+
+/// Why there may be launches, and nothing that the GPU did: CUPTI hands its records to who asked for them last, and
+/// Kineto asks without a subscription, so nobody is told.
+fn unheard(ledger: &Ledger) -> Option<String> {
+    let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
+    (waiting > 0 && ledger.activities().total == 0).then(|| {
+        format!(
+            "CUPTI recorded nothing of {waiting} launches, or gave it to another of its clients: torch.profiler and \
+             gpuflame need a run each"
+        )
+    })
 }
 
 /// What was not kept apart for want of memory, if anything: it is in all sums.

@@ -171,3 +171,20 @@ fn kineto_sees_the_same_work_of_a_decode_loop() {
     let Some(launched_by_operators) = compare("decode.py") else { return };
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
+
+/// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was.
+#[test]
+fn who_profiles_with_kineto_at_the_same_time_is_told_that_the_records_went_there() {
+    let Some(folder) = folder() else { return };
+    let both = run(folder, "witness.py", Way::Injected).args(["trace.json", "decode.py"]);
+    let done = both.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
+    let works: usize = of_kineto(&events(&done.folder.join("trace.json"))).values().map(Vec::len).sum();
+    assert_eq!(works as u64, done.truth().count("count"));
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((done.sum("activities").0, parts["launch_pending"]), (0, launches));
+    let said = format!(
+        "CUPTI recorded nothing of {launches} launches, or gave it to another of its clients: torch.profiler and \
+         gpuflame need a run each"
+    );
+    assert!(done.stderr.contains(&said), "{}", done.stderr);
+}

@@ -1,0 +1,76 @@
+// What any client of CUPTI costs: the subscription, callbacks and kinds of records that gpuflame has, with empty bodies.
+// Loaded through CUDA_INJECTION64_PATH. Buffers are a few that are used again and again, as gpuflame's.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUFFER_BYTES = 2 << 20, MOST_SPARE = 16 };
+
+static int (*subscribe)(void **, void *, void *);
+static int (*enable_callback)(uint32_t, void *, uint32_t, uint32_t);
+static int (*callback_name)(uint32_t, uint32_t, const char **);
+static int (*enable_kind)(uint32_t);
+static int (*register_buffers)(void *, void *);
+static int (*flush)(uint32_t);
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t *spare[MOST_SPARE];
+static int spare_count;
+
+static void callback(void *user, uint32_t domain, uint32_t id, const void *data) {
+    (void)user, (void)domain, (void)id, (void)data;
+}
+
+static void requested(uint8_t **buffer, size_t *size, size_t *records) {
+    pthread_mutex_lock(&lock);
+    *buffer = spare_count ? spare[--spare_count] : NULL;
+    pthread_mutex_unlock(&lock);
+    if (!*buffer) *buffer = aligned_alloc(4096, BUFFER_BYTES);
+    *size = BUFFER_BYTES;
+    *records = 0;
+}
+
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
+    (void)context, (void)stream, (void)size, (void)valid;
+    pthread_mutex_lock(&lock);
+    if (spare_count < MOST_SPARE) spare[spare_count++] = buffer, buffer = NULL;
+    pthread_mutex_unlock(&lock);
+    free(buffer);
+}
+
+// The calls that begin GPU work, as gpuflame picks them: by their names.
+static int begins_work(const char *name) {
+    static const char *look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"};
+    for (unsigned at = 0; at < sizeof look_alikes / sizeof *look_alikes; at++)
+        if (strstr(name, look_alikes[at])) return 0;
+    name += strspn(name, "_");
+    name += !strncmp(name, "cuda", 4) ? 4 : 2;
+    return !strncmp(name, "Launch", 6) || !strncmp(name, "GraphLaunch", 11) || !strncmp(name, "Memcpy", 6) ||
+           !strncmp(name, "Memset", 6) || (!strncmp(name, "Mem", 3) && strstr(name, "Prefetch"));
+}
+
+static void at_exit(void) { flush(1); }
+
+int InitializeInjection(void) {
+    static const uint32_t kinds[] = {10, 1, 22, 2}, resources[] = {1, 2, 10, 13, 18, 19, 20};
+    void *cupti = dlopen("libcupti.so.13", RTLD_NOW), *subscriber;
+    if (!cupti) return 0;
+    subscribe = dlsym(cupti, "cuptiSubscribe");
+    enable_callback = dlsym(cupti, "cuptiEnableCallback");
+    callback_name = dlsym(cupti, "cuptiGetCallbackName");
+    enable_kind = dlsym(cupti, "cuptiActivityEnable");
+    register_buffers = dlsym(cupti, "cuptiActivityRegisterCallbacks");
+    flush = dlsym(cupti, "cuptiActivityFlushAll");
+    if (subscribe(&subscriber, callback, NULL) || register_buffers(requested, completed)) return 0;
+    for (unsigned at = 0; at < sizeof kinds / sizeof *kinds; at++) enable_kind(kinds[at]);
+    for (uint32_t domain = 1; domain <= 2; domain++) {
+        const char *name;
+        for (uint32_t id = 1; callback_name(domain, id, &name) == 0; id++)
+            if (begins_work(name)) enable_callback(1, subscriber, domain, id);
+    }
+    for (unsigned at = 0; at < sizeof resources / sizeof *resources; at++) enable_callback(1, subscriber, 3, resources[at]);
+    atexit(at_exit);
+    return 1;
+}
