@@ -9,6 +9,8 @@ pub(super) enum Outcome {
     Clean,
     /// It did it, and found what `--strict` or the like has it fail for: exit code 1.
     Found,
+    /// It ran a command, whose exit code this is.
+    Status(u8),
 }
 
 /// Standard error, as far as it is wanted, and what else all verbs are told.

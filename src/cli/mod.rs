@@ -1,5 +1,5 @@
 //! The `gpuflame` command: one file a verb. Each reads a recording or a trace, asks the same functions
-//! that the injected library asks, and writes what they say.
+//! that the injected library asks, and writes what they say; `run` makes them.
 //!
 //! Nothing here computes what a profile means, and nothing here is in the shared library. Exit codes: 0
 //! done, 1 it could not be done (or `check --strict` found something), 2 the command line makes no sense.
@@ -21,6 +21,7 @@ mod output;
 mod ranks;
 mod recorded_steps;
 mod report;
+mod run;
 mod settings;
 mod stats;
 mod top;
@@ -63,6 +64,8 @@ enum Verb {
     Info(info::Info),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
+    #[command(alias = "record")]
+    Run(run::Run),
     Settings(settings::Settings),
     Stats(stats::Stats),
     Top(top::Top),
@@ -90,6 +93,7 @@ pub fn run() -> ExitCode {
         Verb::Info(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
+        Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
@@ -98,6 +102,7 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
         Ok(Outcome::Found) => ExitCode::from(1),
+        Ok(Outcome::Status(code)) => ExitCode::from(code),
         Err(error) => {
             console.fail(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })

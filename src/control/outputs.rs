@@ -40,8 +40,13 @@ impl Facts {
         }
     }
 
+    /// The process's number among those of its job, where a launcher says so.
+    pub fn known_rank(&self) -> Option<&str> {
+        RANKS.iter().find_map(|name| self.environment.get(*name)).map(String::as_str)
+    }
+
     fn rank(&self) -> &str {
-        RANKS.iter().find_map(|name| self.environment.get(*name)).map_or("0", String::as_str)
+        self.known_rank().unwrap_or("0")
     }
 }
 

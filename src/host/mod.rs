@@ -7,6 +7,8 @@
 #![allow(unsafe_code)]
 
 pub mod aside;
+#[cfg(feature = "cli")]
+pub mod child;
 pub mod descriptor;
 pub mod ending;
 pub mod exit;

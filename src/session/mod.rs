@@ -15,6 +15,7 @@
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //! ```
 
+mod about;
 mod collector;
 mod ending;
 mod ledger_text;

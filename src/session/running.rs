@@ -21,6 +21,7 @@ use crate::settings::{Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind::ModuleMap;
 
+use super::about;
 use super::collector::{self, Collector, Source, Wish};
 use super::ending::{self, Ends};
 use super::ledger_text;
@@ -274,6 +275,11 @@ impl Ends for Session {
         let ledger = pipeline.finish(collector::bytes_held);
         let report = self.write_files(&mut pipeline);
         report.failures.iter().for_each(|failure| say(failure));
+        if let Some(folder) = &self.settings.report
+            && let Err(error) = about::write(folder, &ledger, &report.written)
+        {
+            say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
+        }
         if !self.settings.quiet {
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);

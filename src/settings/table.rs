@@ -70,6 +70,8 @@ pub struct Settings {
     pub max_mem: Option<usize>,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
+    /// Where a few lines about this process go.
+    pub report: Option<PathBuf>,
     /// The `libcupti` to use.
     pub cupti: Option<PathBuf>,
     /// How long the exit may be held up without getting on.
@@ -96,6 +98,7 @@ impl Default for Settings {
             root: Vec::new(),
             max_mem: None,
             verify: 0,
+            report: None,
             cupti: None,
             exit_limit: Duration::ZERO,
             signals: false,
@@ -237,6 +240,17 @@ pub const SETTINGS: &[Setting] = &[
                `[other stacks]`, then kernels under `[other kernels]`, then threads lose their names; sums stay exact.",
         apply: |settings, value| {
             settings.max_mem = if value.is_empty() { None } else { Some(bytes(value)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_REPORT",
+        values: "folder",
+        default: "",
+        help: "Where a process puts a few lines of JSON about itself, what it launched and its files, once those are \
+               written: for whoever started it, as `gpuflame run` does.",
+        apply: |settings, value| {
+            settings.report = (!value.is_empty()).then(|| PathBuf::from(value));
             Ok(())
         },
     },
@@ -406,6 +420,7 @@ mod tests {
             ("GPUFLAME_NVTX", "-NCCL, -CCCL"),
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_MAX_MEM", "64M"),
+            ("GPUFLAME_REPORT", "/tmp/r"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
             ("GPUFLAME_EXIT_LIMIT", "0.25"),
@@ -432,6 +447,7 @@ mod tests {
             root: vec![Root::Stream, Root::Process],
             max_mem: Some(64 << 20),
             verify: 100,
+            report: Some(PathBuf::from("/tmp/r")),
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
             exit_limit: Duration::from_millis(250),
             signals: false,

@@ -10,6 +10,7 @@ mod kernel_extractor;
 mod merge;
 mod names;
 mod passes;
+mod run;
 mod steps;
 mod verbs;
 mod viewers;

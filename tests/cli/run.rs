@@ -1,0 +1,150 @@
+//! `gpuflame run`: the command as without it, and a picture of every process of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::support::command::gpuflame;
+use crate::support::{self, Done, Run, Way, compile, scratch};
+
+/// Launches kernels of 1,000 ns and ends in many ways; see there.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
+}
+
+/// `gpuflame run OPTIONS -- COMMAND` on the simulated stack.
+fn run(options: &[&str], command: &[&str]) -> Run {
+    let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None);
+    let library = support::gpuflame();
+    ours.arg("run")
+        .arg("--library")
+        .arg(library)
+        .args(options.iter().copied())
+        .arg("--")
+        .args(command.iter().copied())
+}
+
+fn said<'a>(done: &'a Done, words: &str) -> Vec<&'a str> {
+    done.stderr.lines().filter(|line| line.contains(words)).collect()
+}
+
+#[test]
+fn a_command_is_recorded_and_its_exit_code_is_ours() {
+    for way in [&[][..], &["--preload"]] {
+        let done = run(way, &[program().to_str().unwrap(), "quick"]).done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        let (launches, _) = done.sum("launches");
+        let lines = said(&done, "ending (process ");
+        assert_eq!(lines.len(), 1, "{}", done.stderr);
+        assert!(lines[0].contains(&format!("): {launches} launches, GPU 0 busy ")), "{}", lines[0]);
+        assert!(lines[0].ends_with(&format!("; {}", done.folder.join("out.svg").display())), "{}", lines[0]);
+        assert!(done.file("out.folded").contains("[GPU_Kernel]"));
+    }
+}
+
+#[test]
+fn what_the_options_say_goes_before_the_environment() {
+    let done =
+        run(&["-o", "a/b-%e", "--formats", "csv", "-q"], &[program().to_str().unwrap(), "quick"]).done();
+    assert_eq!(done.code, Some(7));
+    assert!(done.folder.join("a/b-ending.csv").exists());
+    assert!(!done.folder.join("out.folded").exists() && !done.folder.join("a/b-ending.svg").exists());
+    assert!(done.stderr.lines().all(|line| !line.starts_with("gpuflame:")), "{}", done.stderr);
+}
+
+#[test]
+fn every_process_of_the_command_has_a_line_and_files_of_its_own() {
+    let script = format!("{0} quick; {0} quick; exit 3", program().display());
+    let done = run(&["-o", "out-%p"], &["sh", "-c", &script]).env("RANK", "5").done();
+    assert_eq!(done.code, Some(3));
+    let lines = said(&done, "ending (process ");
+    assert_eq!(lines.len(), 2, "{}", done.stderr);
+    for line in lines {
+        let number = line.split("process ").nth(1).unwrap().split(',').next().unwrap();
+        assert!(line.contains(", rank 5): "), "{line}");
+        assert!(done.folder.join(format!("out-{number}.svg")).exists(), "{line}");
+    }
+}
+
+#[test]
+fn a_command_that_records_nothing_is_as_without_us_and_is_told() {
+    let done = run(&[], &["false"]).done();
+    assert_eq!((done.code, said(&done, "nothing was recorded").len()), (Some(1), 1), "{}", done.stderr);
+    let done = run(&[], &["sh", "-c", "kill -9 $$"]).done();
+    assert_eq!(done.code, Some(128 + 9), "{}", done.stderr);
+    let echoed = support::command::gpuflame_with(
+        &scratch("run-cat"),
+        ["run", "--library", support::gpuflame().to_str().unwrap(), "cat"],
+        b"what it reads",
+    );
+    assert_eq!((echoed.code, &echoed.stdout[..]), (0, "what it reads"));
+}
+
+/// Waits until the program launches.
+fn wait_for_launches(folder: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let launched =
+        || fs::read(folder.join("launched")).is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0));
+    while !launched() {
+        assert!(Instant::now() < deadline, "the program does not launch");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: kill takes any two numbers; the process is our child.
+    unsafe { libc::kill(child.id() as i32, signal) };
+}
+
+#[test]
+fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is_passed_on() {
+    for (signal, code) in [(libc::SIGTERM, 128 + 15), (libc::SIGHUP, 128 + 1)] {
+        let (mut command, folder) = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).into_command();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_launches(&folder);
+        // To us alone: a terminal's would reach the command as well, which would end.
+        send(&child, libc::SIGINT);
+        send(&child, libc::SIGQUIT);
+        send(&child, signal);
+        let done = Done::of(child.wait_with_output().unwrap(), folder);
+        assert_eq!(done.code, Some(code), "{}", done.stderr);
+        assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
+        let folded = done.file("out.folded");
+        // The program may have been stopped inside the tracer, which then hands over nothing more.
+        assert!(
+            folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
+            "{folded}{}",
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn what_lives_on_is_named_and_not_awaited() {
+    let begun = Instant::now();
+    let done = run(&[], &["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"]).ok();
+    assert!(begun.elapsed() < Duration::from_secs(200));
+    let number: i32 = done.stdout.trim().parse().unwrap();
+    let lines = said(&done, "still running, and not awaited: processes ");
+    // SAFETY: kill takes any two numbers; the process is the one that the shell of this test left.
+    unsafe { libc::kill(number, libc::SIGKILL) };
+    assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
+}
+
+#[test]
+fn a_command_line_that_cannot_be_run_is_one_line() {
+    let folder = scratch("run-bad");
+    let library = support::gpuflame();
+    let library = library.to_str().unwrap();
+    fs::write(folder.join("text.so"), "no library at all, but long enough").unwrap();
+    fs::write(folder.join("not-executable"), "x").unwrap();
+    let run = |args: &[&str]| gpuflame(&folder, [&["run"], args].concat());
+    run(&["--library", library, "./not-there"]).fails(127, &["./not-there", "No such file"]);
+    run(&["--library", library, "./not-executable"]).fails(126, &["./not-executable", "ermission denied"]);
+    run(&["--library", "text.so", "true"]).fails(1, &["text.so", "no shared library", "--library"]);
+    run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
+    run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
+}
