@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -137,6 +137,16 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
+        // Whoever runs the tests in the background may have them ignored.
+        let defaults = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+                // SAFETY: to set a signal to its default needs no handler.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only `signal` is called, which may be called there.
+        unsafe { command.pre_exec(defaults) };
         command.env("GPUFLAME_OUTPUT", "out").env("GPUSIM_TRUTH", "summary:truth.json");
         let mut run = Self { command, folder };
         run.libraries(cuda());
