@@ -2,7 +2,7 @@
 //!
 //! `callback` is the hot path: it keeps the launch that a thread is in (`calls`), takes its `stack` and pushes a
 //! record. `host_calls` and `graphs` note other calls. What they write goes through a `log` a `thread`, or through one
-//! for all where order matters (`common_log`), to the collector, which calls [`drain`]. Nothing here knows what
+//! for all where order matters (`common_log`), to the collector, which calls [`drain()`]. Nothing here knows what
 //! becomes of the rows.
 
 #![allow(unsafe_code)]
