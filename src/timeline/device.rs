@@ -19,6 +19,20 @@ pub(super) enum Charge {
     Closing,
 }
 
+/// Idle time that is charged at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Idle {
+    pub(super) nanos: u64,
+    /// One; of a gap that is cut, for its longest piece only: so they add up to how many gaps there were.
+    pub(super) gaps: u64,
+}
+
+impl Idle {
+    fn gap(nanos: u64) -> Self {
+        Self { nanos, gaps: 1 }
+    }
+}
+
 /// What the account is made with, beside the work itself.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
@@ -114,7 +128,7 @@ impl Device {
 
     /// Makes room: accounts for what is so old that nothing before it can be expected any more, up to half
     /// of what waits. Where that is less than a quarter the room grows, as long as it may.
-    pub(super) fn make_room(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn make_room(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
         fullest.merge();
@@ -135,7 +149,7 @@ impl Device {
     }
 
     /// Accounts for everything that began before `time`.
-    pub(super) fn account(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn account(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let windows = known.windows;
         let mut stretches = self.recorded.take_before(time);
         let outside = self.outside.take_before(time);
@@ -161,7 +175,7 @@ impl Device {
     }
 
     /// Accounts for everything before `time`, at which no window is open.
-    pub(super) fn account_to(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn account_to(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         self.account(time, known, charge);
         for (from, to) in known.windows.parts(self.cursor(), time) {
             self.closing(to - from, charge);
@@ -170,7 +184,7 @@ impl Device {
     }
 
     /// Accounts for what waits, and for the time up to the end of the last window.
-    pub(super) fn account_all(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn account_all(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         self.account(u64::MAX, known, charge);
         if let Some(close) = known.windows.last_close() {
             self.account_to(close, known, charge);
@@ -178,13 +192,13 @@ impl Device {
     }
 
     /// Charges idle time that no work ended.
-    pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(Charge, u64)) {
+    pub(super) fn closing(&mut self, nanos: u64, charge: &mut impl FnMut(Charge, Idle)) {
         self.idle += nanos;
-        charge(Charge::Closing, nanos);
+        charge(Charge::Closing, Idle::gap(nanos));
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, as far as a window was open.
-    fn gap(&mut self, from: u64, stretch: &Stretch, known: Known<'_>, charge: &mut impl FnMut(Charge, u64)) {
+    fn gap(&mut self, from: u64, stretch: &Stretch, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let Stretch { start, call, .. } = *stretch;
         for (open, to) in known.windows.parts(from, start) {
             // What ended the gap may begin after the window closed; it counts if it was launched before.
@@ -196,17 +210,21 @@ impl Device {
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
             for (cause, nanos) in split(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0) {
-                let mut blame = |caller: Caller, nanos| match is_first {
-                    true => charge(Charge::Opening(caller, cause), nanos),
-                    false => charge(Charge::Between(caller, cause), nanos),
+                let mut blame = |caller: Caller, idle| match is_first {
+                    true => charge(Charge::Opening(caller, cause), idle),
+                    false => charge(Charge::Between(caller, cause), idle),
                 };
                 match cause {
                     // The first part of a gap, up to the call.
                     Cause::HostLate if !known.insides.is_empty() => {
                         let blamed = known.insides.blame(call.caller, open, open + nanos);
-                        blamed.into_iter().for_each(|(caller, nanos)| blame(caller, nanos));
+                        let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
+                        let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
+                        for (at, (caller, nanos)) in blamed.into_iter().enumerate() {
+                            blame(caller, Idle { nanos, gaps: u64::from(Some(at) == counts) });
+                        }
                     }
-                    _ => blame(call.caller, nanos),
+                    _ => blame(call.caller, Idle::gap(nanos)),
                 }
             }
         }

@@ -38,7 +38,7 @@ use crate::record::{
     Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Row, ThreadId, WindowEdge,
     map_bytes,
 };
-use device::{Charge, Device, Known};
+use device::{Charge, Device, Idle, Known};
 use inside::Insides;
 use stretches::Call;
 use windows::Windows;
@@ -56,20 +56,14 @@ pub struct Timeline {
 
 /// How much is charged to what.
 #[derive(Clone, Debug, Default)]
-struct Charges(IdMap<(DeviceId, Charge), Sum>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    gaps: u64,
-    nanos: u64,
-}
+struct Charges(IdMap<(DeviceId, Charge), Idle>);
 
 impl Charges {
-    fn of(&mut self, device: DeviceId) -> impl FnMut(Charge, u64) {
-        move |charge, nanos| {
+    fn of(&mut self, device: DeviceId) -> impl FnMut(Charge, Idle) {
+        move |charge, idle| {
             let sum = self.0.entry((device, charge)).or_default();
-            sum.gaps += 1;
-            sum.nanos += nanos;
+            sum.gaps += idle.gaps;
+            sum.nanos += idle.nanos;
         }
     }
 }
