@@ -4,7 +4,10 @@
 //! each). Whatever the order in which the tracer's buffers came in, the events stand in the same one.
 
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{Activity, ContextId, CorrelationId, Detail, Nanos, Unified};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
+    IdMap, Nanos, Row, Sync, Unified, Wait,
+};
 
 /// An activity, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +29,31 @@ pub struct Call {
     pub pending: bool,
 }
 
+/// A call that started no GPU work: it waited, or put an event on a stream, or had a stream wait for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCall {
+    /// The id that what the tracer says of it carries.
+    pub id: CorrelationId,
+    /// When it began.
+    pub time: Nanos,
+    /// How long it took, in nanoseconds.
+    pub duration: u64,
+    /// The stack that made it.
+    pub context: ContextId,
+    /// What it did with an event; `None` = it waited.
+    pub does: Option<EventUse>,
+}
+
 /// A [`Sink`] that keeps what it is shown. What was launched outside of all windows is not kept.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
     activities: Vec<JoinedActivity>,
     calls: Vec<Call>,
     unified: Vec<Unified>,
+    host_calls: Vec<HostCall>,
+    event_records: Vec<EventRecord>,
+    syncs: Vec<Sync>,
+    devices: IdMap<GpuContextId, DeviceId>,
 }
 
 impl Events {
@@ -50,6 +72,41 @@ impl Events {
         self.calls.sort_unstable_by_key(key);
         // A graph's launch has many activities.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
+        self.devices = self.activities.iter().map(|it| (it.activity.context, it.activity.device)).collect();
+        self.syncs.sort_unstable_by_key(|sync| (sync.start, sync.end, sync.correlation.0));
+        self.event_records.sort_unstable_by_key(|record| (record.correlation.0, record.event));
+        self.host_calls.sort_unstable_by_key(|call| (call.time, call.id.0, call.does.is_some()));
+        if !self.host_calls.is_empty() {
+            // A copy that waits for its end is a launch, and there already.
+            let launches: IdMap<u32, Nanos> =
+                self.calls.iter().map(|call| (call.id.0, call.launched.time)).collect();
+            self.host_calls.retain(|call| launches.get(&call.id.0) != Some(&call.time));
+        }
+    }
+
+    /// Calls that started no GPU work, by time.
+    pub fn host_calls(&self) -> &[HostCall] {
+        &self.host_calls
+    }
+
+    /// What the tracer says of events that were put on streams, by the call's id.
+    pub fn event_records(&self) -> &[EventRecord] {
+        &self.event_records
+    }
+
+    /// What the tracer says of waits, by time.
+    pub fn syncs(&self) -> &[Sync] {
+        &self.syncs
+    }
+
+    /// The same for those that have times.
+    pub fn timed_syncs(&self) -> impl Iterator<Item = &Sync> {
+        self.syncs.iter().filter(|sync| sync.start.0 != 0 && sync.end >= sync.start)
+    }
+
+    /// The GPU of a context, where anything ran in it.
+    pub fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
+        self.devices.get(&context).copied()
     }
 
     /// All activities, by start.
@@ -71,7 +128,9 @@ impl Events {
     pub fn begin(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.iter().map(|event| event.activity.start);
-        calls.chain(starts).filter(|time| time.0 != 0).min().unwrap_or_default()
+        let hosts = self.host_calls.iter().map(|call| call.time);
+        let syncs = self.syncs.iter().map(|sync| sync.start);
+        calls.chain(starts).chain(hosts).chain(syncs).filter(|time| time.0 != 0).min().unwrap_or_default()
     }
 }
 
@@ -86,6 +145,21 @@ impl Sink for Events {
 
     fn unified(&mut self, unified: &Unified) {
         self.unified.push(*unified);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        match *row {
+            Row::Wait(Wait { time, duration, correlation: id, context }) => {
+                self.host_calls.push(HostCall { id, time, duration, context, does: None });
+            }
+            Row::EventCall(EventCall { time, duration, correlation: id, context, does, .. }) => {
+                let duration = duration.into();
+                self.host_calls.push(HostCall { id, time, duration, context, does: Some(does) });
+            }
+            Row::EventRecord(record) => self.event_records.push(record),
+            Row::Sync(sync) => self.syncs.push(sync),
+            _ => {}
+        }
     }
 }
 

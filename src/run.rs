@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::explain::{self, Explain, Ledger};
@@ -29,6 +29,8 @@ pub struct ReadOptions {
     pub max_memory: Option<usize>,
     /// Where the work of a backward pass hangs, of traces of torch.profiler. Default: where autograd launched it.
     pub backward: import::Backward,
+    /// Traces of the captures of graphs that this one launches, whose stacks work of graphs hangs under. Default: none.
+    pub graph_captures: Vec<PathBuf>,
 }
 
 /// A run that was recorded by gpuflame, or by another tool: where its GPU time comes from, and how much of it is
@@ -60,7 +62,11 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
             read.map(drop).map_err(|error| error.within(path.display()))
         }
         _ => {
-            let reading = import::Options { backward: options.backward, ..import::Options::default() };
+            let reading = import::Options {
+                backward: options.backward,
+                graph_captures: options.graph_captures.clone(),
+                ..import::Options::default()
+            };
             import::rows(opened, &reading, each).map(drop)
         }
     })?;

@@ -9,7 +9,7 @@ use super::report::{Cell, Report, Table};
 use crate::analysis::{Evidence, Finding, Severity, findings};
 use crate::error::Result;
 use crate::events::Events;
-use crate::import::Backward;
+use crate::run::ReadOptions;
 
 /// Say what of a recording or trace is to be doubted.
 ///
@@ -31,7 +31,7 @@ pub(super) struct Check {
 impl Check {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut events = Events::default();
-        let explained = explain(&self.input, Backward::Autograd, console, &mut events)?;
+        let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         events.sort();
         let findings = findings(&Evidence {
             profile: &explained.profile,

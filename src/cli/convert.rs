@@ -18,9 +18,9 @@ use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FORMATS, Format, Writes};
 use crate::host::file::Draft;
-use crate::import::Backward;
 use crate::profile::View;
 use crate::profile::views::GPU;
+use crate::run::ReadOptions;
 
 /// Write the same data in the format of another tool.
 #[derive(Debug, Args)]
@@ -50,6 +50,10 @@ pub(super) struct Convert {
     /// The rank, for parquet's folders [default: what the input says, or its name].
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
+    /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks: the tutorial's first merger
+    /// takes it for a function.
+    #[arg(long)]
+    no_correlation: bool,
     #[command(flatten)]
     names: NameFlags,
 }
@@ -75,9 +79,21 @@ impl Convert {
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
-        let (explained, events) = read(input, format, self.names.backward(), console)?;
-        let options = export::Options { names: self.names.names(), ..options(input) };
+        let (explained, events) = read(input, format, self.names.reading(), console)?;
+        let options = export::Options {
+            names: self.names.names(),
+            without_correlation: self.no_correlation,
+            ..options(input)
+        };
         self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
+        if let ("csv", Target::File(path)) = (format.word, &self.output)
+            && path.extension().is_some()
+        {
+            // What the numbers of stacks in it mean.
+            let stacks = Target::File(path.with_extension("stacks.csv"));
+            stacks
+                .write(console, |mut out| export::write_stacks_csv(&explained.profile, &events, &mut out))?;
+        }
         Ok(Outcome::Clean)
     }
 
@@ -108,7 +124,7 @@ impl Convert {
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, format, self.names.backward(), console)?;
+            let (explained, events) = read(input, format, self.names.reading(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
             let options = export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
@@ -159,13 +175,13 @@ impl Drop for Partitions {
 fn read(
     input: &Source,
     format: &Format,
-    backward: Backward,
+    reading: ReadOptions,
     console: Console,
 ) -> Result<(Explained, Events)> {
     let mut events = Events::default();
     let explained = match format.is_of_views() {
-        true => explain_sums(input, backward, console)?,
-        false => explain(input, backward, console, &mut events)?,
+        true => explain_sums(input, reading, console)?,
+        false => explain(input, &reading, console, &mut events)?,
     };
     explained.facts.need_work(input)?;
     events.sort();
@@ -205,6 +221,6 @@ fn write(
 ) -> Result<()> {
     match format.writes {
         Writes::View(write) => write(&explained.profile, view, options, &mut out),
-        Writes::Events(write) => write(&explained.profile, events, out),
+        Writes::Events(write) => write(&explained.profile, events, options, out),
     }
 }

@@ -63,8 +63,8 @@ const MODULE: &str = "nn.Module: ";
 
 impl Diff {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let before = Run::read(&self.before, self.names, console)?;
-        let after = Run::read(&self.after, self.names, console)?;
+        let before = Run::read(&self.before, &self.names, console)?;
+        let after = Run::read(&self.after, &self.names, console)?;
         let mut total = Table::new(
             "total",
             &["change_ns", "change_percent", "before_ns", "after_ns", "before_count", "after_count"],
@@ -196,9 +196,9 @@ struct Run {
 }
 
 impl Run {
-    fn read(source: &Source, flags: NameFlags, console: Console) -> crate::Result<Self> {
+    fn read(source: &Source, flags: &NameFlags, console: Console) -> crate::Result<Self> {
         let mut events = Events::default();
-        let Explained { profile, facts, .. } = explain(source, flags.backward(), console, &mut events)?;
+        let Explained { profile, facts, .. } = explain(source, &flags.reading(), console, &mut events)?;
         facts.need_work(source)?;
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<Place, (String, Option<String>)> = HashMap::new();

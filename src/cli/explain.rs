@@ -7,7 +7,7 @@ use super::input::{Facts, Source};
 use crate::error::Result;
 use crate::explain::Ledger;
 use crate::host::memory;
-use crate::import::{Backward, Opened};
+use crate::import::Opened;
 use crate::join::Sink;
 use crate::profile::{Profile, Unnamed};
 use crate::run::{ReadOptions, Run};
@@ -24,8 +24,8 @@ pub(super) struct Explained {
 }
 
 /// Reads `source` to its end, for its sums.
-pub(super) fn explain_sums(source: &Source, backward: Backward, console: Console) -> Result<Explained> {
-    let options = ReadOptions { max_memory: max_memory(), backward, ..ReadOptions::default() };
+pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
+    let options = ReadOptions { max_memory: max_memory(), ..reading };
     explain_opened(source, source.open()?, &options, console, ())
 }
 
@@ -38,12 +38,11 @@ pub(super) fn max_memory() -> Option<usize> {
 /// Reads `source` to its end; `sink` is shown all that is joined, before there are names.
 pub(super) fn explain(
     source: &Source,
-    backward: Backward,
+    reading: &ReadOptions,
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
-    let options = ReadOptions { backward, ..ReadOptions::default() };
-    explain_opened(source, source.open()?, &options, console, sink)
+    explain_opened(source, source.open()?, reading, console, sink)
 }
 
 /// The same for a source that is open, with what the caller wants kept apart and shown.
@@ -54,8 +53,7 @@ pub(super) fn explain_opened(
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
-    let (run, facts) =
-        Run::explained(options, sink, |each| source.rows(opened, options.backward, console, each))?;
+    let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     let (profile, ledger, unnamed) = run.into_parts();
     Ok(Explained { profile, ledger, facts, unnamed })
 }

@@ -166,7 +166,7 @@ impl Flamegraph {
             by_stream,
             internal_frames: self.internal_frames,
             max_memory: max_memory(),
-            backward: self.names.backward(),
+            ..self.names.reading()
         }
     }
 

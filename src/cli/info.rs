@@ -7,8 +7,8 @@ use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
 use crate::error::Result;
-use crate::import::Backward;
 use crate::record::{Loss, Missing, WindowEdge};
+use crate::run::ReadOptions;
 
 /// Say what a recording holds.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let explained = explain_sums(&self.input, Backward::Autograd, console)?;
+        let explained = explain_sums(&self.input, ReadOptions::default(), console)?;
         let tables = [facts(&explained), devices(&explained), losses(&explained)];
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)

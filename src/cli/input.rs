@@ -1,5 +1,6 @@
 //! Opens what a verb is to read, says what is wrong with it in words that help, and shows how far it is.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,8 +13,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, Backward, Kind, Linked, Opened, Options, Recorded, Seen};
+use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen, Tied};
+use crate::profile::human;
 use crate::record::{Row, WindowEdge};
+use crate::run::ReadOptions;
 
 /// Files smaller than this are read before anybody could look at a bar.
 const LONG: u64 = 32 << 20;
@@ -94,13 +97,18 @@ impl Source {
     pub(super) fn rows(
         &self,
         opened: Opened,
-        backward: Backward,
+        reading: &ReadOptions,
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
         let kind = opened.kind();
         let (options, _bar) = watched(
-            Options { backward, accept_cut: console.accept_cut, ..Options::default() },
+            Options {
+                backward: reading.backward,
+                graph_captures: reading.graph_captures.clone(),
+                accept_cut: console.accept_cut,
+                ..Options::default()
+            },
             &opened,
             console,
         );
@@ -124,6 +132,9 @@ impl Source {
                 "{self}: {share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is \
                  {all:.1} % of the GPU time"
             ));
+        }
+        if let Some(tied) = linked.captured {
+            console.remark(format!("{self}: {}", captured(tied)));
         }
         let steps = linked.steps;
         Ok(Facts { kind, damaged: 0, linked: Some(linked), steps })
@@ -181,6 +192,34 @@ pub(super) fn remark_on(source: &Source, seen: &Seen, console: Console) {
     if seen.untimed > 0 {
         console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
     }
+}
+
+/// How much of what graphs launched hangs under the stacks that captured it.
+fn captured(tied: Tied) -> String {
+    let share = |nanos: u64| 100.0 * nanos as f64 / tied.all.max(1) as f64;
+    let mut text = match tied.all {
+        0 => "no graph is launched in it".to_owned(),
+        all => format!(
+            "{:.1} % of the {} of graphs hang under the stacks that captured them",
+            share(tied.tied),
+            human(all)
+        ),
+    };
+    if tied.guessed > 0 {
+        let _ = write!(
+            text,
+            ", {:.1} % of these no more than guessed by count",
+            100.0 * tied.guessed as f64 / tied.tied as f64
+        );
+    }
+    if tied.ambiguous > 0 {
+        let _ = write!(
+            text,
+            "; {:.1} % fit more than one captured call, and are tied to none",
+            share(tied.ambiguous)
+        );
+    }
+    text
 }
 
 /// How much of a trace hangs under no call, and why.

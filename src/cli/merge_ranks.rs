@@ -88,7 +88,7 @@ impl MergeRanks {
             export::Options { unit: self.unit, graph: self.graph, names, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
             bar.inc(1);
-            let explained = match explain_sums(source, self.names.backward(), console) {
+            let explained = match explain_sums(source, self.names.reading(), console) {
                 Ok(explained) => explained,
                 // The others are there; where none is, the last one says why.
                 Err(error) if sources.len() > 1 => {

@@ -1,12 +1,15 @@
-//! The flags of verbs that draw views: what becomes of the numbers in names, and where a backward pass hangs.
+//! The flags of verbs that draw views: what becomes of the numbers in names, and where work hangs whose launch says little.
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
 use crate::export::Names;
 use crate::import;
+use crate::run::ReadOptions;
 
 /// How stacks are shown.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct NameFlags {
     /// Keep the numbers in names. Else those that count (`ProfilerStep#5`, `seq = 46588`) or identify (`object at
     /// 0x7f19a0c3d2e0`, threads) are `N`, in ranges, annotations, Python's prints of objects and labels of threads, so
@@ -20,6 +23,10 @@ pub(super) struct NameFlags {
     /// is, and `[backward]`, in traces of torch.profiler that tell which that is.
     #[arg(long, value_name = "WHERE", default_value = "autograd")]
     backward: Backward,
+    /// Traces of the capture of the graphs that this one launches, as vLLM and sglang write them (behind the input). What
+    /// graphs launched hangs under the stacks that captured it.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    graph_capture: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -37,14 +44,16 @@ enum Fold {
 }
 
 impl NameFlags {
-    pub(super) fn backward(self) -> import::Backward {
-        match self.backward {
+    /// How traces of other tools are read.
+    pub(super) fn reading(&self) -> ReadOptions {
+        let backward = match self.backward {
             Backward::Autograd => import::Backward::Autograd,
             Backward::Forward => import::Backward::Forward,
-        }
+        };
+        ReadOptions { backward, graph_captures: self.graph_capture.clone(), ..ReadOptions::default() }
     }
 
-    pub(super) fn names(self) -> Names {
+    pub(super) fn names(&self) -> Names {
         match (self.keep_numbers, self.fold) {
             (true, _) => Names::Kept,
             (false, Some(Fold::Modules)) => Names::Modules,

@@ -66,7 +66,7 @@ impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = Delays::default();
         let mut events = self.by.contains(&By::Comm).then(Events::default);
-        let explained = explain(&self.input, self.names.backward(), console, (&mut delays, &mut events))?;
+        let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
         explained.facts.need_work(&self.input)?;
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };

@@ -17,6 +17,7 @@ use crate::import;
 use crate::profile::views::UNIFIED;
 use crate::profile::{Profile, Sample, human};
 use crate::record::{DeviceId, StreamId, Work};
+use crate::run::ReadOptions;
 
 /// Show single activities.
 #[derive(Debug, Args)]
@@ -78,7 +79,7 @@ impl View {
             return Err(usage(format!("--from {from} is not before --to {to}")));
         }
         let mut events = Events::default();
-        let explained = explain(&self.input, import::Backward::Autograd, console, &mut events)?;
+        let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         explained.facts.need_work(&self.input)?;
         events.sort();
         let profile = &explained.profile;

@@ -22,7 +22,7 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
-use crate::record::{Activity, ContextId, IdMap, Inside, Launch, Loss, MemoryCall, Row, Wait};
+use crate::record::{Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Row, Wait};
 use crate::timeline::Timeline;
 pub use ceiling::Forgotten;
 use ceiling::{NotKept, Renames};
@@ -92,7 +92,9 @@ impl Explain {
                 self.join.push_launch(launch, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
             }
             // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
-            Row::Activity(activity) if !graphs::is_node(activity) => self.join_activity(activity, sink),
+            Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
+                self.join_activity(activity, sink);
+            }
             Row::Activity(activity) => {
                 let mut activity = *activity;
                 self.graphs.resolve(&mut activity);
@@ -115,8 +117,9 @@ impl Explain {
                 self.timeline.inside(&Inside { context, ..*inside });
             }
             Row::Wait(wait) => {
-                let context = self.first(wait.context);
-                self.host.row(&Row::Wait(Wait { context, ..*wait }));
+                let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
+                sink.host(&row);
+                self.host.row(&row);
             }
             Row::Memory(call) => {
                 let context = self.first(call.context);
@@ -126,7 +129,15 @@ impl Explain {
                 sink.unified(unified);
                 self.host.row(row);
             }
-            Row::EventRecord(_) | Row::Sync(_) | Row::EventCall(_) => self.host.row(row),
+            Row::EventCall(call) => {
+                let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
+                sink.host(&row);
+                self.host.row(&row);
+            }
+            Row::EventRecord(_) | Row::Sync(_) => {
+                sink.host(row);
+                self.host.row(row);
+            }
             Row::Outside(_) => self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink))),
             Row::Window { .. } => {
                 self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink)));

@@ -1,19 +1,27 @@
 //! Every activity as a row of a CSV file, written as the join finds it: nothing is kept but the names.
 //!
 //! Rows stand in the order in which activities found their launch, which is nearly that of time. What has
-//! no partner has a row too, with the reason; launches without an activity are rows of kind `launch`, and what
-//! was lost is counted in rows of kind `lost`.
+//! no partner has a row too, with the reason, and what was lost is counted in rows of kind `lost`. Launches without an
+//! activity are no rows: the table of stacks beside it, to which `stack` and `created_stack` refer, counts them.
 
+#[cfg(feature = "cli")]
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
 use csv::ByteRecord;
 
 #[cfg(feature = "cli")]
+use super::callers::Callers;
+#[cfg(feature = "cli")]
 use super::format::Format;
 use super::{clean, table};
 use crate::error::{Error, Result};
+#[cfg(feature = "cli")]
+use crate::events::Events;
 use crate::join::{Launched, Origin, Sink};
+#[cfg(feature = "cli")]
+use crate::profile::Profile;
 use crate::profile::{Kind, OTHER_KERNELS};
 use crate::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
@@ -57,25 +65,61 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
+#[cfg(feature = "cli")]
+const STACKS_HEADER: [&str; 8] =
+    ["stack", "thread", "thread_name", "call", "frames", "activities", "created", "pending"];
+
 /// The same of rows that were kept.
 #[cfg(feature = "cli")]
 pub(super) static CSV: Format = Format::of_events(
     "csv",
     &[".csv"],
-    |profile, events, out| {
+    |profile, events, _, out| {
         let mut table = ActivityTable::new(out, str::to_owned)?;
         for (id, _) in profile.kernels() {
             table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
         }
         events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
         events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
-        let pending = events.calls().iter().filter(|call| call.pending);
-        pending.for_each(|call| table.pending(call.id, call.launched));
         profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
         table.finish().map(drop)
     },
     "A row for each activity (.csv)",
 );
+
+/// Writes the table that the columns `stack` and `created_stack` refer to: who called, from where, how many activities have
+/// the stack in one of the two, and how many launches of it had none.
+///
+/// # Errors
+/// What `out` reports.
+#[cfg(feature = "cli")]
+pub fn write_stacks_csv(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+    let callers = Callers::of(profile);
+    let mut counts: BTreeMap<ContextId, [u64; 3]> = BTreeMap::new();
+    let mut count = |context: ContextId, column: usize| {
+        if context != ContextId::NONE {
+            counts.entry(context).or_default()[column] += 1;
+        }
+    };
+    for event in events.activities() {
+        event.origin.context().into_iter().for_each(|context| count(context, 0));
+        if let Some(Created::Context(context)) = event.activity.created {
+            count(context, 1);
+        }
+    }
+    events.calls().iter().filter(|call| call.pending).for_each(|call| count(call.launched.context, 2));
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(STACKS_HEADER).map_err(table::error)?;
+    for (context, counts) in counts {
+        let caller = callers.get(context);
+        let [activities, created, pending] = counts.map(|count| count.to_string());
+        let (id, thread) = (context.0.to_string(), caller.thread.0.to_string());
+        let row = [id, thread, caller.thread_name.clone(), clean::text(&caller.call), caller.stack()];
+        table.write_record(row.into_iter().chain([activities, created, pending])).map_err(table::error)?;
+    }
+    table.flush()?;
+    Ok(())
+}
 
 /// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
 /// [`ActivityTable::row`], before the activities that refer to them.
@@ -296,14 +340,6 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.end();
     }
 
-    fn pending(&mut self, id: CorrelationId, launched: Launched) {
-        self.field("launch");
-        self.blank(1);
-        self.field(id.0);
-        self.blank(26);
-        self.launched(launched);
-        self.blank(1);
-        self.field(Missing::Pending.word());
-        self.end();
-    }
+    /// Is no activity: it stands in the table of stacks.
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }

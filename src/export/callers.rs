@@ -7,7 +7,7 @@ use super::clean;
 use super::compose::stack;
 use super::frame::Frame;
 use super::options::{GraphStacks, Names};
-use crate::profile::{Place, Profile};
+use crate::profile::{Kind, Place, Profile};
 use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
 
 /// See the module's documentation.
@@ -30,16 +30,32 @@ pub(super) struct Caller {
 pub(super) struct CallerFrame {
     /// Fit for a folded stack.
     pub(super) text: String,
+    /// The same with all that may stand between two `;`: a number at its end is no weight there, and to be folded when
+    /// it is read again.
+    pub(super) exact: String,
     /// The source file; empty where it is not known.
     pub(super) file: String,
     /// The line in it; 0 where it is not known.
     pub(super) line: u32,
+    /// What it is: `p` a function of Python, `r` a range, `c` anything else.
+    pub(super) letter: char,
 }
 
 impl Caller {
     /// The innermost frame whose source is known: what called.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
+    }
+
+    /// What its frames are, a letter for each; empty where that is plain from themselves.
+    pub(super) fn kinds(&self) -> String {
+        let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
+        if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }
+    }
+
+    /// The stack for formats that are read again.
+    pub(super) fn exact_stack(&self) -> String {
+        self.frames.iter().map(|frame| frame.exact.as_str()).collect::<Vec<_>>().join(";")
     }
 
     pub(super) fn stack(&self) -> String {
@@ -97,8 +113,14 @@ impl<'a> Callers<'a> {
         let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
         CallerFrame {
             text: clean::frame(&frame.text),
+            exact: clean::text(&frame.text).replace(';', ":"),
             file: file.unwrap_or_default(),
             line: source.map_or(0, |source| source.line),
+            letter: match frame.kind {
+                Kind::Python => 'p',
+                Kind::Range => 'r',
+                _ => 'c',
+            },
         }
     }
 

@@ -2,29 +2,30 @@
 //! `chrome://tracing` and the tools made for PyTorch traces read it.
 //!
 //! Calls stand on the threads that made them, activities on the streams of their GPU (`pid` is the GPU's
-//! number, as Kineto has it), and an `ac2g` flow leads from each call to what it started. Times are
+//! number, as Kineto has it), and an `ac2g` flow leads from each call to what it started. Waits are `cuda_sync`, and calls
+//! that wait or are about events are calls like others. What Kineto has no place for, and gpuflame reads again, stands in
+//! arguments: whole stacks (`stack`, `created_stack` and what their frames are) and reasons (`gpuflame`). Times are
 //! microseconds with three places, that is exact, from `baseTimeNanoseconds` on.
 
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use super::callers::Callers;
+use super::callers::{Caller, Callers};
 use super::clean;
 use super::compose::work_name;
 use super::format::Format;
 use super::json::{comma, json};
 use crate::error::Result;
-use crate::events::{Call, Events, JoinedActivity};
-use crate::join::Origin;
+use crate::events::{Call, Events, HostCall, JoinedActivity};
 use crate::profile::{Kind, Profile};
-use crate::record::{Detail, Missing, Nanos};
+use crate::record::{Created, Detail, EventUse, GpuContextId, Missing, Nanos, Sync, SyncKind};
 
 /// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
 /// collected have no place in a time line: they are counted in `gpuflame.missing`.
 pub(super) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write(profile, events, &mut out),
     "Chrome's trace events, as torch.profiler writes them (.json)",
 );
 
@@ -34,8 +35,14 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     for call in events.calls() {
         chrome.call(call)?;
     }
+    for call in events.host_calls() {
+        chrome.host_call(call, events)?;
+    }
     for event in events.activities().iter().filter(|event| event.activity.duration().is_some()) {
         chrome.activity(event)?;
+    }
+    for sync in events.timed_syncs() {
+        chrome.sync(sync, events)?;
     }
     writeln!(chrome.out, "\n]}}")?;
     Ok(())
@@ -67,8 +74,10 @@ impl<W: Write> Chrome<'_, W> {
         for (thread, name) in self.callers.threads() {
             self.name("thread_name", process, thread.0, &name)?;
         }
-        let streams: BTreeSet<_> =
-            events.activities().iter().map(|e| (e.activity.device.0, e.activity.stream.0)).collect();
+        let streams = events.activities().iter().map(|e| (e.activity.device.0, e.activity.stream.0));
+        let waiting =
+            events.timed_syncs().filter_map(|sync| Some((device(events, sync.context), sync.stream?.0)));
+        let streams: BTreeSet<_> = streams.chain(waiting).collect();
         for device in streams.iter().map(|(device, _)| *device).collect::<BTreeSet<_>>() {
             self.name("process_name", device, 0, &format!("GPU {device}"))?;
         }
@@ -90,23 +99,15 @@ impl<W: Write> Chrome<'_, W> {
     }
 
     fn call(&mut self, call: &Call) -> Result<()> {
+        // Whose stack is not known would have another when it is read again.
+        if !call.has_stack() {
+            return Ok(());
+        }
         let caller = self.callers.get(call.launched.context);
         let (process, thread, id) = (self.callers.process(), caller.thread.0, call.id.0);
-        let (begin, duration) = (self.time(call.launched.time), micros(call.launched.duration.into()));
-        self.begin()?;
-        write!(
-            self.out,
-            "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{process},\"tid\":{thread},\"ts\":{begin},\
-             \"dur\":{duration},\"args\":{{\"correlation\":{id},\"stack\":{}{}}}}}",
-            if caller.call.starts_with("cu") && !caller.call.starts_with("cuda") {
-                "cuda_driver"
-            } else {
-                "cuda_runtime"
-            },
-            json(&clean::text(&caller.call)),
-            json(&caller.stack()),
-            if call.pending { ",\"gpuflame\":\"launch_pending\"" } else { "" },
-        )?;
+        let begin = self.time(call.launched.time);
+        let pending = if call.pending { ",\"gpuflame\":\"launch_pending\"" } else { "" };
+        self.call_of(&caller, call.launched.time, call.launched.duration.into(), id, pending)?;
         if !call.pending {
             self.begin()?;
             write!(
@@ -115,6 +116,82 @@ impl<W: Write> Chrome<'_, W> {
                  \"tid\":{thread},\"ts\":{begin}}}"
             )?;
         }
+        Ok(())
+    }
+
+    /// A call with its stack, and `more` arguments.
+    fn call_of(&mut self, caller: &Caller, time: Nanos, nanos: u64, id: u32, more: &str) -> Result<()> {
+        let (process, thread) = (self.callers.process(), caller.thread.0);
+        let (begin, duration) = (self.time(time), micros(nanos));
+        self.begin()?;
+        write!(
+            self.out,
+            "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{process},\"tid\":{thread},\"ts\":{begin},\
+             \"dur\":{duration},\"args\":{{\"correlation\":{id}{}{more}}}}}",
+            if caller.call.starts_with("cu") && !caller.call.starts_with("cuda") {
+                "cuda_driver"
+            } else {
+                "cuda_runtime"
+            },
+            json(&clean::text(&caller.call)),
+            stack("stack", "stack_kinds", caller),
+        )?;
+        Ok(())
+    }
+
+    /// A call that started no work, and the event that it put on a stream.
+    fn host_call(&mut self, call: &HostCall, events: &Events) -> Result<()> {
+        let caller = self.callers.get(call.context);
+        let records = events.event_records();
+        let at = records.partition_point(|record| record.correlation.0 < call.id.0);
+        let record = records.get(at).filter(|record| record.correlation == call.id);
+        let more = record.filter(|_| call.does == Some(EventUse::Record)).map(|record| {
+            format!(
+                ",\"cuda_event_id\":{},\"stream\":{},\"context\":{}",
+                record.event.0, record.stream.0, record.context.0
+            )
+        });
+        self.call_of(&caller, call.time, call.duration, call.id.0, &more.unwrap_or_default())
+    }
+
+    /// A wait, in Kineto's words, on the stream that waited or was waited for.
+    fn sync(&mut self, sync: &Sync, events: &Events) -> Result<()> {
+        let name = match sync.kind {
+            SyncKind::EVENT => "Event Sync",
+            SyncKind::STREAM_WAIT => "Stream Wait Event",
+            SyncKind::STREAM => "Stream Sync",
+            SyncKind::CONTEXT => "Context Sync",
+            _ => "Sync",
+        };
+        let (device, begin) = (device(events, sync.context), self.time(sync.start));
+        let thread = sync.stream.map_or_else(|| "-1".to_owned(), |stream| stream.0.to_string());
+        self.begin()?;
+        write!(
+            self.out,
+            "{{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"{name}\",\"pid\":{device},\"tid\":{thread},\"ts\":{begin},\
+             \"dur\":{},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{},\"device\":{device},\"context\":{}",
+            micros(sync.end.since(sync.start)),
+            sync.correlation.0,
+            sync.context.0,
+        )?;
+        if let Some(stream) = sync.stream {
+            write!(self.out, ",\"stream\":{}", stream.0)?;
+        }
+        if let Some(event) = sync.event {
+            write!(self.out, ",\"wait_on_cuda_event_id\":{}", event.0)?;
+        }
+        // Which record of the event it was, where the tracer says so.
+        let records = events.event_records().iter();
+        if let Some(record) =
+            records.filter(|record| record.sync.is_some()).find(|record| record.sync == sync.sync)
+        {
+            write!(
+                self.out,
+                ",\"wait_on_stream\":{},\"wait_on_cuda_event_record_corr_id\":{}",
+                record.stream.0, record.correlation.0
+            )?;
+        }
+        write!(self.out, "}}}}")?;
         Ok(())
     }
 
@@ -159,8 +236,15 @@ impl<W: Write> Chrome<'_, W> {
         if let Err(missing) = event.origin.context() {
             write!(self.out, ",\"gpuflame\":\"{}\"", missing.word())?;
         }
+        match activity.created {
+            Some(Created::Context(context)) => {
+                write!(self.out, "{}", stack("created_stack", "created_kinds", &self.callers.get(context)))?;
+            }
+            Some(made) => write!(self.out, ",\"created_stack\":{}", json(made.label().unwrap_or_default()))?,
+            None => {}
+        }
         write!(self.out, "}}}}")?;
-        if let Origin::Launch(_) = event.origin {
+        if event.origin.context().is_ok() {
             self.begin()?;
             write!(
                 self.out,
@@ -180,6 +264,20 @@ impl<W: Write> Chrome<'_, W> {
     fn time(&self, time: Nanos) -> String {
         micros(time.since(self.base))
     }
+}
+
+/// The arguments that say a stack and, where that is not plain, what its frames are.
+fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
+    let stack = format!(",\"{text}\":{}", json(&caller.exact_stack()));
+    match caller.kinds() {
+        letters if letters.is_empty() => stack,
+        letters => format!("{stack},\"{kinds}\":\"{letters}\""),
+    }
+}
+
+/// The GPU of a context; the first where nothing ran in it.
+fn device(events: &Events, context: GpuContextId) -> u32 {
+    events.device_of(context).map_or(0, |device| device.0)
 }
 
 /// Nanoseconds as microseconds, exactly.

@@ -1,21 +1,22 @@
 //! The text that the CUPTI tracer of eunomia's tutorial prints, so that its parser and merger can be used
-//! on what we recorded. Calls come first, then activities; both in the order of time.
+//! on what we recorded. Calls come first, then activities, then waits and events that were put on streams; each in the
+//! order of time.
 
 use std::io::Write;
 
-use super::callers::Callers;
+use super::callers::{Caller, Callers};
 use super::clean;
 use super::format::Format;
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
 use crate::profile::Profile;
-use crate::record::{Detail, MemoryKind, Work};
+use crate::record::{Detail, MemoryKind, Sync, SyncKind, Work};
 
 /// Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
 pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "cupti-text",
     &[".cupti.txt"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write(profile, events, &mut out),
     "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
 );
 
@@ -27,16 +28,62 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     for call in events.calls() {
         write_call(&callers, call, out)?;
     }
+    for call in events.host_calls() {
+        let caller = callers.get(call.context);
+        write_call_of(&callers, &caller, call.time.0, call.duration, call.id.0, out)?;
+    }
     for event in events.activities() {
         write_activity(profile, event, out)?;
     }
+    for sync in events.syncs() {
+        write_sync(sync, out)?;
+    }
+    for record in events.event_records() {
+        writeln!(
+            out,
+            "CUDA_EVENT contextId {}, streamId {}, correlationId {}, eventId {}",
+            record.context.0, record.stream.0, record.correlation.0, record.event.0
+        )?;
+    }
+    Ok(())
+}
+
+fn write_sync(sync: &Sync, out: &mut impl Write) -> Result<()> {
+    let kind = match sync.kind {
+        SyncKind::EVENT => "EVENT_SYNCHRONIZE",
+        SyncKind::STREAM_WAIT => "STREAM_WAIT_EVENT",
+        SyncKind::STREAM => "STREAM_SYNCHRONIZE",
+        SyncKind::CONTEXT => "CONTEXT_SYNCHRONIZE",
+        _ => "UNKNOWN",
+    };
+    let (start, end) = (sync.start.0, sync.end.0);
+    write!(
+        out,
+        "SYNCHRONIZATION [ {start}, {end} ] duration {}, type {kind}, contextId {}, ",
+        end.saturating_sub(start),
+        sync.context.0
+    )?;
+    // As CUPTI's samples print what there is none of.
+    let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
+    let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
+    writeln!(out, "streamId {stream}, eventId {event}, correlationId {}", sync.correlation.0)?;
     Ok(())
 }
 
 fn write_call(callers: &Callers<'_>, call: &Call, out: &mut impl Write) -> Result<()> {
     let caller = callers.get(call.launched.context);
+    write_call_of(callers, &caller, call.launched.time.0, call.launched.duration.into(), call.id.0, out)
+}
+
+fn write_call_of(
+    callers: &Callers<'_>,
+    caller: &Caller,
+    begin: u64,
+    duration: u64,
+    id: u32,
+    out: &mut impl Write,
+) -> Result<()> {
     let is_driver = caller.call.starts_with("cu") && !caller.call.starts_with("cuda");
-    let (begin, duration) = (call.launched.time.0, u64::from(call.launched.duration));
     writeln!(
         out,
         "{} [ {begin}, {} ] duration {duration}, \"{}\", cbid 0, processId {}, threadId {}, correlationId {}",
@@ -45,7 +92,7 @@ fn write_call(callers: &Callers<'_>, call: &Call, out: &mut impl Write) -> Resul
         clean::text(&caller.call),
         callers.process(),
         caller.thread.0,
-        call.id.0,
+        id,
     )?;
     Ok(())
 }

@@ -2,15 +2,17 @@
 //! thread and processor, as eunomia's tutorial profiler writes them.
 //!
 //! ```text
-//! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel
+//! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
+//! The last frame ties a line to its launch exactly. It may be left out: the tutorial's merger takes it for a function.
 //! Comments begin with `# `. Blanks in the program's name become `_`, since readers split at them. We do not record the processor.
 
 use std::io::Write;
 
 use super::callers::Callers;
 use super::format::Format;
+use super::options::Options;
 use crate::error::Result;
 use crate::events::Events;
 use crate::profile::Profile;
@@ -19,11 +21,11 @@ use crate::profile::Profile;
 pub(super) static EXTENDED: Format = Format::of_events(
     "extended-folded",
     &[".txt"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, options, mut out| write(profile, events, options, &mut out),
     "A line for each launch with its time, process and thread (.txt)",
 );
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &Events, options: &Options, out: &mut impl Write) -> Result<()> {
     for (loss, count) in profile.lost() {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
@@ -35,7 +37,11 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
             "" => "unknown".to_owned(),
             name => name.replace(char::is_whitespace, "_"),
         };
-        writeln!(out, "{} {comm} {process} {} -1 {}", call.launched.time, caller.thread.0, caller.stack())?;
+        write!(out, "{} {comm} {process} {} -1 {}", call.launched.time, caller.thread.0, caller.stack())?;
+        match options.without_correlation {
+            true => writeln!(out)?,
+            false => writeln!(out, ";[correlation {}]", call.id.0)?,
+        }
     }
     Ok(())
 }

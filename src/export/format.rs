@@ -40,7 +40,7 @@ pub type DrawView = fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>;
 
 /// Writes single activities.
 #[cfg(feature = "cli")]
-pub type WriteEvents = fn(&Profile, &Events, &mut (dyn Write + Send)) -> Result<()>;
+pub type WriteEvents = fn(&Profile, &Events, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
 impl Format {
     /// A format of text, made of any view's samples. The first of `endings` is the one to use.

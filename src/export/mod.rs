@@ -51,6 +51,8 @@ mod tests;
 
 pub use activities::ActivityTable;
 #[cfg(feature = "cli")]
+pub use activities::write_stacks_csv;
+#[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]
 pub use compare::{write_diff_folded, write_diff_svg, write_lines_svg};

@@ -18,6 +18,8 @@ pub struct Options {
     pub root: Vec<Root>,
     /// What becomes of numbers in names. Default: they are folded.
     pub names: Names,
+    /// Whether lines of single launches leave out `[correlation N]`, their last frame. Default: false.
+    pub without_correlation: bool,
 }
 
 impl Options {

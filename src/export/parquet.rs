@@ -2,7 +2,7 @@
 //!
 //! | column | type | what |
 //! |---|---|---|
-//! | `kind` | text | `kernel`, `copy`, `set`, `graph`; `launch`: a call that had no activity |
+//! | `kind` | text | `kernel`, `copy`, `set`, `graph` |
 //! | `name` | text | the kernel's name, the copy's direction, `memset` |
 //! | `device`, `context`, `stream` | int | where it ran |
 //! | `correlation` | int | ties it to its call, within a process |
@@ -16,7 +16,8 @@
 //! | `reason` | text | why it has no stack or no time; null where it has both |
 //!
 //! The stack of a graph's node goes on with `[graph]` and where the node was made.
-//! Rows stand in the order of time. What was lost is in the file's key-value metadata (`gpuflame.lost.*`).
+//! Rows stand in the order of time. What was lost is in the file's key-value metadata (`gpuflame.lost.*`),
+//! and how many launches had no activity (`gpuflame.launches.pending`).
 //! `run` and `rank` are no columns: they are the names of the folders (`run=A/rank=3/`), which both tools
 //! take for columns.
 
@@ -36,7 +37,7 @@ use super::clean;
 use super::compose::{event_place, stack_names, work_name};
 use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::{Call, Events, JoinedActivity};
+use crate::events::{Events, JoinedActivity};
 use crate::join::{Launched, Origin};
 use crate::profile::{Kind, Profile};
 use crate::record::{Activity, ContextId, Detail, KernelDetail, Missing};
@@ -56,16 +57,16 @@ use Column::{Int, Long, Text};
 const COLUMNS: [(&str, Column); 28] = [
     ("kind", Text(|line| Some(line.kind().to_owned()))),
     ("name", Text(|line| line.name())),
-    ("device", Int(|line| Some(line.activity()?.device.0 as i32))),
-    ("context", Int(|line| Some(line.activity()?.context.0 as i32))),
-    ("stream", Int(|line| Some(line.activity()?.stream.0 as i32))),
+    ("device", Int(|line| Some(line.activity().device.0 as i32))),
+    ("context", Int(|line| Some(line.activity().context.0 as i32))),
+    ("stream", Int(|line| Some(line.activity().stream.0 as i32))),
     ("correlation", Long(|line| Some(line.correlation().into()))),
     ("start_ns", Long(|line| line.timed().map(|activity| activity.start.0 as i64))),
     ("end_ns", Long(|line| line.timed().map(|activity| activity.end.0 as i64))),
     ("duration_ns", Long(|line| line.timed()?.duration().map(|nanos| nanos as i64))),
-    ("bytes", Long(|line| Some(line.activity()?.bytes() as i64))),
-    ("graph", Int(|line| line.activity().map(|a| a.graph.0 as i32).filter(|id| *id != 0))),
-    ("graph_node", Long(|line| line.activity().map(|a| a.graph_node.0 as i64).filter(|id| *id != 0))),
+    ("bytes", Long(|line| Some(line.activity().bytes() as i64))),
+    ("graph", Int(|line| Some(line.activity().graph.0 as i32).filter(|id| *id != 0))),
+    ("graph_node", Long(|line| Some(line.activity().graph_node.0 as i64).filter(|id| *id != 0))),
     ("grid_x", Int(|line| Some(line.kernel()?.grid[0] as i32))),
     ("grid_y", Int(|line| Some(line.kernel()?.grid[1] as i32))),
     ("grid_z", Int(|line| Some(line.kernel()?.grid[2] as i32))),
@@ -88,27 +89,27 @@ const COLUMNS: [(&str, Column); 28] = [
 pub(super) static PARQUET: Format = Format::of_events(
     "parquet",
     &[".parquet"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write(profile, events, &mut out),
     "A table for DuckDB and Spark (a folder, or .parquet)",
 )
 .binary();
 
 fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
+    let pending = events.calls().iter().filter(|call| call.pending).count();
+    let pending = KeyValue::new("gpuflame.launches.pending".to_owned(), pending.to_string());
     let lost = profile
         .lost()
         .map(|(loss, count)| KeyValue::new(format!("gpuflame.lost.{}", loss.label()), count.to_string()));
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by("gpuflame".to_owned())
-        .set_key_value_metadata(Some(lost.collect()))
+        .set_key_value_metadata(Some([pending].into_iter().chain(lost).collect()))
         .build();
     let mut writer =
         SerializedFileWriter::new(out, Arc::new(schema().map_err(failed)?), Arc::new(properties))
             .map_err(failed)?;
     let callers = Callers::of(profile);
-    let line = |row| Line { profile, callers: &callers, row };
-    let pending = events.calls().iter().filter(|call| call.pending);
-    let mut rows = events.activities().iter().map(Row::Activity).chain(pending.map(Row::Pending)).map(line);
+    let mut rows = events.activities().iter().map(|event| Line { profile, callers: &callers, event });
     loop {
         let group: Vec<_> = rows.by_ref().take(GROUP).collect();
         if group.is_empty() {
@@ -176,44 +177,33 @@ fn split<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
     (present, levels)
 }
 
-enum Row<'a> {
-    Activity(&'a JoinedActivity),
-    Pending(&'a Call),
-}
-
 /// A row, and where to look its names up.
 struct Line<'a> {
     profile: &'a Profile,
     callers: &'a Callers<'a>,
-    row: Row<'a>,
+    event: &'a JoinedActivity,
 }
 
 impl Line<'_> {
-    fn activity(&self) -> Option<&Activity> {
-        match self.row {
-            Row::Activity(event) => Some(&event.activity),
-            Row::Pending(_) => None,
-        }
+    fn activity(&self) -> &Activity {
+        &self.event.activity
     }
 
     fn timed(&self) -> Option<&Activity> {
-        self.activity().filter(|activity| activity.duration().is_some())
+        Some(self.activity()).filter(|activity| activity.duration().is_some())
     }
 
     fn kernel(&self) -> Option<&KernelDetail> {
-        match &self.activity()?.detail {
+        match &self.activity().detail {
             Detail::Kernel(kernel) => Some(kernel),
             Detail::Copy(_) | Detail::Set(_) | Detail::Graph => None,
         }
     }
 
     fn launched(&self) -> Option<Launched> {
-        match self.row {
-            Row::Pending(call) => Some(call.launched),
-            Row::Activity(event) => match event.origin {
-                Origin::Launch(launched) => Some(launched),
-                Origin::Missing(_) => None,
-            },
+        match self.event.origin {
+            Origin::Launch(launched) => Some(launched),
+            Origin::Missing(_) => None,
         }
     }
 
@@ -223,31 +213,27 @@ impl Line<'_> {
     }
 
     fn stack(&self) -> Option<String> {
-        let Row::Activity(event) = self.row else { return Some(self.caller()?.stack()) };
-        if event.activity.created.is_none() {
+        if self.activity().created.is_none() {
             return Some(self.caller()?.stack());
         }
-        let names = stack_names(self.profile, event_place(event));
+        let names = stack_names(self.profile, event_place(self.event));
         Some(names.iter().map(|name| clean::frame(name)).collect::<Vec<_>>().join(";"))
     }
 
     fn kind(&self) -> &'static str {
-        self.activity().map_or("launch", |activity| Kind::of(activity.work()).word())
+        Kind::of(self.activity().work()).word()
     }
 
     fn name(&self) -> Option<String> {
-        Some(clean::text(&work_name(self.profile, self.activity()?.work())))
+        Some(clean::text(&work_name(self.profile, self.activity().work())))
     }
 
     fn correlation(&self) -> u32 {
-        match self.row {
-            Row::Activity(event) => event.activity.correlation.0,
-            Row::Pending(call) => call.id.0,
-        }
+        self.activity().correlation.0
     }
 
     fn reason(&self) -> Option<String> {
-        let Row::Activity(event) = self.row else { return Some(Missing::Pending.word().to_owned()) };
+        let event = self.event;
         let untimed = event.activity.duration().is_none().then_some(Missing::Untimed);
         let reasons: Vec<_> =
             event.origin.context().err().into_iter().chain(untimed).map(Missing::word).collect();

@@ -264,7 +264,7 @@ const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shar
 pub(super) static PERFETTO: Format = Format::of_events(
     "perfetto",
     &[".pftrace", ".perfetto-trace"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write(profile, events, &mut out),
     "Perfetto's protobuf, with its native GPU messages (.pftrace)",
 )
 .binary();

@@ -1,7 +1,7 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
-//! Samples have the values of their view: of GPU time `gpu_time` in nanoseconds, `launches` (activities; a launch
-//! without one counts as well) and `bytes`. Frames are lines of functions without addresses, since GPU work has none
+//! Samples have the values of their view: of GPU time `gpu_time` in nanoseconds, `launches` (activities), `bytes`, and
+//! `pending`, launches that had no activity (yet). Frames are lines of functions without addresses, since GPU work has none
 //! and names are known already. The file is gzipped, as the format asks.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,9 +12,11 @@ use prost::Message;
 
 use super::format::Format;
 use super::options::Options;
-use super::stacks::{Apart, Row, Stacks};
+use super::stacks::{Apart, Row, Stack, Stacks};
 use crate::error::{Error, ErrorKind, Result};
+use crate::profile::views::GPU;
 use crate::profile::{Measure, Profile, View};
+use crate::record::Missing;
 
 /// `profile.proto` of github.com/google/pprof, the fields that are used here.
 mod proto {
@@ -129,7 +131,7 @@ pub(super) static PPROF: Format = Format::of_views(
     "pprof",
     &[".pb.gz", ".pprof"],
     write,
-    "Go's profile format: gpu_time, launches, bytes (.pb.gz, .pprof)",
+    "Go's profile format: gpu_time, launches, bytes, pending (.pb.gz, .pprof)",
 )
 .binary();
 
@@ -144,11 +146,16 @@ fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write)
 fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile {
     let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Lines);
     let mut strings = Strings::default();
-    let sample_type: Vec<_> = view
+    let mut sample_type: Vec<_> = view
         .values
         .iter()
         .map(|value| proto::ValueType { kind: strings.add(value.name), unit: strings.add(value.unit.word()) })
         .collect();
+    let has_pending = view == &GPU;
+    if has_pending {
+        sample_type.push(proto::ValueType { kind: strings.add("pending"), unit: strings.add("count") });
+    }
+    let pending = frames.iter().position(|frame| frame.name == Missing::Pending.label()).map(|at| at as u32);
     let first_type = sample_type[0];
     let gpu = strings.add("gpu");
     let devices: Vec<_> = profile
@@ -160,10 +167,7 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
         .iter()
         .map(|sample| proto::Sample {
             location_id: sample.frames.iter().rev().map(|&frame| u64::from(frame) + 1).collect(),
-            value: sample.values[..view.values.len()]
-                .iter()
-                .map(|&value| i64::try_from(value).unwrap_or(i64::MAX))
-                .collect(),
+            value: values(sample, view, has_pending.then_some(pending)),
             label: devices
                 .iter()
                 .filter(|(device, _)| sample.device == Some(*device))
@@ -190,6 +194,18 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
         default_sample_type: first_type.kind,
         string_table: strings.all,
     }
+}
+
+/// The values of a sample. `pending` is the frame of launches without an activity, where those are counted by themselves.
+fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
+    let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();
+    if let Some(pending) = pending {
+        let is_pending = pending.is_some() && sample.frames.last().copied() == pending;
+        let launches = if is_pending { std::mem::take(&mut values[1]) } else { 0 };
+        values.push(launches);
+    }
+    values
 }
 
 /// The table of strings, in which the format wants the empty one first.
@@ -333,6 +349,6 @@ mod tests {
         assert_eq!(mapped, [("/opt/app", "ab01")]);
         let samples: Vec<_> =
             message.sample.iter().map(|it| (it.location_id.clone(), it.value.clone())).collect();
-        assert_eq!(samples, [(vec![1, 2], vec![5, 1, 0]), (vec![1, 3], vec![5, 1, 0])]);
+        assert_eq!(samples, [(vec![1, 2], vec![5, 1, 0, 0]), (vec![1, 3], vec![5, 1, 0, 0])]);
     }
 }

@@ -13,23 +13,30 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first; kernels of type 2. What was lost is
-//! named by events of type 0 (unknown), since the format has no place for it.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first; kernels of type 2, where their graph's node
+//! was made standing in the place of their stack. Waits are of type 7 (for a stream), 8 (for a device) and 10 (for an event),
+//! calls that put an event on a stream of type 9; a wait of which the tracer says more has its numbers, and the stack of the
+//! call. What was lost is named by events of type 0 (unknown), since the format has no place for it.
 
 use std::collections::HashMap;
 use std::io::Write;
 
-use super::callers::Callers;
+use super::callers::{Caller, Callers};
 use super::format::Format;
 use super::{chrome, clean};
 use crate::error::Result;
-use crate::events::{Call, Events, JoinedActivity};
+use crate::events::{Call, Events, HostCall, JoinedActivity};
 use crate::profile::Profile;
-use crate::record::{CopyKind, Detail};
+use crate::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
 
 const HEADER: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
+/// The files of frames that are functions of Python or ranges, and have none.
+const PYTHON: &str = "<python>";
+const RANGE: &str = "<range>";
+/// Of an event's flags.
+const HAS_STACK: u8 = 8;
 
 mod kind {
     pub(super) const UNKNOWN: u8 = 0;
@@ -39,13 +46,17 @@ mod kind {
     pub(super) const DTOH: u8 = 4;
     pub(super) const DTOD: u8 = 5;
     pub(super) const SET: u8 = 6;
+    pub(super) const STREAM_SYNC: u8 = 7;
+    pub(super) const DEVICE_SYNC: u8 = 8;
+    pub(super) const EVENT_RECORD: u8 = 9;
+    pub(super) const EVENT_SYNC: u8 = 10;
 }
 
 /// TraceSmith's binary format: events in the order of time, those without times left out.
 pub(super) static SBT: Format = Format::of_events(
     "sbt",
     &[".sbt"],
-    |profile, events, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write(profile, events, &mut out),
     "TraceSmith's binary format (.sbt)",
 )
 .binary();
@@ -61,24 +72,30 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
+    let mut all: Vec<(u64, Event<'_>)> =
+        events.calls().iter().map(|call| (call.launched.time.0, Event::Call(call))).collect();
+    all.extend(events.host_calls().iter().map(|call| (call.time.0, Event::Host(call))));
+    all.extend(events.timed_syncs().map(|sync| (sync.start.0, Event::Sync(sync))));
+    all.extend(timed().map(|event| (event.activity.start.0, Event::Activity(event))));
+    all.sort_by_key(|(time, _)| *time);
+    let waits: IdMap<u32, ContextId> =
+        events.host_calls().iter().map(|call| (call.id.0, call.context)).collect();
+    let synced: IdMap<u32, ()> = events.timed_syncs().map(|sync| (sync.correlation.0, ())).collect();
     body.bytes.push(4);
     number(&mut body.bytes, body.last);
     profile.lost().for_each(|(loss, count)| body.lost(&format!("[lost: {count} {}]", loss.label())));
-    let (mut calls, mut activities) = (events.calls().iter().peekable(), timed().peekable());
     let mut count = profile.lost().count() as u64;
-    loop {
-        match (calls.peek(), activities.peek()) {
-            (Some(call), activity)
-                if activity.is_none_or(|event| call.launched.time <= event.activity.start) =>
-            {
-                body.call(call);
-                calls.next();
+    for (_, event) in all {
+        match event {
+            Event::Call(call) => body.call(call),
+            // The tracer says more of it.
+            Event::Host(call) if synced.contains_key(&call.id.0) => continue,
+            Event::Host(call) => body.host_call(call),
+            Event::Sync(sync) => {
+                let device = events.device_of(sync.context).map_or(0, |device| device.0);
+                body.sync(sync, device, waits.get(&sync.correlation.0).copied());
             }
-            (_, Some(event)) => {
-                body.activity(event);
-                activities.next();
-            }
-            (_, None) => break,
+            Event::Activity(event) => body.activity(event),
         }
         count += 1;
     }
@@ -108,6 +125,14 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     Ok(())
 }
 
+/// What is written, in the order of time.
+enum Event<'a> {
+    Call(&'a Call),
+    Host(&'a HostCall),
+    Sync(&'a Sync),
+    Activity(&'a JoinedActivity),
+}
+
 struct Body<'a> {
     profile: &'a Profile,
     callers: Callers<'a>,
@@ -120,19 +145,72 @@ struct Body<'a> {
 
 impl Body<'_> {
     fn call(&mut self, call: &Call) {
+        let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        let duration = u64::from(call.launched.duration);
-        let flags = u8::from(duration > 0) | if caller.frames.is_empty() { 0 } else { 8 };
-        self.head(kind::LAUNCH, flags, call.launched.time.0);
+        // Whose stack is not known would have another when it is read again.
+        let id = if call.has_stack() { call.id.0.into() } else { 0 };
+        let name = clean::text(&caller.call);
+        self.event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
+    }
+
+    /// A call that started no work.
+    fn host_call(&mut self, call: &HostCall) {
+        let caller = self.callers.get(call.context);
+        let kind = match call.does {
+            Some(EventUse::Record) => kind::EVENT_RECORD,
+            Some(EventUse::Wait) => kind::EVENT_SYNC,
+            None if caller.call.contains("Event") => kind::EVENT_SYNC,
+            None if caller.call.contains("Device") || caller.call.contains("Ctx") => kind::DEVICE_SYNC,
+            None => kind::STREAM_SYNC,
+        };
+        let name = clean::text(&caller.call);
+        self.event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
+    }
+
+    /// A wait as the tracer tells it, with the stack of the call where that is known.
+    fn sync(&mut self, sync: &Sync, device: u32, context: Option<ContextId>) {
+        let kind = match sync.kind {
+            SyncKind::STREAM => kind::STREAM_SYNC,
+            SyncKind::CONTEXT => kind::DEVICE_SYNC,
+            _ => kind::EVENT_SYNC,
+        };
+        let caller = context.map(|context| self.callers.get(context));
+        let name = caller.as_ref().map_or_else(|| sync.kind.word().to_owned(), |it| clean::text(&it.call));
+        let place = [device, sync.stream.map_or(0, |stream| stream.0), sync.correlation.0].map(u64::from);
+        let times = (sync.start.0, sync.end.since(sync.start));
+        self.event(kind, times, place, &name, caller.as_deref());
+    }
+
+    /// An event of (start, duration) at (device, stream, correlation) with a stack.
+    fn event(
+        &mut self,
+        kind: u8,
+        (time, duration): (u64, u64),
+        place: [u64; 3],
+        name: &str,
+        caller: Option<&Caller>,
+    ) {
+        let caller = caller.filter(|caller| !caller.frames.is_empty());
+        let flags = u8::from(duration > 0) | if caller.is_some() { HAS_STACK } else { 0 };
+        self.head(kind, flags, time);
         self.numbers([duration].into_iter().filter(|duration| *duration > 0));
-        let name = self.string(&clean::text(&caller.call));
-        self.numbers([0, 0, call.id.0.into(), name]);
-        if !caller.frames.is_empty() {
-            self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
-            for frame in caller.frames.iter().rev() {
-                let (function, file) = (self.string(&frame.text), self.string(&frame.file));
-                self.numbers([0, function, file, frame.line.into()]);
-            }
+        let name = self.string(name);
+        self.numbers(place.into_iter().chain([name]));
+        caller.into_iter().for_each(|caller| self.stack(caller));
+    }
+
+    /// Thread and frames, leaf first.
+    fn stack(&mut self, caller: &Caller) {
+        self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
+        for frame in caller.frames.iter().rev() {
+            // What is neither code nor a call says so where others have their file.
+            let file = match frame.letter {
+                'p' if frame.file.is_empty() => PYTHON,
+                'r' if frame.file.is_empty() => RANGE,
+                _ => &frame.file,
+            };
+            let (function, file) = (self.string(&frame.exact), self.string(file));
+            self.numbers([0, function, file, frame.line.into()]);
         }
     }
 
@@ -155,7 +233,12 @@ impl Body<'_> {
             Detail::Set(_) => (kind::SET, 4),
         };
         let duration = activity.duration().unwrap_or(0);
-        self.head(kind, extra | u8::from(duration > 0), activity.start.0);
+        let created = match activity.created {
+            Some(Created::Context(context)) => Some(self.callers.get(context)),
+            _ => None,
+        };
+        let has_stack = if created.is_some() { HAS_STACK } else { 0 };
+        self.head(kind, extra | has_stack | u8::from(duration > 0), activity.start.0);
         self.numbers([duration].into_iter().filter(|duration| *duration > 0));
         let name = self.string(&clean::text(&chrome::name(self.profile, event)));
         let place = [activity.device.0, activity.stream.0, activity.correlation.0].map(u64::from);
@@ -170,6 +253,7 @@ impl Body<'_> {
             Detail::Graph => self.numbers([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
         }
+        created.into_iter().for_each(|caller| self.stack(&caller));
     }
 
     fn head(&mut self, kind: u8, flags: u8, time: u64) {

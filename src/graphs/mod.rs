@@ -152,6 +152,9 @@ impl Graphs {
 
     /// Says where the graph node was made that `activity` is a run of, if it is one.
     pub fn resolve(&mut self, activity: &mut Activity) {
+        if let Some(created) = activity.created {
+            return self.tally.add(created);
+        }
         if !is_node(activity) {
             return;
         }

@@ -67,17 +67,18 @@ fn emit(record: &[u8], seen: &mut Seen, sink: &mut impl Sink) {
             process: fields.id("processId"),
             thread: fields.id("threadId"),
             correlation: fields.correlation(),
-            external: None,
             driver: kind == "DRIVER",
-            stack: Text::default(),
+            ..Call::default()
         })),
         "SYNCHRONIZATION" => sink.event(&Event::Sync(Sync {
             name: Text::from(fields.word("type").unwrap_or("Sync")),
             start,
             end,
-            device: None,
+            context: fields.small("contextId"),
             stream: fields.small("streamId"),
+            event: fields.small("eventId"),
             correlation: fields.correlation(),
+            ..Sync::default()
         })),
         _ => sink.event(&Event::Op(op(kind, name, &fields, start, end))),
     }
@@ -99,15 +100,13 @@ fn op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end: i64) 
         context: fields.small("contextId"),
         stream: fields.small("streamId"),
         correlation: fields.correlation(),
-        external: None,
         graph: fields.small("graphId").filter(|&id| id != 0),
         graph_node: fields.number("graphNodeId").filter(|&id| id != 0),
         bytes: fields.number("size").unwrap_or(0),
         grid: fields.three("grid"),
         block: fields.three("block"),
-        registers: 0,
         shared: fields.small("static").unwrap_or(0) + fields.small("dynamic").unwrap_or(0),
-        collective: false,
+        ..Op::default()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Seen;
+use super::capture::Tied;
 use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;
 
@@ -43,6 +44,8 @@ pub struct Linked {
     /// Nanoseconds of what backward operators launched, and of them those that hang under a forward operator; only where
     /// that was asked for.
     pub backward: Option<(u64, u64)>,
+    /// How much of what graphs launched hangs under the stacks of other files that captured them; only where such are given.
+    pub captured: Option<Tied>,
     /// Categories that nobody knows here, with the number of their events, the most frequent first.
     pub unknown: Vec<(String, u64)>,
     /// What was added to all times, so that none is below 1.

@@ -8,6 +8,7 @@
 
 pub mod json;
 
+mod capture;
 mod cupti_text;
 mod edges;
 mod folded;
@@ -31,6 +32,7 @@ mod text;
 mod told;
 mod work;
 
+pub use capture::Tied;
 pub use json::Seen;
 pub use link::Linked;
 pub use model::{

@@ -100,6 +100,13 @@ pub struct Op<'a> {
     pub shared: u32,
     /// Whether the trace says that it is a part of a collective.
     pub collective: bool,
+    /// All frames of the stack on which its graph node was made, root first, with `;` between them, or the frame that
+    /// says why there is none, where the trace has it, as ours do.
+    pub created: Text<'a>,
+    /// What those frames are: a letter for each, `p` of Python, `r` a range, `c` a call or code.
+    pub created_kinds: Text<'a>,
+    /// Why it has no launch, in the word that our own exports have for it.
+    pub reason: Text<'a>,
 }
 
 /// A call of the GPU's runtime or driver.
@@ -123,6 +130,16 @@ pub struct Call<'a> {
     pub driver: bool,
     /// All frames of its stack, root first, with `;` between them, where the trace has them itself, as ours do.
     pub stack: Text<'a>,
+    /// What those frames are, as in [`Op::created_kinds`].
+    pub stack_kinds: Text<'a>,
+    /// The kernel that it launches, where the trace says so.
+    pub kernel: Text<'a>,
+    /// The stream that it launches on, where the trace says so.
+    pub stream: Option<u32>,
+    /// The node that it makes of a graph, where the trace says so.
+    pub graph_node: Option<u64>,
+    /// Whether the trace says that it launches, though there is no operation of it.
+    pub pending: bool,
 }
 
 /// What a [`CpuOp`] is.
@@ -246,8 +263,12 @@ pub struct Sync<'a> {
     pub end: i64,
     /// The GPU.
     pub device: Option<u32>,
+    /// The context of that GPU.
+    pub context: Option<u32>,
     /// The stream that waited.
     pub stream: Option<u32>,
+    /// The event that was waited for, as CUPTI numbers it.
+    pub event: Option<u32>,
     /// The id of the call.
     pub correlation: Option<u64>,
 }

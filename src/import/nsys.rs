@@ -111,7 +111,6 @@ impl<S: Sink> Reading<'_, S> {
                 context: id(5)?,
                 stream: id(6)?,
                 correlation: number(3)?.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
-                external: None,
                 graph: id(8)?.filter(|&id| id != 0),
                 graph_node: number(7)?.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
                 bytes: number(9)?.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
@@ -119,7 +118,7 @@ impl<S: Sink> Reading<'_, S> {
                 block: three(17)?,
                 registers: id(11)?.unwrap_or(0),
                 shared: id(12)?.unwrap_or(0).saturating_add(id(13)?.unwrap_or(0)),
-                collective: false,
+                ..Op::default()
             }));
             Ok(true)
         })
@@ -142,9 +141,8 @@ impl<S: Sink> Reading<'_, S> {
                 process: process(global),
                 thread: thread(global),
                 correlation: correlation.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
-                external: None,
                 driver: !name.starts_with("cuda"),
-                stack: Text::default(),
+                ..Call::default()
             }));
             Ok(true)
         })
@@ -213,6 +211,7 @@ impl<S: Sink> Reading<'_, S> {
                 device: row.get(3)?,
                 stream: row.get::<_, Option<i64>>(4)?.and_then(|stream| u32::try_from(stream).ok()),
                 correlation: correlation.and_then(|n| u64::try_from(n).ok()),
+                ..Sync::default()
             }));
             Ok(true)
         })

@@ -1,5 +1,6 @@
 //! How a trace is read, whatever its kind.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +17,8 @@ pub struct Options {
     pub accept_cut: bool,
     /// Where the work of a backward pass hangs. Default: where autograd launched it.
     pub backward: Backward,
+    /// Traces of the captures of graphs that this one launches. Default: none.
+    pub graph_captures: Vec<PathBuf>,
     /// Where to count the bytes read, of [`Opened::size`](super::Opened::size). Default: nowhere.
     pub progress: Option<Arc<AtomicU64>>,
 }
@@ -32,7 +35,14 @@ pub enum Backward {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { buffer: 1 << 20, threads: 2, accept_cut: false, backward: Backward::Autograd, progress: None }
+        Self {
+            buffer: 1 << 20,
+            threads: 2,
+            accept_cut: false,
+            backward: Backward::Autograd,
+            graph_captures: Vec::new(),
+            progress: None,
+        }
     }
 }
 

@@ -123,9 +123,7 @@ impl<'a> Process<'a> {
             process: self.process,
             thread: record.thread.map_or(Id::None, Id::Number),
             correlation: record.correlation,
-            external: None,
-            driver: false,
-            stack: Text::default(),
+            ..Call::default()
         })
     }
 

@@ -9,6 +9,7 @@
 
 use std::cmp::Reverse;
 
+use super::capture::{self, Captured, Does, Made, Noted};
 use super::edges::Edges;
 use super::late::{self, Late};
 use super::link::{self, Linked};
@@ -20,9 +21,9 @@ use super::work::{CallRecord, OpRecord};
 use super::{Backward, Kind, NameNumbers, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
-    Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, Frame,
-    GpuContextId, GraphId, GraphNodeId, IdMap, Inside, KernelDetail, LabelId, LabelKind, Launch, MemoryKind,
-    NameId, Nanos, Row, SetDetail, StreamId, ThreadId,
+    Activity, ContextFlags, ContextId, CopyDetail, CopyKind, CorrelationId, Created, Detail, DeviceId,
+    EventId, Frame, GpuContextId, GraphId, GraphNodeId, IdMap, Inside, KernelDetail, LabelId, LabelKind,
+    Launch, MemoryKind, Missing, NameId, Nanos, Row, SetDetail, StreamId, SyncKind, ThreadId,
 };
 
 /// Reads any trace that has GPU operations, and calls `each` with its rows. Our own recordings have rows
@@ -38,8 +39,30 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
         return Err(Error::new(ErrorKind::Format, what));
     }
     let mut collect = Collect { backward: options.backward, ..Collect::default() };
+    if !options.graph_captures.is_empty() {
+        collect.captured = Some(captures(options)?);
+    }
     let seen = opened.read(options, &mut collect)?;
     Ok(Linked { seen, ..collect.finish(each) })
+}
+
+/// What the traces of captures tell.
+fn captures(options: &Options) -> Result<Captured> {
+    let mut captured = Captured::default();
+    for path in &options.graph_captures {
+        let opened = super::open(path)?;
+        let mut collect = Collect { captured: Some(captured), ..Collect::default() };
+        let before = collect.captured.as_ref().map(Captured::counts);
+        opened
+            .read(&Options { graph_captures: Vec::new(), progress: None, ..options.clone() }, &mut collect)?;
+        captured = collect.into_captured();
+        if Some(captured.counts()) == before {
+            let what = "no capture of a graph is in it (calls between cudaStreamBeginCapture and cudaStreamEndCapture, or \
+                        hip's); give the trace that was taken while the graphs were captured";
+            return Err(Error::new(ErrorKind::Format, what).within(path.display()));
+        }
+    }
+    Ok(captured)
 }
 
 /// A [`Sink`] that keeps what rows are made of.
@@ -53,7 +76,15 @@ pub struct Collect {
     /// Process, number where it has one, and name of each thread.
     thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     ops: Vec<OpRecord>,
-    syncs: u64,
+    syncs: Vec<SyncRecord>,
+    /// Of operations, by position: the stack on which a graph's node was made, by its number among given stacks; `None`
+    /// where nobody knows.
+    created: IdMap<u32, Option<u32>>,
+    /// Why operations have no launch.
+    reasons: IdMap<u32, Missing>,
+    /// Graphs that other files captured; what calls do about graphs is noted only then.
+    captured: Option<Captured>,
+    noted: Vec<Noted>,
     steps: u64,
     last_step: i64,
     waits: u64,
@@ -104,7 +135,14 @@ impl Sink for Collect {
                 self.told.flow(flow.id, flow.begins, thread, flow.time);
             }
             Event::Other(category) => self.other(*category),
-            Event::Sync(_) => self.syncs += 1,
+            Event::Sync(sync) => self.syncs.push(SyncRecord {
+                start: sync.start,
+                end: sync.end,
+                kind: sync_kind(&sync.name.decode()),
+                context: sync.context.unwrap_or(0),
+                stream: sync.stream,
+                event: sync.event,
+            }),
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread(named.process, named.thread);
                 self.thread_facts[thread as usize].2 = named.name.decode().into();
@@ -139,6 +177,9 @@ impl Collect {
             }
         };
         let process = self.process(op.process);
+        if !op.created.raw().is_empty() || !op.reason.raw().is_empty() {
+            self.ours(op);
+        }
         self.ops.push(OpRecord {
             start: op.start,
             end: op.end,
@@ -152,6 +193,28 @@ impl Collect {
             graph_node: op.graph_node.unwrap_or(0),
             detail,
         });
+    }
+
+    /// What only our own exports say of an operation.
+    #[cold]
+    fn ours(&mut self, op: &Op<'_>) {
+        let at = self.ops.len() as u32;
+        match &*op.created.decode() {
+            "" => {}
+            text if Some(text) == Created::BeforeRecording.label() => {}
+            text if Some(text) == Created::Unknown.label() => {
+                self.created.insert(at, None);
+            }
+            _ => {
+                let stack = given_number(op.created, op.created_kinds, &mut self.given_stacks);
+                self.created.insert(at, Some(stack));
+            }
+        }
+        let words = [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack];
+        if let Some(missing) = words.into_iter().find(|missing| missing.word().as_bytes() == op.reason.raw())
+        {
+            self.reasons.insert(at, missing);
+        }
     }
 
     fn kernel(&mut self, op: &Op<'_>) -> u32 {
@@ -211,6 +274,13 @@ impl Collect {
         let label = self.labels.number(call.name);
         let name = call.name.decode();
         self.waits += u64::from(name.contains("Synchronize") || name.contains("WaitEvent"));
+        if self.captured.is_some()
+            && let Some(does) = Does::of(&name)
+        {
+            let kernel = (!call.kernel.raw().is_empty()).then(|| self.kernels.number(call.kernel));
+            let (stream, node) = (call.stream, call.graph_node);
+            self.noted.push(Noted { call: number, does, kernel, stream, node });
+        }
         self.calls.push(CallRecord {
             start: call.start,
             end: call.end,
@@ -218,9 +288,12 @@ impl Collect {
             process,
             thread,
             stack: u32::MAX,
-            given: if call.stack.raw().is_empty() { NOBODY } else { self.given_stacks.number(call.stack) },
+            given: match call.stack.raw() {
+                b"" => NOBODY,
+                _ => given_number(call.stack, call.stack_kinds, &mut self.given_stacks),
+            },
             ops: 0,
-            launches: is_launch(&name),
+            launches: call.pending || is_launch(&name),
         });
         let (start, end, rank) = (call.start, call.end, Rank::Call);
         (Interval { start, end, label, rank, number, order: 0 }, thread)
@@ -306,11 +379,12 @@ impl Collect {
             edges.slices(&mut self.calls, intervals);
         }
         let mut linked = link::all(&mut self.ops, &mut self.calls);
-        (linked.syncs, linked.steps, linked.waits) = (self.syncs, self.steps, self.waits);
+        (linked.syncs, linked.steps, linked.waits) = (self.syncs.len() as u64, self.steps, self.waits);
         linked.unknown =
             self.categories.texts().map(str::to_owned).zip(self.others.iter().copied()).collect();
         linked.unknown.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         if self.backward == Backward::Forward {
             self.told.tie();
@@ -319,17 +393,8 @@ impl Collect {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let mut insides = Vec::new();
-        let mut names = late::Names::new(std::mem::take(&mut self.labels));
         let spans = late::spans(&self.ops, &self.calls, self.intervals.len());
-        for (intervals, spans) in std::mem::take(&mut self.intervals).into_iter().zip(spans) {
-            let mut late = Late::new(spans, names);
-            let mut of_thread = Stacks { tree: &mut stacks, told: &mut self.told, late: &mut late };
-            of_thread.thread(intervals, &mut self.calls);
-            insides.push(late.found);
-            names = late.names;
-        }
-        self.labels = names.into_labels();
+        let insides = self.find_stacks(&mut stacks, spans);
         if self.backward == Backward::Forward {
             let mark = self.labels.number(Text::from("[backward]"));
             self.told.hang(mark, &mut self.calls, &mut stacks);
@@ -342,13 +407,92 @@ impl Collect {
         for call in &mut self.calls {
             call.stack = given.get(call.given as usize).copied().unwrap_or(call.stack);
         }
+        let created =
+            self.created.iter().map(|(&op, number)| (op, number.map(|number| given[number as usize])));
+        let mut created = created.collect();
+        linked.captured = self.tie(&mut stacks, &mut created);
         linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
         self.name_rows(each);
-        let contexts = self.context_rows(&stacks, insides, linked.offset, each);
+        let contexts = self.context_rows(&stacks, insides, created, linked.offset, each);
         self.work_rows(&contexts, &mut linked, each);
         linked
+    }
+
+    /// Finds the stacks of all calls, and what threads were in at the times that `spans` ask for.
+    fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<Vec<(i64, u32)>> {
+        let mut insides = Vec::new();
+        let mut names = late::Names::new(std::mem::take(&mut self.labels));
+        for (intervals, spans) in std::mem::take(&mut self.intervals).into_iter().zip(spans) {
+            let mut late = Late::new(spans, names);
+            let mut of_thread = Stacks { tree: &mut *stacks, told: &mut self.told, late: &mut late };
+            of_thread.thread(intervals, &mut self.calls);
+            insides.push(late.found);
+            names = late.names;
+        }
+        self.labels = names.into_labels();
+        insides
+    }
+
+    /// What this file tells of captured graphs, and those before it.
+    fn into_captured(mut self) -> Captured {
+        let mut captured = self.captured.take().unwrap_or_default();
+        for (edges, intervals) in self.edges.iter_mut().zip(&mut self.intervals) {
+            edges.slices(&mut self.calls, intervals);
+        }
+        if !self.has_python {
+            self.split_call_stacks();
+        }
+        let mut stacks = StackTree::default();
+        let nowhere = vec![Vec::new(); self.intervals.len()];
+        self.find_stacks(&mut stacks, nowhere);
+        captured.add(&self.noted, &self.calls, &self.kernels, &stacks, &self.labels);
+        // Our own exports say of each operation of a graph where its node was made.
+        for (&op, &given) in &self.created {
+            let node = self.ops[op as usize].graph_node;
+            if let (Some(given), true) = (given, node != 0) {
+                let text = self.given_stacks.text(given).to_owned();
+                let stack = given_stack(&text, &mut self.labels, &mut stacks);
+                let stack = captured.stack(&stacks, &self.labels, stack);
+                captured.node(node, stack);
+            }
+        }
+        captured
+    }
+
+    /// Hangs what graphs launched under the stacks of the files that captured them; `created` is where each operation was
+    /// made, or that nobody knows.
+    fn tie(
+        &mut self,
+        stacks: &mut StackTree,
+        created: &mut IdMap<u32, Option<u32>>,
+    ) -> Option<capture::Tied> {
+        let captured = self.captured.take()?;
+        let launches = self.noted.iter().filter(|note| note.does == Does::Launch);
+        let launches: Vec<u32> = launches.map(|note| note.call).collect();
+        let (made, tied) = captured.tie(&launches, &self.ops, &self.calls, &self.kernels);
+        for (op, made) in made {
+            let stack = match made {
+                Made::Unknown => None,
+                Made::By(stack, guessed) => {
+                    let mut node = ROOT;
+                    for (name, rank) in captured.frames(stack) {
+                        node = stacks.child((node, self.labels.number(Text::from(name)), rank));
+                    }
+                    if guessed {
+                        node = stacks.child((
+                            node,
+                            self.labels.number(Text::from(capture::GUESSED)),
+                            Rank::Call,
+                        ));
+                    }
+                    Some(node)
+                }
+            };
+            created.insert(op, stack);
+        }
+        Some(tied)
     }
 
     /// Has the Python functions in arguments of operators be labels, outermost first.
@@ -375,9 +519,10 @@ impl Collect {
         &self,
         stacks: &StackTree,
         insides: Vec<Vec<(i64, u32)>>,
+        created: IdMap<u32, Option<u32>>,
         offset: i64,
         each: &mut dyn FnMut(&Row<'_>),
-    ) -> Vec<ContextId> {
+    ) -> Contexts {
         let threads = self.thread_numbers();
         for (&id, (_, _, name)) in threads.iter().zip(&self.thread_facts) {
             if !name.is_empty() {
@@ -408,7 +553,16 @@ impl Collect {
             }
         }
         let shown = self.calls.iter().filter(|call| call.is_shown());
-        shown.map(|call| context(call.stack, call.thread, each)).collect()
+        let calls = shown.map(|call| context(call.stack, call.thread, each)).collect();
+        let mut made: Vec<(u32, Option<u32>)> = created.into_iter().collect();
+        made.sort_unstable();
+        let mut created = IdMap::default();
+        for (op, stack) in made {
+            let thread = self.ops[op as usize].call.map_or(0, |call| self.calls[call as usize].thread);
+            let context = stack.map(|stack| context(stack, thread, each));
+            created.insert(op, context.map_or(Created::Unknown, Created::Context));
+        }
+        Contexts { calls, created }
     }
 
     /// The threads' own numbers, and others for those that have none, or one that another process uses.
@@ -426,7 +580,7 @@ impl Collect {
         self.thread_facts.iter().map(number).collect()
     }
 
-    fn work_rows(&self, contexts: &[ContextId], linked: &mut Linked, each: &mut dyn FnMut(&Row<'_>)) {
+    fn work_rows(&self, contexts: &Contexts, linked: &mut Linked, each: &mut dyn FnMut(&Row<'_>)) {
         let offset = linked.offset;
         let nanos = |time: i64| shifted(time, offset);
         // By call, and by time within each.
@@ -443,7 +597,7 @@ impl Collect {
             .zip(&self.calls)
             .filter(|(_, call)| call.is_shown())
             .map(|(at, _)| at)
-            .zip(contexts.iter().copied())
+            .zip(contexts.calls.iter().copied())
             .collect();
         calls.sort_by_key(|&(at, _)| at);
         for (at, context) in calls {
@@ -461,27 +615,99 @@ impl Collect {
             linked.pending += u64::from(call.ops == 0);
             let count = call.ops as usize;
             let (own, others) = rest.split_at(count);
-            own.iter().for_each(|&at| each(&Row::Activity(activity(&self.ops[at as usize], id, &nanos))));
+            for &at in own {
+                let created = contexts.created.get(&at).copied();
+                each(&Row::Activity(Activity { created, ..activity(&self.ops[at as usize], id, &nanos) }));
+            }
             rest = others;
         }
         for &at in orphans {
             let op = &self.ops[at as usize];
-            let id = if linked.launched_before(op) {
-                before += 1;
-                before
-            } else {
-                correlation += 1;
-                correlation
-            };
-            each(&Row::Activity(activity(op, CorrelationId(id), &nanos)));
+            let reason = self.reasons.get(&at);
+            let id =
+                if reason.map_or_else(|| linked.launched_before(op), |why| *why == Missing::LaunchedBefore) {
+                    before += 1;
+                    before
+                } else {
+                    correlation += 1;
+                    correlation
+                };
+            each(&Row::Activity(Activity {
+                created: contexts.created.get(&at).copied(),
+                device_launched: reason == Some(&Missing::DeviceGraph),
+                ..activity(op, CorrelationId(id), &nanos)
+            }));
+        }
+        let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
+        syncs.sort_by_key(|sync| (sync.start, sync.end));
+        for sync in syncs {
+            correlation = correlation.wrapping_add(1);
+            each(&Row::Sync(crate::record::Sync {
+                kind: sync.kind,
+                start: nanos(sync.start),
+                end: nanos(sync.end),
+                correlation: CorrelationId(correlation),
+                context: GpuContextId(sync.context),
+                stream: sync.stream.map(StreamId),
+                event: sync.event.map(EventId),
+                sync: None,
+                result: 0,
+            }));
         }
     }
 }
 
-/// The stack whose frames are in this text, root first. Which of them are ranges is told as we write them.
+/// Of what the rows about work refer to.
+struct Contexts {
+    /// Those of the calls that are shown, in their order.
+    calls: Vec<ContextId>,
+    /// Where operations of graphs were made, by position.
+    created: IdMap<u32, Created>,
+}
+
+/// What the trace says of a wait.
+#[derive(Clone, Copy, Debug)]
+struct SyncRecord {
+    start: i64,
+    end: i64,
+    kind: SyncKind,
+    context: u32,
+    stream: Option<u32>,
+    event: Option<u32>,
+}
+
+/// `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
+fn sync_kind(name: &str) -> SyncKind {
+    let name = name.to_ascii_lowercase();
+    match name {
+        _ if name.contains("wait") => SyncKind::STREAM_WAIT,
+        _ if name.contains("event") => SyncKind::EVENT,
+        _ if name.contains("stream") => SyncKind::STREAM,
+        _ if name.contains("context") || name.contains("device") || name.contains("ctx") => SyncKind::CONTEXT,
+        _ => SyncKind::OTHER,
+    }
+}
+
+/// The number of a stack that the trace gives, with what its frames are.
+fn given_number(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameNumbers) -> u32 {
+    match kinds.raw() {
+        b"" => numbers.number(stack),
+        _ => numbers.number(Text::from(&*format!("{}\n{}", kinds.decode(), stack.decode()))),
+    }
+}
+
+/// The stack whose frames are in this text, root first, behind a letter for each: `p` of Python, `r` a range. Where there
+/// are none, ranges are told as we write them.
 fn given_stack(text: &str, labels: &mut NameNumbers, tree: &mut StackTree) -> u32 {
-    text.split(';').fold(ROOT, |node, frame| {
-        let rank = if frame.starts_with("[range") { Rank::Range } else { Rank::Call };
+    let (kinds, stack) = text.split_once('\n').unwrap_or(("", text));
+    let mut kinds = kinds.bytes();
+    stack.split(';').fold(ROOT, |node, frame| {
+        let rank = match kinds.next() {
+            Some(b'p') => Rank::Python,
+            Some(b'r') => Rank::Range,
+            None if frame.starts_with("[range") => Rank::Range,
+            _ => Rank::Call,
+        };
         tree.child((node, labels.number(Text::from(frame)), rank))
     })
 }

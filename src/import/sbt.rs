@@ -12,7 +12,7 @@
 use std::io::Read;
 
 use super::model::*;
-use super::{Seen, Text};
+use super::{Id, Seen, Text};
 use crate::error::{Error, ErrorKind, Result};
 
 const HEADER: usize = 72;
@@ -92,6 +92,9 @@ struct Record<'a> {
     /// 0 where it has none.
     correlation: u64,
     name: Text<'a>,
+    thread: u32,
+    /// Its frames, root first, `;` in between, and what they are; empty where it has none.
+    stack: (String, String),
     /// Grid, block, shared memory, registers.
     kernel: [u32; 8],
     bytes: u64,
@@ -118,29 +121,43 @@ impl<'a> Record<'a> {
             at.varint()?;
             bytes = at.varint()?;
         }
+        let (mut thread, mut stack) = (0, Default::default());
         if flags & 8 != 0 {
-            skip_stack(at)?;
+            (thread, stack) = read_stack(at, strings)?;
         }
-        Ok(Self { kind, time, duration, device, stream, correlation, name, kernel, bytes })
+        Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
     }
 
     /// The format has a copy's direction in the type, and any name.
-    fn event(&self) -> Event<'a> {
+    fn event(&self) -> Event<'_> {
         let (name, (start, end)) = (self.name, self.times());
         let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.id());
         match self.kind {
-            1 => Event::Call(Call { name, start, end, correlation, ..Call::default() }),
+            1 => Event::Call(Call {
+                name,
+                start,
+                end,
+                correlation,
+                thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
+                stack: Text::from(&*self.stack.0),
+                stack_kinds: Text::from(&*self.stack.1),
+                // Without a kernel behind it: the type says that it launches.
+                pending: correlation.is_some(),
+                ..Call::default()
+            }),
             2 => self.op(OpKind::Kernel, name),
             3 => self.op(OpKind::Copy, Text::from("HtoD")),
             4 => self.op(OpKind::Copy, Text::from("DtoH")),
             5 => self.op(OpKind::Copy, Text::from("DtoD")),
             6 => self.op(OpKind::Set, name),
-            7 | 8 | 10 => Event::Sync(Sync { name, start, end, device, stream, correlation }),
+            7 | 8 | 10 => {
+                Event::Sync(Sync { name, start, end, device, stream, correlation, ..Sync::default() })
+            }
             _ => Event::Other(Text::default()),
         }
     }
 
-    fn op(&self, kind: OpKind, name: Text<'a>) -> Event<'a> {
+    fn op<'b>(&'b self, kind: OpKind, name: Text<'b>) -> Event<'b> {
         let (start, end) = self.times();
         let [x, y, z, a, b, c, shared, registers] = self.kernel;
         Event::Op(Op {
@@ -156,6 +173,8 @@ impl<'a> Record<'a> {
             block: [a, b, c],
             registers,
             shared,
+            created: Text::from(&*self.stack.0),
+            created_kinds: Text::from(&*self.stack.1),
             ..Op::default()
         })
     }
@@ -170,14 +189,26 @@ impl<'a> Record<'a> {
     }
 }
 
-fn skip_stack(at: &mut Cursor<'_>) -> Result<()> {
-    at.varint()?;
+/// The thread, and its frames, which stand leaf first: of each its address, function, file and line. Our own exports have
+/// in the place of a file what is no code.
+fn read_stack(at: &mut Cursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
+    let thread = small(at.varint()?);
+    let (mut frames, mut kinds) = (Vec::new(), Vec::new());
     for _ in 0..at.varint()? {
-        for _ in 0..4 {
-            at.varint()?;
-        }
+        let [address, function, file, _] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
+        kinds.push(match strings.get(file as usize) {
+            Some(name) if *name == b"<python>" => 'p',
+            Some(name) if *name == b"<range>" => 'r',
+            _ => 'c',
+        });
+        frames.push(match strings.get(function as usize) {
+            Some(name) if !name.is_empty() => String::from_utf8_lossy(name).replace(';', ":"),
+            _ => format!("0x{address:x}"),
+        });
     }
-    Ok(())
+    frames.reverse();
+    kinds.reverse();
+    Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
 fn small(value: u64) -> u32 {

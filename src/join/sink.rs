@@ -1,6 +1,6 @@
 //! What the join hands on, and to whom.
 
-use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos, Unified};
+use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos, Row, Unified};
 
 /// What an activity's launch record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,9 @@ pub trait Sink {
 
     /// Something happened to unified memory. It is joined with nothing, and for those who list single rows.
     fn unified(&mut self, _unified: &Unified) {}
+
+    /// A call that waited or was about an event, or what the tracer says of one. It is joined with nothing either.
+    fn host(&mut self, _row: &Row<'_>) {}
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
@@ -65,6 +68,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn unified(&mut self, unified: &Unified) {
         (**self).unified(unified);
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        (**self).host(row);
     }
 }
 
@@ -96,6 +103,11 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
         self.0.unified(unified);
         self.1.unified(unified);
     }
+
+    fn host(&mut self, row: &Row<'_>) {
+        self.0.host(row);
+        self.1.host(row);
+    }
 }
 
 /// An optional sink.
@@ -121,6 +133,12 @@ impl<S: Sink> Sink for Option<S> {
     fn unified(&mut self, unified: &Unified) {
         if let Some(sink) = self {
             sink.unified(unified);
+        }
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        if let Some(sink) = self {
+            sink.host(row);
         }
     }
 }

@@ -56,15 +56,21 @@ fn the_order_in_which_buffers_came_in_does_not_show_in_any_format() {
 fn a_line_for_each_launch_says_when_who_and_from_where() {
     let at = |micros: u64| hand::BASE + micros * 1000;
     let lines = [
-        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel", at(12)),
-        format!("{} python3_-m_x 100 100 -1 main;load;cudaMemcpyAsync", at(14)),
-        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel", at(16)),
-        format!("{} worker 100 101 -1 main;worker;cudaLaunchKernel", at(40)),
-        format!("{} worker 100 101 -1 main;worker;cudaMemsetAsync", at(44)),
-        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel", at(60)),
-        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel", at(70)),
+        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 10]", at(12)),
+        format!("{} python3_-m_x 100 100 -1 main;load;cudaMemcpyAsync;[correlation 11]", at(14)),
+        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 12]", at(16)),
+        format!("{} worker 100 101 -1 main;worker;cudaLaunchKernel;[correlation 13]", at(40)),
+        format!("{} worker 100 101 -1 main;worker;cudaMemsetAsync;[correlation 14]", at(44)),
+        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 15]", at(60)),
+        format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 16]", at(70)),
     ];
     assert_eq!(text("extended-folded"), lines.join("\n") + "\n");
+    let folder = scratch("convert");
+    hand::recording(&folder);
+    let plain =
+        gpuflame(&folder, ["convert", "hand.gfr", "--to", "extended-folded", "--no-correlation"]).ok().stdout;
+    let bare = |line: &String| line.rsplit_once(';').unwrap().0.to_owned();
+    assert_eq!(plain.lines().collect::<Vec<_>>(), lines.iter().map(bare).collect::<Vec<_>>());
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod support;
 
 mod command;
 mod convert;
+mod formats;
+mod graph_capture;
 mod kernel_extractor;
 mod merge;
 mod names;

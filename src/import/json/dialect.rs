@@ -119,6 +119,9 @@ impl<'a, L: Level> Reading<'a, L> {
             b"registers per thread" => op.registers = small(bytes, value).unwrap_or(0),
             b"shared memory" => op.shared = small(bytes, value).unwrap_or(0),
             b"Collective name" => op.collective = true,
+            b"created_stack" => op.created = text(bytes, value),
+            b"created_kinds" => op.created_kinds = text(bytes, value),
+            b"gpuflame" => op.reason = text(bytes, value),
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
             _ => {}
@@ -138,26 +141,35 @@ impl<'a, L: Level> Reading<'a, L> {
 
     #[inline(always)]
     fn call(&mut self, driver: bool) -> Option<Event<'a>> {
-        let (mut correlation, mut external) = (None, None);
-        let mut stack = Text::default();
+        let mut call = Call { driver, ..Call::default() };
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
-            b"correlation" | b"correlation id" | b"correlationId" => correlation = known_id(bytes, value),
-            b"External id" | b"external id" => external = known_id(bytes, value),
-            b"stack" if matches!(value.shape, Shape::String | Shape::Escaped) => stack = text(bytes, value),
+            b"correlation" | b"correlation id" | b"correlationId" => {
+                call.correlation = known_id(bytes, value)
+            }
+            b"External id" | b"external id" => call.external = known_id(bytes, value),
+            b"stack" if matches!(value.shape, Shape::String | Shape::Escaped) => {
+                call.stack = text(bytes, value)
+            }
+            b"stack_kinds" => call.stack_kinds = text(bytes, value),
+            b"kernel" => call.kernel = text(bytes, value),
+            b"stream" => call.stream = small(bytes, value),
+            b"graph node id" | b"graphNodeId" => call.graph_node = known_id(bytes, value),
+            b"gpuflame" => call.pending = value.of(bytes) == b"launch_pending",
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
             _ => {}
         });
-        let (start, end) = self.times(times)?;
-        let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
-        let mut name = text(bytes, self.fields.name);
-        if let Some(bare) = [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| name.raw().strip_prefix(*p))
+        (call.start, call.end) = self.times(times)?;
+        (call.process, call.thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
+        call.name = text(bytes, self.fields.name);
+        if let Some(bare) =
+            [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| call.name.raw().strip_prefix(*p))
         {
-            name = Text::json(bare, true);
+            call.name = Text::json(bare, true);
         }
-        Some(Event::Call(Call { name, start, end, process, thread, correlation, external, driver, stack }))
+        Some(Event::Call(call))
     }
 
     #[inline(always)]
@@ -289,7 +301,9 @@ impl<'a, L: Level> Reading<'a, L> {
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
             b"correlation" => sync.correlation = known_id(bytes, value),
             b"device" => sync.device = small(bytes, value),
+            b"context" => sync.context = small(bytes, value),
             b"stream" => sync.stream = small(bytes, value),
+            b"wait_on_cuda_event_id" => sync.event = small(bytes, value),
             _ => {}
         });
         (sync.start, sync.end) = self.times(Default::default())?;
