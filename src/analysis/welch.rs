@@ -74,6 +74,13 @@ impl Change {
 const ENOUGH: u64 = 5;
 /// Beyond this lies one in a thousand by chance, both sides taken together, of a normal distribution.
 const NORMAL: f64 = 3.2905;
+/// The same for one in a hundred.
+const HUNDREDTH: f64 = 2.5758;
+
+/// Whether two averages differ by more than happens once in a hundred by chance, both sides taken together.
+pub(super) fn differ(one: Durations, other: Durations) -> bool {
+    one.count.min(other.count) > 1 && is_beyond(one, other, HUNDREDTH)
+}
 
 /// Whether `after` differs from `before`.
 pub fn change(before: Durations, after: Durations) -> Change {
@@ -82,23 +89,25 @@ pub fn change(before: Durations, after: Durations) -> Change {
         (0, _) => Change::New,
         (_, 0) => Change::Gone,
         (a, b) if a.min(b) < ENOUGH => Change::TooFew,
-        _ => {
-            let distance = (after.mean() - before.mean()).abs();
-            let spread = (before.uncertainty() + after.uncertainty()).sqrt();
-            // Without any spread every difference is one.
-            let is_beyond = match spread > 0.0 {
-                true => distance / spread > critical(freedom(before, after)),
-                false => distance > 0.0,
-            };
-            if is_beyond { Change::Sure } else { Change::Unsure }
-        }
+        _ if is_beyond(before, after, NORMAL) => Change::Sure,
+        _ => Change::Unsure,
     }
 }
 
-/// The same as [`NORMAL`] of Student's t with so many degrees of freedom: the series of Cornish and Fisher, which is
+/// Whether they are farther apart than `normal` standard deviations would be, were they known exactly.
+fn is_beyond(before: Durations, after: Durations, normal: f64) -> bool {
+    let distance = (after.mean() - before.mean()).abs();
+    let spread = (before.uncertainty() + after.uncertainty()).sqrt();
+    // Without any spread every difference is one.
+    match spread > 0.0 {
+        true => distance / spread > critical(freedom(before, after), normal),
+        false => distance > 0.0,
+    }
+}
+
+/// The same as `z` of Student's t with so many degrees of freedom: the series of Cornish and Fisher, which is
 /// 5 % too low for 4 degrees, and right to 0.5 % from 8 on.
-fn critical(freedom: f64) -> f64 {
-    let z = NORMAL;
+fn critical(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
     let third =
@@ -127,7 +136,13 @@ mod tests {
     fn students_t_is_near_the_tables() {
         // From printed tables, p = 0.001, two sides.
         for (freedom, table) in [(8.0, 5.041), (15.0, 4.073), (30.0, 3.646), (120.0, 3.373)] {
-            assert!((critical(freedom) - table).abs() < 0.005 * table, "{freedom}: {}", critical(freedom));
+            let found = critical(freedom, NORMAL);
+            assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
+        }
+        // The same for p = 0.01.
+        for (freedom, table) in [(8.0, 3.355), (18.0, 2.878), (120.0, 2.617)] {
+            let found = critical(freedom, HUNDREDTH);
+            assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
         }
         let freedom = freedom(durations(&[1, 2, 3, 4, 5]), durations(&[10, 20, 30, 40, 50]));
         // Variances of the means: 0.5 and 50. 50.5^2 / (0.25/4 + 2500/4).

@@ -13,7 +13,7 @@ use super::flamegraph::view;
 use super::input::Source;
 use super::names::NameFlags;
 use super::output::Target;
-use super::ranks;
+use super::ranks::{self, SameRank};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::export::{self, FORMATS, Format, Writes};
@@ -120,7 +120,8 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage("`--rank` is for one input")),
             // Only folders are named after ranks here; files that say nothing stand in their order.
-            None => ranks::of(inputs, false).or_else(|_| ranks::of(inputs, true))?,
+            None => ranks::of(inputs, false, SameRank::Refused)
+                .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {

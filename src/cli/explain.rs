@@ -25,8 +25,18 @@ pub(super) struct Explained {
 
 /// Reads `source` to its end, for its sums.
 pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
+    explain_sums_with(source, reading, console, ())
+}
+
+/// The same, and `sink` is shown all that is joined.
+pub(super) fn explain_sums_with(
+    source: &Source,
+    reading: ReadOptions,
+    console: Console,
+    sink: impl Sink,
+) -> Result<Explained> {
     let options = ReadOptions { max_memory: max_memory(), ..reading };
-    explain_opened(source, source.open()?, &options, console, ())
+    explain_opened(source, source.open()?, &options, console, sink)
 }
 
 /// How many bytes of memory sums may take: as many as in the process that was recorded. Whoever keeps single activities

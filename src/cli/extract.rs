@@ -26,8 +26,8 @@ pub(super) struct Extract {
     /// The stretch of time in microseconds on the trace's clock, ends included.
     #[arg(value_name = "START,END", allow_hyphen_values = true)]
     window: Stretch,
-    /// Write durations as the difference of two floating-point numbers, noise included, as kernel_extractor
-    /// does.
+    /// Do as kernel_extractor does: durations are the difference of two floating-point numbers, noise included, and
+    /// events without start_time and end_time among their args are passed over.
     #[arg(long)]
     compat: bool,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(super) struct Extract {
 
 impl Extract {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut ops = Ops::within(self.window.first, self.window.last);
+        let mut ops = Ops::within(self.window.first, self.window.last).of_args(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let all = ops.all;
         let table = Table::new(ops);

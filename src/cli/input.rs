@@ -62,6 +62,8 @@ pub(super) struct Facts {
     pub(super) linked: Option<Linked>,
     /// Steps of a trace, windows of a recording.
     pub(super) steps: u64,
+    /// When they began and ended.
+    pub(super) step_times: Vec<(u64, u64)>,
 }
 
 impl Facts {
@@ -113,12 +115,19 @@ impl Source {
             console,
         );
         if kind == Kind::Recording {
-            let mut steps = 0;
+            let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
             let damaged = self.recording(opened, &options, console, &mut |row| {
-                steps += u64::from(matches!(row, Row::Window { edge: WindowEdge::Close, .. }));
+                match row {
+                    Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
+                    Row::Window { edge: WindowEdge::Close, time } => {
+                        steps += 1;
+                        step_times.extend(opened_at.take().map(|from| (from, time.0)));
+                    }
+                    _ => {}
+                }
                 each(row);
             })?;
-            return Ok(Facts { kind, damaged, linked: None, steps });
+            return Ok(Facts { kind, damaged, linked: None, steps, step_times });
         }
         let linked = import::rows(opened, &options, each)?;
         remark_on(self, &linked.seen, console);
@@ -136,8 +145,8 @@ impl Source {
         if let Some(tied) = linked.captured {
             console.remark(format!("{self}: {}", captured(tied)));
         }
-        let steps = linked.steps;
-        Ok(Facts { kind, damaged: 0, linked: Some(linked), steps })
+        let (steps, step_times) = (linked.steps, linked.step_times.clone());
+        Ok(Facts { kind, damaged: 0, linked: Some(linked), steps, step_times })
     }
 
     /// Opens it, of whatever kind it is.

@@ -7,7 +7,7 @@ use std::io::Write;
 use clap::Args;
 
 use super::console::{Console, Outcome, usage};
-use super::input::{Source, watched};
+use super::input::{Source, remark_on, watched};
 use super::output::Target;
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
@@ -130,7 +130,15 @@ impl Cpu {
         let mut cpu = Self { compat, ..Self::default() };
         let (options, _bar) =
             watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
-        opened.read(&options, &mut cpu)?;
+        let seen = opened.read(&options, &mut cpu)?;
+        if let Some(first) = seen.first_blank {
+            console.remark(format!(
+                "{source}: passed over {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the first is line {first}",
+                grouped(seen.blank),
+                grouped(seen.events),
+                100.0 * seen.blank as f64 / seen.events.max(1) as f64
+            ));
+        }
         Ok(cpu)
     }
 }
@@ -248,7 +256,8 @@ impl Gpu {
         let mut gpu = Self { begin: i64::MAX, end: i64::MIN, ..Self::default() };
         let (options, _bar) =
             watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
-        opened.read(&options, &mut gpu)?;
+        let seen = opened.read(&options, &mut gpu)?;
+        remark_on(source, &seen, console);
         if gpu.launches.is_empty() && gpu.count == 0 {
             let what = format!("{source}: holds no launches and no kernels; is it the trace of a GPU?");
             return Err(Error::new(ErrorKind::Format, what));

@@ -8,27 +8,30 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, Outcome};
-use super::explain::{Explained, explain_sums};
+use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
 use super::names::NameFlags;
 use super::output::Target;
-use super::ranks;
+use super::ranks::{self, SameRank};
 use super::report::{self, Cell, Format, Table};
-use crate::analysis::{Time, standings};
+use crate::analysis::{Held, Time, Told, standings};
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
     self, GraphStacks, Lines, Names, Unit, clean_frame, folded_names, work_name, write_lines_folded,
     write_lines_svg,
 };
+use crate::join::{Launched, Origin, Sink};
 use crate::profile::Profile;
 use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::record::Work;
+use crate::record::{Activity, CorrelationId, Work};
 
 /// Put the ranks of a job together.
 ///
 /// The straggler is the rank that spends least time in communication (kernels of NCCL or RCCL): who comes last
 /// to a collective waits for nobody in it, and all others wait for him, whether his GPU had more work or his CPU
-/// was late with launches. Where not all ranks communicate it is the one with most work. `vs_median` is how
+/// was late with launches. Where not all ranks communicate it is the one with most work. It is named only where its steps
+/// differ from the others' by more than chance (p < 0.01, over ten steps and more), with the collective in which most is
+/// waited. `vs_median` is how
 /// much more or less that is than what ranks usually have; a few percent mean that no rank stands out. A
 /// rank's time is what it has recorded: nothing is compared between the clocks of two ranks.
 #[derive(Debug, Args)]
@@ -36,7 +39,8 @@ use crate::record::Work;
     gpuflame merge-ranks rank-*.json.gz --format json")]
 pub(super) struct MergeRanks {
     /// Recordings or traces, one a rank, or folders of them. A trace may say its rank (`distributedInfo`); else
-    /// it is told from the names.
+    /// it is told from the names. A `ranks.json` beside them ({"FILE": RANK}) says it of all, also of several files of one
+    /// rank: windows or processes of one run.
     #[arg(required = true)]
     inputs: Vec<Source>,
     /// Where to write one profile of all, each rank a frame at the root (.folded or .svg).
@@ -74,6 +78,8 @@ struct Rank {
     linked: (u64, u64),
     /// Kernels by GPU time, ns, the heaviest first.
     kernels: Vec<(u64, String)>,
+    /// Kernels that move data between ranks, by name, ns.
+    collectives: BTreeMap<String, u64>,
 }
 
 impl MergeRanks {
@@ -81,14 +87,15 @@ impl MergeRanks {
         let sources = ranks::expand(&self.inputs)?;
         let (mut all, mut damaged) = (Vec::new(), None);
         let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
-        let numbers = ranks::of(&sources, self.assume_order)?;
+        let numbers = ranks::of(&sources, self.assume_order, SameRank::Together)?;
         let bar = watched(sources.len(), console);
         let names = self.names.names();
         let options =
             export::Options { unit: self.unit, graph: self.graph, names, ..export::Options::default() };
         for (source, &rank) in sources.iter().zip(&numbers) {
             bar.inc(1);
-            let explained = match explain_sums(source, self.names.reading(), console) {
+            let mut ops = Ops::default();
+            let explained = match explain_sums_with(source, self.names.reading(), console, &mut ops) {
                 Ok(explained) => explained,
                 // The others are there; where none is, the last one says why.
                 Err(error) if sources.len() > 1 => {
@@ -101,7 +108,11 @@ impl MergeRanks {
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
-            all.push(Rank::of(rank, source, &explained));
+            let one = Rank::of(rank, source, &explained, ops);
+            match all.iter_mut().find(|known: &&mut Rank| known.rank == rank) {
+                Some(known) => known.add(one),
+                None => all.push(one),
+            }
         }
         bar.finish_and_clear();
         if let Some(error) = damaged.filter(|_| all.is_empty()) {
@@ -110,6 +121,15 @@ impl MergeRanks {
         all.sort_by_key(|rank| rank.rank);
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;
+        }
+        if standings(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
+            .iter()
+            .any(|one| one.held == Held::Unsure)
+        {
+            console.remark(
+                "no straggler is named: over ten steps (of the profiler, or windows) and more no rank differs from the others by \
+                 more than chance (p < 0.01)",
+            );
         }
         let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
         self.table.write(console, |out| report::write(&tables, self.format, out))?;
@@ -211,7 +231,11 @@ fn table(all: &[Rank]) -> Table {
     ];
     let mut table = Table::new("ranks", columns);
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
-    for (rank, standing) in all.iter().zip(standings(&times)) {
+    for ((at, rank), standing) in all.iter().enumerate().zip(standings(&times)) {
+        let mut held = standing.held.words().to_owned();
+        if let (Held::OthersWait, Some(name)) = (standing.held, waited_in(all, at)) {
+            held = format!("{held} in {name}");
+        }
         table.row([
             Cell::Text(rank.rank.to_string()),
             Cell::Nanos(rank.busy),
@@ -221,7 +245,7 @@ fn table(all: &[Rank]) -> Table {
             Cell::Nanos(rank.time.communication),
             standing.to_median_percent.map_or(Cell::Nothing, Cell::Share),
             Cell::share(rank.linked.0, rank.linked.1),
-            standing.held.words().into(),
+            Cell::Text(held),
             Cell::Text(rank.source.clone()),
         ]);
     }
@@ -238,22 +262,74 @@ fn watched(files: usize, console: Console) -> ProgressBar {
 }
 
 impl Rank {
-    fn of(rank: u32, source: &Source, explained: &Explained) -> Self {
+    fn of(rank: u32, source: &Source, explained: &Explained, ops: Ops) -> Self {
         let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        let mut time = Time::default();
+        let (mut time, told) = (Time::default(), Told::default());
+        let mut collectives: BTreeMap<String, u64> = BTreeMap::new();
+        let mut communicates: BTreeMap<Work, bool> = BTreeMap::new();
         for one in profile.works() {
             let name = work_name(profile, one.work);
             time.add(one.work, &name, one.weight.nanos);
+            let is_communication = told.is_communication(one.work, &name);
+            communicates.insert(one.work, is_communication);
+            if is_communication {
+                *collectives.entry(name.clone()).or_default() += one.weight.nanos;
+            }
             if matches!(one.work, Work::Kernel(_)) {
                 *sums.entry(name).or_default() += one.weight.nanos;
             }
         }
+        let known = |work| communicates.get(&work).copied().unwrap_or(false);
+        let mut ops: Vec<_> =
+            ops.0.into_iter().map(|(start, nanos, work)| (start, nanos, known(work))).collect();
+        time.add_steps(&mut ops, &explained.facts.step_times);
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let busy = profile.times().iter().map(|time| time.busy).sum();
         let idle = profile.times().iter().map(|time| time.idle).sum();
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
-        Self { rank, source, busy, idle, time, linked, kernels }
+        Self { rank, source, busy, idle, time, linked, kernels, collectives }
     }
+
+    /// Takes in another window or process of the same rank.
+    fn add(&mut self, other: Self) {
+        self.source = format!("{}, {}", self.source, other.source);
+        self.busy += other.busy;
+        self.idle += other.idle;
+        self.time = self.time.and(other.time);
+        self.linked = (self.linked.0 + other.linked.0, self.linked.1 + other.linked.1);
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        let kernels = self.kernels.drain(..).chain(other.kernels);
+        kernels.for_each(|(nanos, name)| *sums.entry(name).or_default() += nanos);
+        self.kernels = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
+        self.kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        other.collectives.into_iter().for_each(|(name, nanos)| {
+            *self.collectives.entry(name).or_default() += nanos;
+        });
+    }
+}
+
+/// A [`Sink`] that keeps when each operation began, how long it took, and what it was.
+#[derive(Default)]
+struct Ops(Vec<(u64, u64, Work)>);
+
+impl Sink for Ops {
+    fn activity(&mut self, activity: &Activity, _: Origin) {
+        self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, activity.work())));
+    }
+
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
+
+/// Of the collectives of all the one in which the rank at `at` is most below the others: they wait for it there.
+fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
+    let below = |name: &String| {
+        let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);
+        let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| nanos(rank));
+        let mean = others.sum::<u64>() / (all.len() as u64 - 1).max(1);
+        mean.saturating_sub(nanos(&all[at]))
+    };
+    let names: BTreeSet<&String> = all.iter().flat_map(|rank| rank.collectives.keys()).collect();
+    names.into_iter().max_by_key(|name| below(name)).map(String::as_str)
 }

@@ -1,5 +1,6 @@
 //! Which rank of a job a file is from.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::Result;
@@ -12,8 +13,8 @@ use super::input::Source;
 /// A single source is rank 0.
 ///
 /// # Errors
-/// `Setting` where several are of one rank; and where nothing says which rank they are of, unless their order is to say.
-pub(super) fn of(sources: &[Source], assume_order: bool) -> Result<Vec<u32>> {
+/// `Setting` where several are of one rank, unless an index beside them says so and they may be; and where nothing says which rank they are of, unless their order is to say.
+pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     type Guess = fn(&Path) -> Option<u32>;
     let guesses: [Guess; 4] =
         [stated, |path| behind(path, "rank"), |path| behind(path, "worker"), |path| behind(path, "r")];
@@ -22,6 +23,12 @@ pub(super) fn of(sources: &[Source], assume_order: bool) -> Result<Vec<u32>> {
         return Ok(in_order());
     }
     let mut twice = None;
+    if let Some(ranks) = indexed(sources)? {
+        match same(&ranks) {
+            Some(pair) if same_rank == SameRank::Refused => twice = Some((pair, ranks[pair.0])),
+            _ => return Ok(ranks),
+        }
+    }
     for guess in guesses {
         let ranks: Option<Vec<u32>> = sources
             .iter()
@@ -38,13 +45,45 @@ pub(super) fn of(sources: &[Source], assume_order: bool) -> Result<Vec<u32>> {
     }
     Err(usage(match twice {
         Some(((one, other), rank)) => format!(
-            "{} and {} are both of rank {rank}; give one file a rank, or `--assume-order` for files of several ranks",
+            "{} and {} are both of rank {rank}; give one file a rank, `--assume-order` for files of several ranks, or a \
+             `ranks.json` beside them ({{\"FILE\": RANK}}) for windows or processes of one run",
             sources[one], sources[other]
         ),
         None => "nothing says which rank each file is of (`distributedInfo` in a trace, `rank3` or `worker3` in a name); \
                  `--assume-order` takes them in their order"
             .to_owned(),
     }))
+}
+
+/// What becomes of several files of one rank that the index names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SameRank {
+    /// They are windows or processes of one run.
+    Together,
+    /// There is room for one only.
+    Refused,
+}
+
+/// The file that says which rank each file beside it is of: `{"a.json": 0, "b.json": 0, "c.json": 1}`. Who names two files of
+/// one rank says that they are parts of one run.
+const INDEX: &str = "ranks.json";
+
+/// The ranks that an index beside the files gives, where it names all of them.
+fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
+    let mut ranks = Vec::new();
+    for source in sources {
+        let Source::File(path) = source else { return Ok(None) };
+        let index = path.with_file_name(INDEX);
+        let Ok(text) = std::fs::read(&index) else { return Ok(None) };
+        let known: BTreeMap<String, u32> = serde_json::from_slice(&text).map_err(|error| {
+            let what = format!("is no index of ranks ({{\"FILE\": RANK, ...}}): {error}");
+            crate::Error::new(crate::ErrorKind::Format, what).within(index.display())
+        })?;
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(rank) = known.get(name) else { return Ok(None) };
+        ranks.push(*rank);
+    }
+    Ok(Some(ranks))
 }
 
 /// The first two that are the same.
@@ -114,7 +153,7 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(name);
-    [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
+    name != INDEX && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -122,7 +161,8 @@ mod tests {
     use super::*;
 
     fn ranks(names: &[&str], assume_order: bool) -> Result<Vec<u32>> {
-        of(&names.iter().map(|name| name.parse().unwrap()).collect::<Vec<_>>(), assume_order)
+        let sources: Vec<Source> = names.iter().map(|name| name.parse().unwrap()).collect();
+        of(&sources, assume_order, SameRank::Together)
     }
 
     #[test]

@@ -38,9 +38,14 @@ pub(super) struct Stats {
     #[arg(long, value_enum, default_value = "union")]
     bubbles: Word,
     /// Compute as kernel_extractor does, to the last byte: bubbles in the order of starts, floating-point
-    /// sums with their noise, and steps without the TRIM operation as they are.
+    /// sums with their noise, steps without the TRIM operation as they are, and no events without start_time
+    /// and end_time among their args.
     #[arg(long)]
     compat: bool,
+    /// With TRIM: have the first bubble be the gap before the TRIM operation, from the end of what was left out, instead
+    /// of 0.
+    #[arg(long, conflicts_with = "compat")]
+    gap_before_trim: bool,
     #[command(flatten)]
     how: How,
 }
@@ -71,8 +76,9 @@ impl Stats {
                 Word::Order => Bubbles::Order,
             },
             compat: self.compat,
+            gap_before_trim: self.gap_before_trim,
         };
-        let mut ops = Ops::with_steps();
+        let mut ops = Ops::with_steps().of_args(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
         self.output.write(console, |mut out| table.write(&mut out))?;

@@ -39,11 +39,12 @@ impl Edges {
         edges.sort_by_key(Edge::time);
         let last = edges.last().map_or(0, Edge::time);
         let mut open = Vec::new();
-        let mut close = |interval: Interval, end: i64| {
+        let mut close = |mut interval: Interval, end: i64| {
             if let Some(call) = interval.call() {
                 calls[call as usize].end = end.min(last);
             }
-            slices.push(Interval { end, ..interval });
+            interval.end = end;
+            slices.push(interval);
         };
         for edge in edges {
             match edge {

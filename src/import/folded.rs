@@ -68,7 +68,10 @@ pub(super) fn read_extended(input: impl BufRead, sink: &mut impl Sink) -> Result
         seen.events += 1;
         match extended(line.bytes) {
             Some(stack) => sink.event(&Event::Stack(stack)),
-            None => seen.blank += 1,
+            None => {
+                seen.blank += 1;
+                seen.first_blank.get_or_insert(line.number);
+            }
         }
         Ok(())
     })

@@ -116,10 +116,11 @@ impl Late {
         if self.at == self.spans.len() {
             return;
         }
-        self.until(slice.start, Some(slice.label), tree);
+        self.until(slice.start, Some(slice.label()), tree);
         self.before = None;
-        self.now = (slice.start, was(node, slice.rank));
-        if let Some(label) = (slice.rank == Rank::Python).then(|| self.names.waits(slice.label)).flatten() {
+        self.now = (slice.start, was(node, slice.rank()));
+        if let Some(label) = (slice.rank() == Rank::Python).then(|| self.names.waits(slice.label())).flatten()
+        {
             self.now.1 = Was::In(tree.child((node, label, Rank::Call)));
         }
     }

@@ -39,6 +39,8 @@ pub struct Linked {
     pub waits: u64,
     /// Kernels that the trace calls parts of collectives, by name.
     pub collectives: BTreeSet<String>,
+    /// When steps began and ended, on the clock of the rows; one that several threads have, once.
+    pub step_times: Vec<(u64, u64)>,
     /// When the last of several steps began, on the clock of the rows.
     pub last_step: Option<i64>,
     /// Nanoseconds of what backward operators launched, and of them those that hang under a forward operator; only where
@@ -63,9 +65,9 @@ impl Linked {
     }
 }
 
-/// Links all operations, and counts.
-pub(super) fn all(ops: &mut [OpRecord], calls: &mut [CallRecord]) -> Linked {
-    let index = Index::new(calls);
+/// Links all operations, and counts; `processes` are those of the threads.
+pub(super) fn all(ops: &mut [OpRecord], calls: &mut [CallRecord], processes: &[u32]) -> Linked {
+    let index = Index::new(calls, processes);
     for op in ops.iter_mut() {
         op.call = if op.correlation == 0 { None } else { index.find(calls, op) };
     }
@@ -104,19 +106,21 @@ fn count(ops: &[OpRecord], calls: &[CallRecord]) -> Linked {
 
 /// Calls by correlation id: their positions, in the order of ids and then of the file. A map would take eight times the
 /// memory, at the moment when most is held.
-struct Index {
+struct Index<'a> {
     sorted: Vec<u32>,
+    /// The process of each thread.
+    of_thread: &'a [u32],
     /// The processes that made calls.
     processes: IdMap<u32, ()>,
 }
 
-impl Index {
-    fn new(calls: &[CallRecord]) -> Self {
-        let processes = calls.iter().map(|call| (call.process, ())).collect();
+impl<'a> Index<'a> {
+    fn new(calls: &[CallRecord], of_thread: &'a [u32]) -> Self {
+        let processes = calls.iter().map(|call| (of_thread[call.thread as usize], ())).collect();
         let with_id = (0..).zip(calls).filter(|(_, call)| call.correlation != 0);
         let mut sorted: Vec<u32> = with_id.map(|(at, _)| at).collect();
         sorted.sort_unstable_by_key(|&at| (calls[at as usize].correlation, at));
-        Self { sorted, processes }
+        Self { sorted, of_thread, processes }
     }
 
     /// The call with the operation's id: in its own process, if the trace has calls of that. Of several, the
@@ -129,7 +133,7 @@ impl Index {
         let mut best: Option<u32> = None;
         for &at in same {
             let call = &calls[at as usize];
-            let fits = !in_process || call.process == op.process;
+            let fits = !in_process || self.of_thread[call.thread as usize] == op.process;
             if fits && best.is_none_or(|best| rank(call, op) >= rank(&calls[best as usize], op)) {
                 best = Some(at);
             }

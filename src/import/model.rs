@@ -105,6 +105,8 @@ pub struct Op<'a> {
     pub created: Text<'a>,
     /// What those frames are: a letter for each, `p` of Python, `r` a range, `c` a call or code.
     pub created_kinds: Text<'a>,
+    /// Whether its times stand among its arguments, as Paddle has them.
+    pub in_args: bool,
     /// Why it has no launch, in the word that our own exports have for it.
     pub reason: Text<'a>,
 }
@@ -175,6 +177,8 @@ pub struct CpuOp<'a> {
     pub call_stack: Text<'a>,
     /// The number that an operator of the forward pass and its partner of the backward pass share.
     pub sequence: Option<u64>,
+    /// Whether its times stand among its arguments.
+    pub in_args: bool,
     /// Of a backward operator: the thread of the forward pass, as the profiler numbers it.
     pub forward_thread: Option<u64>,
 }
@@ -347,8 +351,10 @@ impl Wants {
     pub const EDGES: Self = Self(1 << 9);
     /// [`Event::Flow`].
     pub const FLOWS: Self = Self(1 << 10);
+    /// What arguments of CPU slices tell beside their times and Python functions: ids, sequence numbers.
+    pub const DETAILS: Self = Self(1 << 11);
     /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`] and [`Wants::EDGES`].
-    pub const ALL: Self = Self((1 << 8) - 1);
+    pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
 
     /// What either of the two wants.
     #[must_use]

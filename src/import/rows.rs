@@ -87,6 +87,7 @@ pub struct Collect {
     noted: Vec<Noted>,
     steps: u64,
     last_step: i64,
+    step_times: Vec<(i64, i64)>,
     waits: u64,
     backward: Backward,
     told: Told,
@@ -99,6 +100,14 @@ pub struct Collect {
     collectives: IdMap<u32, ()>,
     calls: Vec<CallRecord>,
     intervals: Vec<Vec<Interval>>,
+    /// Slices so far that are no calls.
+    slices: u32,
+    /// Who was looked up last: process and thread as the trace has them, and the thread's number here.
+    last_thread: Option<(i64, i64, u32)>,
+    /// What names of calls say, by the number of the label.
+    call_facts: Vec<Option<CallFacts>>,
+    /// Calls with a stack of their own, by number: that stack among the given ones.
+    given: IdMap<u32, u32>,
     /// Of each thread: where slices begin and end whose ends are events of their own.
     edges: Vec<Edges>,
     /// How many events there were of each category that is not known, by its number.
@@ -108,11 +117,12 @@ pub struct Collect {
 
 impl Sink for Collect {
     fn wants(&self) -> Wants {
-        let flows = match self.backward {
-            Backward::Autograd => Wants::OTHER,
-            Backward::Forward => Wants::OTHER.and(Wants::FLOWS),
-        };
-        Wants::ALL.and(Wants::EDGES).and(flows)
+        let work = Wants::OPS.and(Wants::CALLS).and(Wants::SYNCS).and(Wants::NAMES).and(Wants::OTHER);
+        let slices = Wants::CPU.and(Wants::STEPS).and(Wants::PYTHON).and(Wants::EDGES);
+        match self.backward {
+            Backward::Autograd => work.and(slices),
+            Backward::Forward => work.and(slices).and(Wants::FLOWS).and(Wants::DETAILS),
+        }
     }
 
     fn event(&mut self, event: &Event<'_>) {
@@ -229,29 +239,30 @@ impl Collect {
         if op.kind == CpuKind::Step {
             self.steps += 1;
             self.last_step = self.last_step.max(op.start);
+            self.step_times.push((op.start, op.end));
         }
         let thread = self.thread(op.process, op.thread);
         let (label, rank) = (self.labels.number(op.name), Rank::of(SliceKind::Cpu(op.kind)));
-        let number = match (self.backward, op.call_stack.raw()) {
-            (Backward::Autograd, b"") => NOBODY,
-            _ => self.told(op, thread),
-        };
-        self.intervals[thread as usize].push(Interval {
-            start: op.start,
-            end: op.end,
-            label,
-            rank,
-            number,
-            order: 0,
-        });
+        let number = self.place();
+        if (self.backward, op.call_stack.raw()) != (Backward::Autograd, b"") {
+            self.told(op, thread, number);
+        }
+        self.intervals[thread as usize].push(Interval::new((op.start, op.end), label, rank, number));
     }
 
-    /// What is told of an operator.
-    fn told(&mut self, op: &CpuOp<'_>, thread: u32) -> u32 {
+    /// The place of a slice that is no call.
+    fn place(&mut self) -> u32 {
+        self.slices += 1;
+        self.slices - 1
+    }
+
+    /// What is told of an operator, whose slice has this number.
+    fn told(&mut self, op: &CpuOp<'_>, thread: u32, slice: u32) {
         let list =
             if op.call_stack.raw().is_empty() { NOBODY } else { self.call_stacks.number(op.call_stack) };
         let forward_thread = op.forward_thread.unwrap_or(0);
         self.told.add(Operator {
+            slice,
             thread,
             start: op.start,
             list,
@@ -259,7 +270,7 @@ impl Collect {
             forward_thread,
             is_backward: forward_thread > 0
                 || op.name.raw().starts_with(b"autograd::engine::evaluate_function"),
-        })
+        });
     }
 
     fn call(&mut self, call: &Call<'_>) {
@@ -269,13 +280,13 @@ impl Collect {
 
     /// Keeps a call; gives its slice, and whose it is.
     fn called(&mut self, call: &Call<'_>) -> (Interval, u32) {
-        let (process, thread) = (self.process(call.process), self.thread(call.process, call.thread));
+        let thread = self.thread(call.process, call.thread);
         let number = self.calls.len() as u32;
         let label = self.labels.number(call.name);
-        let name = call.name.decode();
-        self.waits += u64::from(name.contains("Synchronize") || name.contains("WaitEvent"));
+        let facts = self.call_facts(label);
+        self.waits += u64::from(facts.waits);
         if self.captured.is_some()
-            && let Some(does) = Does::of(&name)
+            && let Some(does) = facts.does
         {
             let kernel = (!call.kernel.raw().is_empty()).then(|| self.kernels.number(call.kernel));
             let (stream, node) = (call.stream, call.graph_node);
@@ -285,18 +296,24 @@ impl Collect {
             start: call.start,
             end: call.end,
             correlation: call.correlation.unwrap_or(0),
-            process,
             thread,
             stack: u32::MAX,
-            given: match call.stack.raw() {
-                b"" => NOBODY,
-                _ => given_number(call.stack, call.stack_kinds, &mut self.given_stacks),
-            },
             ops: 0,
-            launches: call.pending || is_launch(&name),
+            launches: call.pending || facts.launches,
         });
-        let (start, end, rank) = (call.start, call.end, Rank::Call);
-        (Interval { start, end, label, rank, number, order: 0 }, thread)
+        if !call.stack.raw().is_empty() {
+            let stack = given_number(call.stack, call.stack_kinds, &mut self.given_stacks);
+            self.given.insert(number, stack);
+        }
+        (Interval::new((call.start, call.end), label, Rank::Call, number), thread)
+    }
+
+    fn call_facts(&mut self, label: u32) -> CallFacts {
+        let at = label as usize;
+        if self.call_facts.len() <= at {
+            self.call_facts.resize(at + 1, None);
+        }
+        *self.call_facts[at].get_or_insert_with(|| CallFacts::of(self.labels.text(label)))
     }
 
     fn begin(&mut self, begin: &Begin<'_>) {
@@ -308,10 +325,8 @@ impl Collect {
             }
             _ => {
                 let (label, rank) = (self.labels.number(name), Rank::of(kind));
-                (
-                    Interval { start: time, end: time, label, rank, number: NOBODY, order: 0 },
-                    self.thread(process, thread),
-                )
+                let number = self.place();
+                (Interval::new((time, time), label, rank, number), self.thread(process, thread))
             }
         };
         self.edges[thread as usize].begin(interval);
@@ -338,7 +353,8 @@ impl Collect {
     ) {
         let thread = self.thread(process, thread);
         let label = self.labels.number(name);
-        self.intervals[thread as usize].push(Interval { start, end, label, rank, number: NOBODY, order: 0 });
+        let number = self.place();
+        self.intervals[thread as usize].push(Interval::new((start, end), label, rank, number));
     }
 
     /// 0 where the trace does not say.
@@ -349,6 +365,23 @@ impl Collect {
     }
 
     fn thread(&mut self, process: Id<'_>, id: Id<'_>) -> u32 {
+        let numbers = match (process, id) {
+            (Id::Number(process), Id::Number(thread)) => Some((process, thread)),
+            _ => None,
+        };
+        // Most events are of the thread of the one before.
+        if let (Some((process, thread)), Some((last_process, last_thread, number))) =
+            (numbers, self.last_thread)
+            && (process, thread) == (last_process, last_thread)
+        {
+            return number;
+        }
+        let thread = self.find_thread(process, id);
+        self.last_thread = numbers.map(|(process, id)| (process, id, thread));
+        thread
+    }
+
+    fn find_thread(&mut self, process: Id<'_>, id: Id<'_>) -> u32 {
         let process = self.process(process);
         let key = (process, self.key(id).unwrap_or((0, 0)));
         let next = self.thread_facts.len() as u32;
@@ -378,7 +411,10 @@ impl Collect {
         for (edges, intervals) in self.edges.iter_mut().zip(&mut self.intervals) {
             edges.slices(&mut self.calls, intervals);
         }
-        let mut linked = link::all(&mut self.ops, &mut self.calls);
+        let mut linked = {
+            let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
+            link::all(&mut self.ops, &mut self.calls, &processes)
+        };
         (linked.syncs, linked.steps, linked.waits) = (self.syncs.len() as u64, self.steps, self.waits);
         linked.unknown =
             self.categories.texts().map(str::to_owned).zip(self.others.iter().copied()).collect();
@@ -404,14 +440,19 @@ impl Collect {
             .texts()
             .map(|stack| given_stack(stack, &mut self.labels, &mut stacks))
             .collect();
-        for call in &mut self.calls {
-            call.stack = given.get(call.given as usize).copied().unwrap_or(call.stack);
+        for (&call, &stack) in &self.given {
+            self.calls[call as usize].stack = given[stack as usize];
         }
         let created =
             self.created.iter().map(|(&op, number)| (op, number.map(|number| given[number as usize])));
         let mut created = created.collect();
         linked.captured = self.tie(&mut stacks, &mut created);
         linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
+        self.step_times.sort_unstable();
+        self.step_times.dedup();
+        let shown =
+            |&(start, end): &(i64, i64)| (shifted(start, linked.offset).0, shifted(end, linked.offset).0);
+        linked.step_times = self.step_times.iter().map(shown).collect();
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
         self.name_rows(each);
@@ -741,6 +782,23 @@ fn activity(op: &OpRecord, correlation: CorrelationId, nanos: &impl Fn(i64) -> N
         device_launched: false,
         created: None,
         detail: op.detail,
+    }
+}
+
+/// What the name of a call says.
+#[derive(Clone, Copy, Debug)]
+struct CallFacts {
+    /// It waits, or has a stream wait.
+    waits: bool,
+    /// It starts work on a GPU whenever it is made.
+    launches: bool,
+    does: Option<Does>,
+}
+
+impl CallFacts {
+    fn of(name: &str) -> Self {
+        let waits = name.contains("Synchronize") || name.contains("WaitEvent");
+        Self { waits, launches: is_launch(name), does: Does::of(name) }
     }
 }
 

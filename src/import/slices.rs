@@ -1,5 +1,7 @@
 //! Slices of time on threads, and stacks of them: what is shared by those who find out what a thread was in.
 
+use std::cmp::Reverse;
+
 use super::model::{CpuKind, SliceKind};
 use crate::record::IdMap;
 
@@ -9,28 +11,43 @@ pub(super) struct Interval {
     pub(super) start: i64,
     /// The first moment behind it.
     pub(super) end: i64,
-    pub(super) label: u32,
-    pub(super) rank: Rank,
-    /// The number of the call, or what is told of the operator; [`NOBODY`] where there is nothing.
+    /// Its label, and in the two lowest bits what it is.
+    what: u32,
+    /// Of a call its number, of other slices their place among those in the file.
     pub(super) number: u32,
-    /// Its place among the slices of its thread in the file, told when all are read.
-    pub(super) order: u32,
 }
 
-const _: () = assert!(size_of::<Interval>() == 32, "a slice grew: a large trace has a million of them");
+const _: () = assert!(size_of::<Interval>() == 24, "a slice grew: a large trace has a million of them");
 
-/// No call, nothing told.
+/// No list, nothing told.
 pub(super) const NOBODY: u32 = u32::MAX;
 
 impl Interval {
-    /// The number of the call, if it is one.
-    pub(super) fn call(&self) -> Option<u32> {
-        (self.rank == Rank::Call && self.number != NOBODY).then_some(self.number)
+    pub(super) fn new((start, end): (i64, i64), label: u32, rank: Rank, number: u32) -> Self {
+        Self { start, end, what: label << 2 | rank as u32, number }
     }
 
-    /// What is told of it.
-    pub(super) fn told(&self) -> Option<u32> {
-        (self.rank != Rank::Call && self.number != NOBODY).then_some(self.number)
+    pub(super) fn label(&self) -> u32 {
+        self.what >> 2
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        match self.what & 3 {
+            0 => Rank::Python,
+            1 => Rank::Range,
+            2 => Rank::Operator,
+            _ => Rank::Call,
+        }
+    }
+
+    /// The number of the call, if it is one.
+    pub(super) fn call(&self) -> Option<u32> {
+        (self.rank() == Rank::Call).then_some(self.number)
+    }
+
+    /// What sorts slices that begin together: the outer one is longer, or the lower in rank, or earlier in the file.
+    pub(super) fn depth(&self) -> (Reverse<i64>, u32, u32) {
+        (Reverse(self.end), self.what & 3, self.number)
     }
 
     /// The last moment at which it is open.

@@ -4,8 +4,6 @@
 //! range that is entered in one function may outlive it, and then stands in stacks without that function. So a call's
 //! stack is told by the times alone, and by no slice's parent.
 
-use std::cmp::Reverse;
-
 use super::late::Late;
 use super::slices::{Interval, ROOT, StackTree};
 use super::told::{Told, Within};
@@ -24,8 +22,7 @@ impl Stacks<'_> {
     /// together it ends later, or has the lower rank, or stands earlier in the file.
     pub(super) fn thread(&mut self, mut slices: Vec<Interval>, calls: &mut [CallRecord]) {
         // A stable sort would take half as much memory again.
-        (0..).zip(&mut slices).for_each(|(order, slice)| slice.order = order);
-        slices.sort_unstable_by_key(|slice| (slice.start, Reverse(slice.end), slice.rank, slice.order));
+        slices.sort_unstable_by(|a, b| a.start.cmp(&b.start).then_with(|| a.depth().cmp(&b.depth())));
         let mut open: Vec<Open> = Vec::new();
         for slice in slices {
             if self.late.is_near(slice.start) {
@@ -36,7 +33,7 @@ impl Stacks<'_> {
             if let Some(call) = slice.call() {
                 calls[call as usize].stack = opened.node;
                 self.told.called(call, &opened.within);
-            } else if let Some(number) = slice.told() {
+            } else if let Some(number) = self.told.of(&slice) {
                 self.told.opened(number, opened.node);
             }
             open.push(opened);
@@ -50,9 +47,9 @@ impl Stacks<'_> {
     /// known what was open when.
     fn close_one_by_one(&mut self, open: &mut Vec<Open>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
-            let over = open.iter().find(|at| at.interval.last_moment() == last).map(|at| at.interval.label);
+            let over = open.iter().find(|at| at.interval.last_moment() == last).map(|at| at.interval.label());
             self.close(open, last + 1);
-            let left = open.last().map(|innermost| (innermost.node, innermost.interval.rank));
+            let left = open.last().map(|innermost| (innermost.node, innermost.interval.rank()));
             self.late.ends(last + 1, over.map(|label| (label, left)), self.tree);
         }
     }
@@ -60,10 +57,10 @@ impl Stacks<'_> {
     fn open(&mut self, outer: Option<&Open>, interval: Interval) -> Open {
         let (below, first_end, around) = outer
             .map_or((ROOT, i64::MAX, Within::NOTHING), |outer| (outer.node, outer.first_end, outer.within));
-        let (within, parent) = self.told.enter(interval.told(), around, below, self.tree);
+        let (within, parent) = self.told.enter(self.told.of(&interval), around, below, self.tree);
         Open {
             interval,
-            node: self.tree.child((parent, interval.label, interval.rank)),
+            node: self.tree.child((parent, interval.label(), interval.rank())),
             first_end: first_end.min(interval.last_moment()),
             within,
         }
@@ -102,24 +99,20 @@ struct Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::import::slices::{NOBODY, Rank};
+    use crate::import::slices::Rank;
 
     /// Slices as (start, end, rank), each labelled by its position; the stack of the last, which is a call.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
         let last = slices.len() - 1;
-        let intervals = slices.iter().enumerate().map(|(at, &(start, end, rank))| Interval {
-            start,
-            end,
-            label: at as u32,
-            rank: [Rank::Python, Rank::Range, Rank::Operator, Rank::Call][rank as usize],
-            number: if at == last { 0 } else { NOBODY },
-            order: 0,
+        let intervals = (0..).zip(slices).map(|(at, &(start, end, rank))| {
+            let rank = [Rank::Python, Rank::Range, Rank::Operator, Rank::Call][rank as usize];
+            Interval::new((start, end), at, rank, at)
         });
-        let mut calls = [CallRecord::default()];
+        let mut calls = vec![CallRecord::default(); slices.len()];
         let mut tree = StackTree::default();
         let (told, late) = (&mut Told::default(), &mut Late::default());
         Stacks { tree: &mut tree, told, late }.thread(intervals.collect(), &mut calls);
-        let mut labels: Vec<u32> = tree.leaf_first(calls[0].stack).map(|(label, _)| label).collect();
+        let mut labels: Vec<u32> = tree.leaf_first(calls[last].stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels
     }

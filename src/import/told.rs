@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use super::slices::{NOBODY, ROOT, Rank, StackTree};
+use super::slices::{Interval, NOBODY, ROOT, Rank, StackTree};
 use super::work::{CallRecord, OpRecord};
 use crate::record::IdMap;
 
@@ -40,6 +40,8 @@ type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 /// What is known of an operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
+    /// The number of its slice; operators stand in this order.
+    pub(super) slice: u32,
     pub(super) thread: u32,
     pub(super) start: i64,
     /// The list of its Python functions, or [`NOBODY`].
@@ -67,10 +69,18 @@ impl Within {
 }
 
 impl Told {
-    /// Adds an operator; gives its number.
-    pub(super) fn add(&mut self, operator: Operator) -> u32 {
+    /// Adds an operator.
+    pub(super) fn add(&mut self, operator: Operator) {
         self.operators.push(operator);
-        self.operators.len() as u32 - 1
+    }
+
+    /// What is told of a slice, by its number.
+    pub(super) fn of(&self, slice: &Interval) -> Option<u32> {
+        if self.operators.is_empty() || slice.rank() == Rank::Call {
+            return None;
+        }
+        let found = self.operators.binary_search_by_key(&slice.number, |operator| operator.slice);
+        found.ok().map(|at| at as u32)
     }
 
     /// A flow from the forward pass to the backward one begins or ends.

@@ -30,17 +30,16 @@ pub(super) struct CallRecord {
     pub(super) start: i64,
     pub(super) end: i64,
     pub(super) correlation: u64,
-    pub(super) process: u32,
     pub(super) thread: u32,
     /// The stack it ends, known later.
     pub(super) stack: u32,
-    /// The stack that the trace itself gives, by its number among such; [`u32::MAX`] where it gives none.
-    pub(super) given: u32,
     /// Operations it launched.
     pub(super) ops: u32,
     /// Whether it launches whenever it is made.
     pub(super) launches: bool,
 }
+
+const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
 
 impl CallRecord {
     /// Whether it becomes a row: calls that launch nothing are only frames of others.

@@ -41,6 +41,9 @@ pub struct StatsOptions {
     /// by [`Bubbles::Order`], differences and sums in `f64`, and a step that lacks the `trim` operation
     /// counts untrimmed. Default: false.
     pub compat: bool,
+    /// Whether the first bubble of a trimmed step is the gap before the trimming operation, from the end of what was left
+    /// out. Default: false, it is 0.
+    pub gap_before_trim: bool,
 }
 
 impl Default for StatsOptions {
@@ -51,6 +54,7 @@ impl Default for StatsOptions {
             max: 30_000_000,
             bubbles: Bubbles::Union,
             compat: false,
+            gap_before_trim: false,
         }
     }
 }
@@ -106,6 +110,8 @@ struct Step<'a> {
     ops: &'a [TracedOp],
     /// Which of `ops` lie in it.
     within: Vec<u32>,
+    /// Which of them were left out.
+    left_out: Vec<u32>,
     trimmed: bool,
 }
 
@@ -144,7 +150,7 @@ impl Stats {
         report.averaged = alike.len();
         report.ops = alike[0].within.len();
         let averages =
-            if options.compat { in_floats(&alike, &names) } else { exact(&alike, &names, options.bubbles) };
+            if options.compat { in_floats(&alike, &names) } else { exact(&alike, &names, options) };
         Ok(Self { averages, report })
     }
 
@@ -243,15 +249,16 @@ fn ops_of<'a>(step: &TracedStep, ops: &'a [TracedOp], names: &Bare, report: &mut
             report.crossing += 1;
         }
     }
+    let mut left_out = Vec::new();
     let trim = within.iter().position(|&at| names.numbers[ops[at as usize].name as usize].1);
     let base = match trim {
         Some(at) => {
-            within.drain(..at);
+            left_out.extend(within.drain(..at));
             ops[within[0] as usize].start
         }
         None => step.start,
     };
-    Step { start: step.start, base, ops, within, trimmed: trim.is_some() }
+    Step { start: step.start, base, ops, within, left_out, trimmed: trim.is_some() }
 }
 
 /// The steps with the operations of the first step that has as many as most have. Of two counts that are
@@ -274,16 +281,28 @@ fn like_the_reference<'a, 's>(steps: &'a [Step<'s>], names: &Bare) -> Vec<&'a St
 }
 
 /// Sums of integers, each divided once.
-fn exact(steps: &[&Step<'_>], names: &Bare, bubbles: Bubbles) -> Vec<Average> {
+fn exact(steps: &[&Step<'_>], names: &Bare, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {
         let mut ends: HashMap<(u32, u32), i64> = HashMap::new();
         let (mut before, mut furthest) = (step.base, step.base);
+        if options.gap_before_trim {
+            (before, furthest) = (step.start, step.start);
+            for op in step.left_out.iter().map(|&at| &step.ops[at as usize]) {
+                (before, furthest) = (op.end, furthest.max(op.end));
+                let end = ends.entry(op.stream).or_insert(op.end);
+                *end = op.end.max(*end);
+            }
+        }
         for (sum, op) in sums.iter_mut().zip(step.ops()) {
-            let from = match bubbles {
+            let from = match options.bubbles {
                 Bubbles::Union => furthest,
                 Bubbles::Order => before,
-                Bubbles::Stream => *ends.get(&op.stream).unwrap_or(&step.base),
+                Bubbles::Stream => *ends.get(&op.stream).unwrap_or(if options.gap_before_trim {
+                    &step.start
+                } else {
+                    &step.base
+                }),
             };
             let bubble = (op.start - from).max(0);
             let values = [op.start - step.base, op.end - step.base, op.end - op.start, bubble];

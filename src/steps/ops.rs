@@ -31,6 +31,8 @@ pub struct TracedStep {
 pub struct Ops {
     window: Option<(i64, i64)>,
     with_steps: bool,
+    /// Whether only events with times among their arguments count.
+    only_args: bool,
     /// In the order of the file.
     pub ops: Vec<TracedOp>,
     /// In the order of the file.
@@ -50,6 +52,12 @@ impl Ops {
     /// Keeps the operations that lie wholly between `first` and `last`, inclusively.
     pub fn within(first: i64, last: i64) -> Self {
         Self { window: Some((first, last)), ..Self::default() }
+    }
+
+    /// The same of events whose times stand among their arguments alone, as `kernel_extractor` has it.
+    #[must_use]
+    pub fn of_args(self, only_args: bool) -> Self {
+        Self { only_args, ..self }
     }
 
     fn op(&mut self, op: &Op<'_>) {
@@ -75,8 +83,12 @@ impl Sink for Ops {
 
     fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Op(op) => self.op(op),
-            Event::Cpu(step) if step.kind == CpuKind::Step && self.with_steps => self.step(step),
+            Event::Op(op) if op.in_args || !self.only_args => self.op(op),
+            Event::Cpu(step)
+                if step.kind == CpuKind::Step && self.with_steps && (step.in_args || !self.only_args) =>
+            {
+                self.step(step);
+            }
             _ => {}
         }
     }
@@ -84,7 +96,8 @@ impl Sink for Ops {
 
 impl Fork for Ops {
     fn fork(&self) -> Self {
-        Self { window: self.window, with_steps: self.with_steps, ..Self::default() }
+        let &Self { window, with_steps, only_args, .. } = self;
+        Self { window, with_steps, only_args, ..Self::default() }
     }
 
     fn join(&mut self, later: Self) {

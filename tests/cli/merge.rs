@@ -289,3 +289,22 @@ fn times_that_count_from_a_base_meet_the_stacks_and_clocks_that_do_not_are_told(
     gpuflame(&folder, ["merge", "-c", "nowhere.txt", "-g", "based.json"])
         .fails(1, &["CPU stacks (-c)", "nowhere.txt"]);
 }
+
+#[test]
+fn lines_that_are_no_stacks_are_counted_and_the_first_is_named() {
+    let (folder, truth) = setting(100, 1);
+    write_cpu(&folder.join("cpu.txt"), &truth, 700, false, |_| true);
+    let mut lines: Vec<String> =
+        fs::read_to_string(folder.join("cpu.txt")).unwrap().lines().map(str::to_owned).collect();
+    lines.insert(7, "not a stack".to_owned());
+    lines.insert(60, "1761680628903821454 python 500".to_owned());
+    fs::write(folder.join("cpu.txt"), lines.join("\n")).unwrap();
+    let (found, _, said) = merged(&folder, &[]);
+    assert_eq!(found, expected(&truth));
+    assert!(
+        said.contains("passed over 2 of 102 lines (2.0 %)") && said.contains("the first is line 8"),
+        "{said}"
+    );
+    gpuflame(&folder, ["merge", "-c", "nowhere.txt", "-g", "gpu.json"])
+        .fails(1, &["CPU stacks (-c)", "nowhere.txt", "no such file"]);
+}

@@ -232,3 +232,48 @@ fn decode_steps_of_servers_are_told_by_their_frames() {
     let ran = gpuflame(&folder, ["decode-steps", "vllm", "trace.json"]);
     assert!(ran.code == 1 && ran.stderr.contains("no steps found"), "{}", ran.stderr);
 }
+
+#[test]
+fn compat_passes_over_events_without_times_among_their_arguments_as_that_tool_does() {
+    let folder = scratch("compat");
+    let bare = r#"{"ph":"X","cat":"Kernel","name":"bare","pid":0,"tid":7,"ts":12,"dur":3}"#.to_owned();
+    let events = [
+        step(1, "0.000", "1000.000"),
+        kernel("recover_decode_task", "1.000", "5.000"),
+        bare,
+        kernel("b", "20.000", "25.000"),
+    ];
+    trace(&folder, &events);
+    let rows = |args: &[&str]| gpuflame(&folder, args).ok().stdout.lines().skip(1).count();
+    // Numbers may have exponents.
+    assert_eq!(rows(&["extract", "trace.json", "-", "1e0,2.5E1"]), 3);
+    assert_eq!(rows(&["extract", "trace.json", "-", "1e0,2.5E1", "--compat"]), 2);
+    assert_eq!(
+        (rows(&["stats", "trace.json", "-"]), rows(&["stats", "trace.json", "-", "--compat"])),
+        (3, 2)
+    );
+}
+
+#[test]
+fn the_gap_before_the_first_operation_that_is_kept_can_be_had() {
+    let folder = scratch("gap");
+    let events = [
+        step(1, "0.000", "1000.000"),
+        kernel("before", "1.000", "4.000"),
+        kernel("recover_decode_task", "10.000", "20.000"),
+        kernel("next", "25.000", "30.000"),
+        step(2, "2000.000", "3000.000"),
+        kernel("recover_decode_task", "2008.000", "2018.000"),
+        kernel("next", "2023.000", "2028.000"),
+    ];
+    trace(&folder, &events);
+    let bubbles = |more: &[&str]| -> Vec<String> {
+        let out = gpuflame(&folder, ["stats", "trace.json", "-"].iter().chain(more)).ok().stdout;
+        out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
+    };
+    assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
+    // 6 us behind what was left out, and 8 from the step's start where nothing was.
+    for kind in ["union", "order", "stream"] {
+        assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
+    }
+}

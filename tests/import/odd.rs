@@ -117,3 +117,80 @@ fn a_rank_that_is_damaged_is_left_out_and_the_others_are_merged() {
     gpuflame(&folder, unrelated).fails(2, &["--assume-order"]);
     gpuflame(&folder, unrelated.iter().chain(&["--assume-order"])).ok();
 }
+
+#[test]
+fn a_file_that_is_damaged_in_mid_file_names_the_first_damage_and_not_its_end() {
+    let folder = scratch("odd");
+    trace().write(&folder.join("whole.json"));
+    let whole = fs::read_to_string(folder.join("whole.json")).unwrap();
+    // The arguments of an event in the middle have brackets that nobody closes before the end of the file.
+    let args = "\"args\":{";
+    let event = whole[whole.len() / 2..].find(args).map(|at| at + whole.len() / 2 + args.len()).unwrap();
+    let mut damaged = whole.clone();
+    damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
+    fs::write(folder.join("damaged.json"), &damaged).unwrap();
+    // In the list that is open a key follows, behind which there is a colon.
+    let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
+    let ran = gpuflame(&folder, ["info", "damaged.json"]);
+    ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of what is open"]);
+    // What stands before it can be had.
+    let ran = gpuflame(&folder, ["flamegraph", "damaged.json", "--accept-cut"]).ok();
+    assert!(ran.stdout.starts_with("cudaLaunchKernel;[GPU_Kernel]gemm "), "{}", ran.stdout);
+}
+
+#[test]
+fn accelerators_of_other_makers_are_understood_where_it_is_plain_what_they_did() {
+    let folder = scratch("odd");
+    let drawn = |name: &str, events: &str| {
+        fs::write(folder.join(name), format!("{{\"traceEvents\":[{events}]}}")).unwrap();
+        gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout
+    };
+    let mtia = r#"
+        {"ph":"X","cat":"mtia_runtime","name":"runFunction","pid":8,"tid":9,"ts":1,"dur":5,"args":{"correlation":3}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"pe_exe","pid":17,"tid":30,"ts":10,"dur":7,"args":{"correlation":3,"stream":1}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"event_wait","pid":17,"tid":30,"ts":2,"dur":7,"args":{"stream":1}},
+        {"ph":"X","cat":"mtia_ccp_events","name":"dma_request","pid":17,"tid":30,"ts":20,"dur":2,
+         "args":{"correlation":3,"direction":"DEVICE_TO_HOST","size":64}}"#;
+    assert_eq!(
+        drawn("mtia.json", mtia),
+        "runFunction;[GPU_Kernel]pe_exe 7000\nrunFunction;[GPU_Memcpy DtoH] 2000\n"
+    );
+    let xpu = r#"
+        {"ph":"X","cat":"xpu_driver","name":"zeCommandListAppendLaunchKernel","pid":8,"tid":9,"ts":1,"dur":5,"args":{"correlation":3}},
+        {"ph":"X","cat":"kernel","name":"gemm_xmx","pid":0,"tid":30,"ts":10,"dur":7,"args":{"correlation":3,"device":0}}"#;
+    assert_eq!(drawn("xpu.json", xpu), "zeCommandListAppendLaunchKernel;[GPU_Kernel]gemm_xmx 7000\n");
+    let jax = r#"
+        {"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:GPU:0"}},
+        {"ph":"X","name":"$model.py:12 step","pid":701,"tid":9,"ts":0,"dur":50},
+        {"ph":"X","name":"cuLaunchKernel","pid":701,"tid":9,"ts":1,"dur":5,"args":{"correlation_id":"3"}},
+        {"ph":"X","name":"loop_add_fusion","pid":1,"tid":13,"ts":10,"dur":7,
+         "args":{"correlation_id":"3","hlo_op":"add.1","kernel_details":"regs:16 grid:1,1,1 block:64,1,1"}},
+        {"ph":"X","name":"XLA Modules","pid":1,"tid":2,"ts":10,"dur":7,"args":{"hlo_module":"jit_f"}}"#;
+    assert_eq!(drawn("jax.json", jax), "$model.py:12 step;cuLaunchKernel;[GPU_Kernel]loop_add_fusion 7000\n");
+    let ascend = r#"
+        {"ph":"X","name":"MatMulV2","pid":5,"tid":2,"ts":"1695349886150.190","dur":7.5,
+         "args":{"Model Id":1,"Task Type":"AI_CORE","Physic Stream Id":2,"Task Id":3}},
+        {"ph":"X","name":"EVENT_WAIT","pid":5,"tid":2,"ts":"1695349886160.190","dur":7.5,"args":{"Task Type":"EVENT_WAIT"}}"#;
+    assert_eq!(drawn("ascend.json", ascend), "[no launch stack];[GPU_Kernel]MatMulV2 7500\n");
+}
+
+#[test]
+fn files_of_one_rank_are_merged_where_an_index_beside_them_says_that_they_are_one_run() {
+    let folder = scratch("odd");
+    for name in ["rank0_a.json", "rank0_b.json", "rank1.json"] {
+        trace().write(&folder.join(name));
+    }
+    gpuflame(&folder, ["merge-ranks", "."])
+        .fails(2, &["rank0_a.json", "rank0_b.json", "rank 0", "ranks.json"]);
+    fs::write(folder.join("ranks.json"), r#"{"rank0_a.json": 0, "rank0_b.json": 0, "rank1.json": 1}"#)
+        .unwrap();
+    let ran = gpuflame(&folder, ["merge-ranks", ".", "--format", "json", "-o", "all.folded"]).ok();
+    let table: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let busy: Vec<_> =
+        table["ranks"].as_array().unwrap().iter().map(|rank| rank["busy_ns"].clone()).collect();
+    assert_eq!(busy, [40_000_000, 20_000_000]);
+    let merged = fs::read_to_string(folder.join("all.folded")).unwrap();
+    assert!(merged.starts_with("rank 0;cudaLaunchKernel;[GPU_Kernel]gemm 40000000\n"), "{merged}");
+    fs::write(folder.join("ranks.json"), "[1]").unwrap();
+    gpuflame(&folder, ["merge-ranks", "."]).fails(1, &["ranks.json", "no index of ranks"]);
+}

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpuflame::import::{self, Options};
 use gpuflame::record::{ContextId, CorrelationId, Frame, FrameKind, LabelId, Row};
@@ -94,7 +94,8 @@ fn expected(trace: &Value) -> Stacks {
         let (start, end) = (nanos(&event["ts"]), nanos(&event["ts"]) + nanos(&event["dur"]));
         let own: Slice = (start, end, 3, event["name"].as_str().unwrap().to_owned(), Vec::new());
         let slices = &threads[&thread(event)];
-        let at = slices.iter().position(|slice| *slice == own).unwrap();
+        let first = slices.partition_point(|slice| slice.0 < start);
+        let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let (mut stack, mut functions) = (Vec::new(), &Vec::new());
         for slice in slices[..at].iter().filter(is_open) {
@@ -195,6 +196,39 @@ fn stacks_of_real_traces_hold_what_is_open() {
         let path = folder.join(name);
         assert_same(&found(&path), &expected(&document(&path)), name);
     }
+}
+
+/// All traces below the folder `GPUFLAME_MORE_TRACES`, which takes minutes: says of each how much time was compared.
+#[test]
+fn stacks_of_further_traces_hold_what_is_open() {
+    let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else { return };
+    let mut folders = vec![PathBuf::from(folder)];
+    let mut compared = 0;
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let is_json = name.ends_with(".json") || name.ends_with(".json.gz");
+            if !is_json || import::open(&path).map(|opened| opened.kind()).ok() != Some(import::Kind::Chrome)
+            {
+                continue;
+            }
+            let trace = document(&path);
+            if !trace["traceEvents"].is_array() {
+                continue;
+            }
+            let expected = expected(&trace);
+            if !expected.is_empty() {
+                assert_same(&found(&path), &expected, &name);
+            }
+            eprintln!("{} ns in {} stacks: {name}", expected.values().sum::<i64>(), expected.len());
+            compared += expected.len();
+        }
+    }
+    assert!(compared > 0);
 }
 
 /// `External id` is the profiler's own word for the operator that a launch was made in.

@@ -8,7 +8,10 @@
 //! | Kineto 2024 | the same | and cuda_driver | `correlation` | us with three digits |
 //! | Kineto ROCm | the same | cuda_runtime, hip names | `correlation` | us with digits |
 //! | eunomia | GPU_Kernel MemCopy | CUDA_Runtime CUDA_Driver | `correlationId` | us with digits |
-//! | MTIA, Ascend | none known | mtia_runtime | `correlation` | also text |
+//! | MTIA | mtia_ccp_events, by name | mtia_runtime | `correlation` | us with digits |
+//! | XPU | as Kineto | xpu_runtime xpu_driver | `correlation` | us with digits |
+//! | Ascend | none: `Task Type` in `args` | cpu_op alone | - | text |
+//! | JAX | none: `kernel_details`, `memcpy_details` in `args` | `correlation_id` in `args` | `correlation_id` | us with digits |
 
 use super::super::Text;
 use super::super::model::*;
@@ -22,11 +25,17 @@ use super::number::{integer, micros, unsigned};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Op(OpKind),
-    Call { driver: bool },
+    Call {
+        driver: bool,
+    },
     Cpu(CpuKind),
     Python,
     Sync,
     Flow,
+    /// Of MTIA: its name tells what it is.
+    Mtia,
+    /// Of no category: its arguments may tell what it is.
+    Bare,
     Other,
 }
 
@@ -41,8 +50,11 @@ fn class(category: &[u8]) -> Class {
         | b"CUDA_Runtime"
         | b"mtia_runtime"
         | b"privateuse1_runtime"
-        | b"xpu_runtime" => Class::Call { driver: false },
-        b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" => Class::Call { driver: true },
+        | b"xpu_runtime"
+        | b"hpu_runtime" => Class::Call { driver: false },
+        b"cuda_driver" | b"CUDA_Driver" | b"privateuse1_driver" | b"xpu_driver" => {
+            Class::Call { driver: true }
+        }
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
@@ -50,6 +62,7 @@ fn class(category: &[u8]) -> Class {
         b"python_function" => Class::Python,
         b"cuda_sync" => Class::Sync,
         b"fwdbwd" => Class::Flow,
+        b"mtia_ccp_events" => Class::Mtia,
         _ => Class::Other,
     }
 }
@@ -66,6 +79,7 @@ pub(super) fn emit<L: Level>(
     let class = match fields.category.shape {
         Shape::String => class(fields.category.of(bytes)),
         Shape::Escaped => class(text(bytes, fields.category).decode().as_bytes()),
+        Shape::Missing => Class::Bare,
         _ => Class::Other,
     };
     let phase = fields.phase.of(bytes);
@@ -74,13 +88,17 @@ pub(super) fn emit<L: Level>(
     let event = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => event.op(kind),
         Class::Call { driver } if is_complete && wants.has(Wants::CALLS) => event.call(driver),
-        Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.cpu(kind),
-        Class::Python if is_complete && wants.has(Wants::PYTHON) => event.python(),
+        Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.cpu(kind, wants),
+        Class::Python if is_complete && wants.has(Wants::PYTHON) => event.python(wants),
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.sync(),
-        Class::Other if phase == b"M" && wants.has(Wants::NAMES) => event.thread(),
+        Class::Mtia if is_complete && (wants.has(Wants::OPS) || wants.has(Wants::SYNCS)) => event.mtia(),
+        Class::Bare if is_complete && wants.has(Wants::OPS) => event.bare(),
+        Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.thread(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.end(),
         Class::Flow if wants.has(Wants::FLOWS) => event.flow(),
-        Class::Other if wants.has(Wants::OTHER) => Some(Event::Other(text(bytes, fields.category))),
+        Class::Other | Class::Bare if wants.has(Wants::OTHER) => {
+            Some(Event::Other(text(bytes, fields.category)))
+        }
         Class::Op(_) if wants.has(Wants::OPS) => event.unusable(),
         Class::Call { .. } | Class::Cpu(_) | Class::Python if phase == b"B" && wants.has(Wants::EDGES) => {
             event.begin(class)
@@ -126,6 +144,7 @@ impl<'a, L: Level> Reading<'a, L> {
             b"end_time" => times.1 = value,
             _ => {}
         });
+        op.in_args = are_there(times);
         (op.start, op.end) = self.times(times)?;
         let process = id(bytes, self.fields.process);
         // In Kineto a GPU operation's process is its device, which eunomia writes as `Device_0`.
@@ -137,6 +156,85 @@ impl<'a, L: Level> Reading<'a, L> {
             op.name = Text::json(name, true);
         }
         Some(Event::Op(op))
+    }
+
+    /// What an accelerator of MTIA did: programs and copies are work; the rest of its stream is waiting.
+    #[cold]
+    fn mtia(&mut self) -> Option<Event<'a>> {
+        let name = text(self.bytes, self.fields.name);
+        match name.raw() {
+            b"event_wait" => self.sync(),
+            b"event_record" => Some(Event::Other(Text::default())),
+            b"pe_exe" | b"merge" | b"remote" => self.mtia_op(OpKind::Kernel, None),
+            b"dma_request" => {
+                let mut direction = Text::default();
+                for_each::<L>(self.bytes, self.fields.args, |key, value| {
+                    if key == b"direction" {
+                        direction = text(self.bytes, value);
+                    }
+                });
+                let name = match direction.raw() {
+                    b"HOST_TO_DEVICE" => "HtoD",
+                    b"DEVICE_TO_HOST" => "DtoH",
+                    _ => "DtoD",
+                };
+                self.mtia_op(OpKind::Copy, Some(name))
+            }
+            _ => Some(Event::Other(text(self.bytes, self.fields.category))),
+        }
+    }
+
+    /// Work of MTIA, whose process is its device.
+    fn mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
+        Some(match self.op(kind)? {
+            Event::Op(op) => Event::Op(Op {
+                name: name.map_or(op.name, Text::from),
+                process: Id::None,
+                device: small(self.bytes, self.fields.process),
+                ..op
+            }),
+            other => other,
+        })
+    }
+
+    /// An event without a category, as profilers of JAX and Ascend write all of theirs: work where its arguments are those
+    /// of work.
+    #[cold]
+    fn bare(&mut self) -> Option<Event<'a>> {
+        let bytes = self.bytes;
+        let (mut kind, mut is_call, mut stream, mut correlation) = (None, false, None, None);
+        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+            b"kernel_details" => kind = Some(OpKind::Kernel),
+            b"memcpy_details" => kind = Some(OpKind::Copy),
+            b"memset_details" => kind = Some(OpKind::Set),
+            b"Task Type" => kind = kind.or_else(|| task_kind(value.of(bytes))),
+            b"Physic Stream Id" | b"Stream Id" => stream = small(bytes, value),
+            b"correlation_id" => {
+                correlation = known_id(bytes, value);
+                is_call = true;
+            }
+            _ => {}
+        });
+        let name = text(bytes, self.fields.name);
+        match (kind, name.raw()) {
+            (Some(kind), _) => Some(match self.op(kind)? {
+                Event::Op(op) => Event::Op(Op {
+                    stream: stream.or(op.stream).or_else(|| small(bytes, self.fields.thread)),
+                    correlation: correlation.or(op.correlation),
+                    process: Id::None,
+                    device: op.device.or_else(|| small(bytes, self.fields.process)),
+                    ..op
+                }),
+                other => other,
+            }),
+            // JAX's own mark for functions of Python.
+            (None, [b'$', ..]) => self.python(Wants::PYTHON),
+            (None, [b'c', b'u', ..] | [b'h', b'i', b'p', ..]) if is_call => Some(match self.call(true)? {
+                Event::Call(call) => Event::Call(Call { correlation, ..call }),
+                other => other,
+            }),
+            _ => Some(Event::Other(Text::default())),
+        }
     }
 
     #[inline(always)]
@@ -188,12 +286,29 @@ impl<'a, L: Level> Reading<'a, L> {
         }
     }
 
-    fn cpu(&mut self, kind: CpuKind) -> Option<Event<'a>> {
+    /// Whether the arguments of a CPU slice hold what is read of all: its times, as Paddle has them, or Python functions.
+    /// Looking for two words takes a fifth of the time that reading them key by key does.
+    fn has_more(&self) -> bool {
+        match std::str::from_utf8(self.fields.args.of(self.bytes)) {
+            Ok(args) => {
+                let stack = args.split_once("\"Call stack\"").map_or("", |(_, stack)| stack);
+                let is_empty = stack.trim_start_matches([':', ' ']).starts_with("\"\"");
+                !(stack.is_empty() || is_empty) || args.contains("start_time")
+            }
+            Err(_) => true,
+        }
+    }
+
+    // Compiled by itself it would not have the instructions of its level, and call each of them.
+    #[inline(always)]
+    fn cpu(&mut self, kind: CpuKind, wants: Wants) -> Option<Event<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
         let mut call_stack = Text::default();
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        let args =
+            if wants.has(Wants::DETAILS) || self.has_more() { self.fields.args } else { Value::default() };
+        for_each::<L>(bytes, args, |key, value| match key {
             b"External id" | b"external id" => external = known_id(bytes, value),
             b"Call stack" => call_stack = text(bytes, value),
             b"Sequence number" => sequence = unsigned(value.of(bytes)),
@@ -202,19 +317,31 @@ impl<'a, L: Level> Reading<'a, L> {
             b"end_time" => times.1 = value,
             _ => {}
         });
+        let in_args = are_there(times);
         let (start, end) = self.times(times)?;
         let (process, thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
         let name = text(bytes, self.fields.name);
         let kind = self.kind(kind);
-        let op =
-            CpuOp { kind, name, start, end, process, thread, external, call_stack, sequence, forward_thread };
-        Some(Event::Cpu(op))
+        Some(Event::Cpu(CpuOp {
+            kind,
+            name,
+            start,
+            end,
+            process,
+            thread,
+            external,
+            call_stack,
+            sequence,
+            in_args,
+            forward_thread,
+        }))
     }
 
-    fn python(&mut self) -> Option<Event<'a>> {
+    fn python(&mut self, wants: Wants) -> Option<Event<'a>> {
         let (mut number, mut parent) = (None, None);
         let bytes = self.bytes;
-        for_each::<L>(bytes, self.fields.args, |key, value| match key {
+        let args = if wants.has(Wants::DETAILS) { self.fields.args } else { Value::default() };
+        for_each::<L>(bytes, args, |key, value| match key {
             b"Python id" => number = known_id(bytes, value),
             b"Python parent id" => parent = known_id(bytes, value),
             _ => {}
@@ -331,8 +458,8 @@ impl<'a, L: Level> Reading<'a, L> {
     #[inline(always)]
     fn times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
-            (start, end) if start.shape == Shape::Missing || end.shape == Shape::Missing => None,
-            (start, end) => moment(self.bytes, start).zip(moment(self.bytes, end)),
+            (start, end) if are_there((start, end)) => moment(self.bytes, start).zip(moment(self.bytes, end)),
+            _ => None,
         };
         if let Some(((start, fraction), (end, _))) = exact {
             self.count(fraction);
@@ -353,6 +480,12 @@ impl<'a, L: Level> Reading<'a, L> {
         self.seen.fractions += u64::from(fraction);
         self.seen.whole += u64::from(!fraction);
     }
+}
+
+/// Whether both values stand in the event.
+#[inline(always)]
+fn are_there((start, end): (Value, Value)) -> bool {
+    start.shape != Shape::Missing && end.shape != Shape::Missing
 }
 
 /// A time, which may be text with blanks around it and a unit behind it (`"12.345 us"`).
@@ -389,6 +522,17 @@ fn id(bytes: &[u8], value: Value) -> Id<'_> {
                 _ => Id::Text(text(bytes, value)),
             }
         }
+    }
+}
+
+/// What a task of Ascend is: of its cores for matrices and vectors, or of what moves memory.
+fn task_kind(word: &[u8]) -> Option<OpKind> {
+    match word {
+        b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {
+            Some(OpKind::Kernel)
+        }
+        b"MEMCPY_ASYNC" | b"SDMA" => Some(OpKind::Copy),
+        _ => None,
     }
 }
 

@@ -11,6 +11,7 @@
 
 pub(super) mod buffer;
 mod cursor;
+mod damage;
 mod dialect;
 pub(crate) mod document;
 mod fields;
@@ -43,8 +44,10 @@ pub struct Seen {
     pub whole: u64,
     /// Events that were asked for, but whose times or duration are missing or no numbers: passed over.
     pub untimed: u64,
-    /// Elements that are no event: `{}`, `null`.
+    /// Elements that are no event: `{}`, `null`; lines that are none of their kind.
     pub blank: u64,
+    /// The number of the first such line.
+    pub first_blank: Option<u64>,
     /// Where the file was cut short, if it was and that was said to be no error.
     pub cut: Option<u64>,
 }
@@ -57,6 +60,7 @@ impl Seen {
         self.whole += later.whole;
         self.untimed += later.untimed;
         self.blank += later.blank;
+        self.first_blank = self.first_blank.or(later.first_blank);
         self.cut = self.cut.or(later.cut);
     }
 }

@@ -8,6 +8,7 @@ use super::super::model::{Event, Property, Sink, Wants};
 use super::Seen;
 use super::buffer::{Buffer, LARGEST, Lack, PADDING, Source};
 use super::cursor::{self, Shape, Stop, blanks};
+use super::damage;
 use super::dialect;
 use super::fields::{self, Fields};
 use super::mask::{self, Job, Level};
@@ -54,6 +55,8 @@ pub(super) enum Trouble {
         at: u64,
         whole: u64,
         wanted: &'static str,
+        /// Where what is open stops making sense before that, and what should stand there.
+        damage: Option<(u64, &'static str)>,
     },
     Large {
         at: u64,
@@ -77,6 +80,9 @@ impl Trouble {
                     "event {events}: at byte {at} stands {found} where {wanted} should; {events} events before it are sound"
                 )
             }
+            Self::Cut { damage: Some((at, wanted)), .. } => format!(
+                "damaged at byte {at}, in event {events}, where {wanted} should stand; {events} events before it are whole"
+            ),
             Self::Cut { at, wanted, .. } => format!(
                 "cut short at byte {at}, in event {events}, where {wanted} should stand; {events} events before it are whole"
             ),
@@ -133,7 +139,15 @@ impl Scan {
             is_last = is_last
                 || input.refill(&mut buffer).map_err(|lack| match lack {
                     Lack::Io(error) => Trouble::Io(error),
-                    Lack::Room => Trouble::Large { at: position },
+                    Lack::Room => match damage::first(buffer.unread()) {
+                        Some((at, wanted)) => Trouble::Cut {
+                            at: position,
+                            whole: position,
+                            wanted,
+                            damage: Some((position + at as u64, wanted)),
+                        },
+                        None => Trouble::Large { at: position },
+                    },
                 })?;
             let left = until.saturating_sub(position);
             let until = usize::try_from(left).unwrap_or(usize::MAX);
@@ -163,7 +177,10 @@ impl Scan {
             Place::Behind => Ok(End::File),
             // Chrome's format allows an array without its end.
             Place::BetweenEvents | Place::Event if !self.in_object && is_blank => Ok(End::File),
-            _ => Err(Trouble::Cut { at: end, whole, wanted }),
+            _ => {
+                let damage = damage::first(rest).map(|(at, wanted)| (whole + at as u64, wanted));
+                Err(Trouble::Cut { at: end, whole, wanted, damage })
+            }
         }
     }
 }
