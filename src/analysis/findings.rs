@@ -70,6 +70,8 @@ pub struct Evidence<'a> {
     pub linked: Option<&'a Linked>,
     /// Records that could not be read.
     pub damaged: u64,
+    /// Whether its process has not come to its end.
+    pub cut_off: bool,
 }
 
 /// All that is looked for, what is worst first, and last how precise the times are.
@@ -256,6 +258,14 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             0,
             "the driver refused them",
         ),
+        finding(
+            "cut_off",
+            "ended without its exit hooks",
+            Note,
+            u64::from(evidence.cut_off),
+            0,
+            "what its process did last is missing: `gpuflame info` says how much at most",
+        ),
         finding("damaged", "damaged records", Bad, evidence.damaged, 0, "the file was cut or changed"),
     ];
     // What is worst stands first.
@@ -386,16 +396,22 @@ mod tests {
     #[test]
     fn an_empty_trace_has_nothing_that_ran_and_names_all_that_was_looked_for() {
         let (profile, tally, events) = (Profile::default(), Tally::default(), Events::default());
-        let evidence =
-            Evidence { profile: &profile, tally: &tally, events: &events, linked: None, damaged: 3 };
+        let evidence = Evidence {
+            profile: &profile,
+            tally: &tally,
+            events: &events,
+            linked: None,
+            damaged: 3,
+            cut_off: false,
+        };
         let findings = findings(&evidence);
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Bad).collect();
         let figures = bad.iter().map(|finding| (finding.id, finding.figures.unwrap().count));
         assert_eq!(figures.collect::<Vec<_>>(), [("no_gpu_work", 1), ("damaged", 3)]);
         assert_eq!(findings[2].id, "no_waits");
-        assert!(findings[3..17].iter().all(|finding| finding.severity == Severity::Absent));
-        assert_eq!((findings[17].id, findings[17].what), ("precision", "there are no times"));
+        assert!(findings[3..18].iter().all(|finding| finding.severity == Severity::Absent));
+        assert_eq!((findings[18].id, findings[18].what), ("precision", "there are no times"));
         let ids: BTreeSet<_> = findings.iter().map(|finding| finding.id).collect();
-        assert_eq!((ids.len(), findings.len()), (18, 18));
+        assert_eq!((ids.len(), findings.len()), (19, 19));
     }
 }

@@ -185,6 +185,9 @@ fn read(
         false => explain(input, &reading, console, &mut events)?,
     };
     explained.facts.need_work(input)?;
+    if !format.is_of_views() {
+        explained.facts.need_rows(input)?;
+    }
     events.sort();
     Ok((explained, events))
 }

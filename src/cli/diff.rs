@@ -200,6 +200,7 @@ impl Run {
         let mut events = Events::default();
         let Explained { profile, facts, .. } = explain(source, &flags.reading(), console, &mut events)?;
         facts.need_work(source)?;
+        facts.need_rows(source)?;
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<Place, (String, Option<String>)> = HashMap::new();
         for event in events.activities() {

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, usage};
 use super::report::grouped;
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::{self, Kind, Linked, Opened, Options, Recorded, Seen, Tied};
+use crate::import::{self, CutOff, Kind, Linked, Opened, Options, Recorded, Seen, Tied};
 use crate::profile::human;
 use crate::record::{Row, WindowEdge};
 use crate::run::ReadOptions;
@@ -58,6 +58,10 @@ pub(super) struct Facts {
     pub(super) kind: Kind,
     /// Records of a recording that could not be read.
     pub(super) damaged: u64,
+    /// Whether a recording has sums in the place of single activities.
+    pub(super) is_of_sums: bool,
+    /// What became of the process of a recording that has not come to its end.
+    pub(super) cut_off: Option<CutOff>,
     /// How well a trace of another tool is linked.
     pub(super) linked: Option<Linked>,
     /// Steps of a trace, windows of a recording.
@@ -67,6 +71,14 @@ pub(super) struct Facts {
 }
 
 impl Facts {
+    /// Refuses a recording that has only sums, for a verb that looks at single activities.
+    ///
+    /// # Errors
+    /// `Format`.
+    pub(super) fn need_rows(&self, source: &Source) -> Result<()> {
+        if self.is_of_sums { Err(sums_only(source)) } else { Ok(()) }
+    }
+
     /// Refuses a trace without GPU work, of which there is nothing to show.
     ///
     /// # Errors
@@ -116,18 +128,19 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
-            let damaged = self.recording(opened, &options, console, &mut |row| {
-                match row {
-                    Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
-                    Row::Window { edge: WindowEdge::Close, time } => {
-                        steps += 1;
-                        step_times.extend(opened_at.take().map(|from| (from, time.0)));
+            let Recorded { damaged, is_of_sums, cut_off, .. } =
+                self.recording(opened, &options, console, &mut |row| {
+                    match row {
+                        Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
+                        Row::Window { edge: WindowEdge::Close, time } => {
+                            steps += 1;
+                            step_times.extend(opened_at.take().map(|from| (from, time.0)));
+                        }
+                        _ => {}
                     }
-                    _ => {}
-                }
-                each(row);
-            })?;
-            return Ok(Facts { kind, damaged, linked: None, steps, step_times });
+                    each(row);
+                })?;
+            return Ok(Facts { kind, damaged, is_of_sums, cut_off, linked: None, steps, step_times });
         }
         let linked = import::rows(opened, &options, each)?;
         remark_on(self, &linked.seen, console);
@@ -146,7 +159,8 @@ impl Source {
             console.remark(format!("{self}: {}", captured(tied)));
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
-        Ok(Facts { kind, damaged: 0, linked: Some(linked), steps, step_times })
+        let (is_of_sums, cut_off) = (false, None);
+        Ok(Facts { kind, damaged: 0, is_of_sums, cut_off, linked: Some(linked), steps, step_times })
     }
 
     /// Opens it, of whatever kind it is.
@@ -163,15 +177,14 @@ impl Source {
         }
     }
 
-    /// Calls `each` with every row of a recording that was opened; gives how many were damaged, the first few of
-    /// which are remarked upon.
+    /// Calls `each` with every row of a recording that was opened. The first few that are damaged are remarked upon.
     pub(super) fn recording(
         &self,
         opened: Opened,
         options: &Options,
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
-    ) -> Result<u64> {
+    ) -> Result<Recorded> {
         let mut remarks = 0;
         let mut remark = |error: Error| {
             remarks += 1;
@@ -180,7 +193,8 @@ impl Source {
             }
         };
         let recorded = import::recording(opened, options, &mut remark, each);
-        let Recorded { damaged, skipped } = recorded.map_err(|error| error.within(self))?;
+        let recorded = recorded.map_err(|error| error.within(self))?;
+        let Recorded { damaged, skipped, .. } = recorded;
         if damaged > REMARKS {
             console.remark(format!("{self}: {} more records are damaged", damaged - REMARKS));
         }
@@ -189,8 +203,16 @@ impl Source {
                 "{self}: passed over {skipped} rows of a kind that only later versions know"
             ));
         }
-        Ok(damaged)
+        Ok(recorded)
     }
+}
+
+/// What a verb says that wants single activities.
+pub(super) fn sums_only(source: &Source) -> Error {
+    let what = "has only sums, since its process did not end in the ordinary way: single activities are in recordings \
+                that were asked for (GPUFLAME_FORMATS=gfr); flamegraph, top, info, check, merge-ranks and recover read \
+                this one, and convert into formats of sums";
+    Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 
 /// What is odd about a trace, and no failure.

@@ -16,10 +16,13 @@ mod info;
 mod input;
 mod merge;
 mod merge_ranks;
+#[cfg(test)]
+mod mutated;
 mod names;
 mod output;
 mod ranks;
 mod recorded_steps;
+mod recover;
 mod report;
 mod run;
 mod settings;
@@ -32,7 +35,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use console::{Console, Outcome};
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
@@ -64,6 +67,7 @@ enum Verb {
     Info(info::Info),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
+    Recover(recover::Recover),
     #[command(alias = "record")]
     Run(run::Run),
     Settings(settings::Settings),
@@ -82,8 +86,20 @@ pub fn run() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    match dispatch(&command) {
+        Ok(Outcome::Clean) => ExitCode::SUCCESS,
+        Ok(Outcome::Found) => ExitCode::from(1),
+        Ok(Outcome::Status(code)) => ExitCode::from(code),
+        Err(error) => {
+            Console { quiet: command.quiet, accept_cut: command.accept_cut }.fail(&error);
+            ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
+        }
+    }
+}
+
+fn dispatch(command: &Command) -> Result<Outcome> {
     let console = Console { quiet: command.quiet, accept_cut: command.accept_cut };
-    let outcome = match &command.verb {
+    match &command.verb {
         Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
@@ -93,19 +109,11 @@ pub fn run() -> ExitCode {
         Verb::Info(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
+        Verb::Recover(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
         Verb::View(verb) => verb.run(console),
-    };
-    match outcome {
-        Ok(Outcome::Clean) => ExitCode::SUCCESS,
-        Ok(Outcome::Found) => ExitCode::from(1),
-        Ok(Outcome::Status(code)) => ExitCode::from(code),
-        Err(error) => {
-            console.fail(&error);
-            ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
-        }
     }
 }

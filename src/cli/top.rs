@@ -10,7 +10,7 @@ use super::input::Source;
 use super::names::NameFlags;
 use super::report::{Cell, Report, Table};
 use crate::analysis::{Delays, Doing, Share, Told, communication};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Events, JoinedActivity};
 use crate::export::{Names, event_place, folded_names, work_name};
 use crate::join::Origin;
@@ -68,6 +68,14 @@ impl Top {
         let mut events = self.by.contains(&By::Comm).then(Events::default);
         let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
         explained.facts.need_work(&self.input)?;
+        if explained.facts.cut_off.is_some() && explained.ledger.tally.activities.seen == 0 {
+            let what =
+                format!("{}: its process had no GPU activity on record when it was cut off", self.input);
+            return Err(Error::new(ErrorKind::Format, what));
+        }
+        if self.by.contains(&By::Delay) || self.by.contains(&By::Comm) {
+            explained.facts.need_rows(&self.input)?;
+        }
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut tables = Vec::new();

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::console::Console;
-use super::input::{Source, remark_on, watched};
+use super::input::{Source, remark_on, sums_only, watched};
 use super::recorded_steps::Events;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::{Fork, Kind, Options, Seen};
@@ -36,7 +36,9 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
     let (options, _bar) = watched(options, &opened, console);
     let seen = if kind == Kind::Recording {
         let mut events = Events::new(sink);
-        source.recording(opened, &options, console, &mut |row| events.row(row))?;
+        if source.recording(opened, &options, console, &mut |row| events.row(row))?.is_of_sums {
+            return Err(sums_only(source));
+        }
         Seen { untimed: events.untimed, ..Seen::default() }
     } else {
         opened.read_parallel(&options, sink)?

@@ -81,6 +81,7 @@ impl View {
         let mut events = Events::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         explained.facts.need_work(&self.input)?;
+        explained.facts.need_rows(&self.input)?;
         events.sort();
         let profile = &explained.profile;
         let timed = events.activities().iter().find(|event| event.activity.duration().is_some());

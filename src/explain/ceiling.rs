@@ -127,7 +127,10 @@ impl Explain {
         if self.profile.kernel_bytes() <= room || self.profile.kernel_count() <= FEWEST {
             return None;
         }
-        let mut weights = self.aggregate.by_kernel();
+        let mut weights = match &self.stored {
+            Some(stored) => stored.kernel_weights(),
+            None => self.aggregate.by_kernel(),
+        };
         let kernels = self.profile.kernels().into_iter().map(|(id, _)| id).filter(|id| *id != NameId::OTHERS);
         let all: Vec<_> = kernels.map(|id| (id, weights.remove(&id).unwrap_or_default())).collect();
         let count = all.len();
@@ -185,7 +188,10 @@ impl Explain {
     /// What naming and writing them takes beside.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
-        let stacks = self.profile.context_count().max(self.aggregate.cells());
+        let stacks = self
+            .profile
+            .context_count()
+            .max(self.aggregate.cells() + self.stored.as_ref().map_or(0, |s| s.len()));
         let bytes_a_stack = match self.contexts.merges_threads() {
             true => EXPORT_BYTES_A_STACK,
             false => EXPORT_BYTES_A_STACK_OF_A_THREAD,
@@ -217,7 +223,8 @@ impl Explain {
         });
         let mean = nanos.checked_div(count).unwrap_or(1).max(1);
         let launches = self.join.waiting().map(|id| (id, 1, mean));
-        for (id, count, nanos) in self.host.waits().chain(launches) {
+        let stored = self.stored.iter().flat_map(|stored| stored.weights());
+        for (id, count, nanos) in self.host.waits().chain(launches).chain(stored) {
             let weight = weights.entry(id).or_default();
             weight.count += count;
             weight.nanos = weight.nanos.saturating_add(nanos);
@@ -227,12 +234,15 @@ impl Explain {
 
     /// Adds up anew what is not kept apart any more.
     fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
-        let Self { profile, join, aggregate, timeline, host, .. } = self;
+        let Self { profile, join, aggregate, timeline, host, stored, .. } = self;
         let renames = Renames::new(profile, forgotten);
         join.rename(|id| renames.context(id));
         aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
         timeline.rename(|id| renames.context(id));
         host.rename(|id| renames.context(id));
+        if let Some(stored) = stored {
+            stored.rename(|id| renames.context(id), |id| renames.kernel(id));
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Stacks;
-use crate::aggregate::HostSums;
 use crate::graphs;
 use crate::join::Tally;
 use crate::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
@@ -122,7 +121,7 @@ impl Ledger {
         tally: Tally,
         nodes: graphs::NodeTally,
         stacks: Stacks,
-        host: &HostSums,
+        held: (u64, u64),
     ) -> Self {
         Self {
             tally,
@@ -130,7 +129,7 @@ impl Ledger {
             losses: profile.losses().collect(),
             stacks,
             devices: profile.devices().iter().map(|work| Device::of(profile, *work)).collect(),
-            host: Host::of(profile, host.held()),
+            host: Host::of(profile, held),
             dependencies: profile.dependencies().clone(),
             unified: views::unified(profile).collect(),
             others: Others::of(profile),

@@ -14,7 +14,9 @@
 
 mod ceiling;
 mod contexts;
+mod definitions;
 mod ledger;
+mod stored;
 
 use std::collections::BTreeMap;
 
@@ -28,7 +30,9 @@ pub use ceiling::Forgotten;
 use ceiling::{NotKept, Renames};
 use contexts::Contexts;
 pub use contexts::Stacks;
+pub use definitions::Definitions;
 pub use ledger::{Device, Host, Ledger, Others, Sum};
+use stored::Stored;
 
 /// What is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -56,6 +60,8 @@ pub struct Explain {
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     not_kept: NotKept,
+    /// What a file says that its rows came to, which are not in it.
+    stored: Option<Stored>,
 }
 
 /// What the rows so far come to.
@@ -145,8 +151,18 @@ impl Explain {
                 self.profile.push(row);
             }
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
+            Row::Sum { key, values } => self.push_sum(key, values),
             _ => self.profile.push(row),
         }
+    }
+
+    fn push_sum(&mut self, key: &[u8], values: &[u64]) {
+        if let Some(edge) = Stored::window(key, values) {
+            return self.profile.push(&edge);
+        }
+        let Self { stored, contexts, profile, .. } = self;
+        let stored = stored.get_or_insert_default();
+        stored.push(key, values, |id| contexts.first(id, profile));
     }
 
     /// The context that stands for `id`.
@@ -189,11 +205,22 @@ impl Explain {
         }
         losses.extend(self.not_kept.losses());
         let profile = &mut self.profile;
+        let (mut tally, mut nodes) = (tally, self.graphs.tally());
+        let (mut stacks, mut held) = (self.contexts.stacks(), self.host.held());
+        if let Some(stored) = &self.stored {
+            stored.losses.iter().for_each(|(loss, count)| *losses.entry(*loss).or_default() += count);
+            (tally, nodes, stacks, held) = (stored.tally, stored.nodes, stored.stacks, stored.held);
+        }
         profile.set_losses(losses);
-        aggregate.fill(profile);
-        timeline.end(profile);
-        self.host.fill(profile);
-        let ledger = Ledger::of(profile, tally, self.graphs.tally(), self.contexts.stacks(), &self.host);
+        match &self.stored {
+            Some(stored) => stored.fill(profile),
+            None => {
+                aggregate.fill(profile);
+                timeline.end(profile);
+                self.host.fill(profile);
+            }
+        }
+        let ledger = Ledger::of(profile, tally, nodes, stacks, held);
         Snapshot { profile, ledger }
     }
 

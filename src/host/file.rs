@@ -87,6 +87,11 @@ impl Draft {
         &self.path
     }
 
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
     /// Has `content` write all of it.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! What is asked of the operating system, for the process that gpuflame is a guest in and for the command: a call
 //! at exit, silence in forked children, no signals on our own thread, a line to stderr, files that are whole or
-//! not there, how many bytes we hold, and how many we may.
+//! not there, how many bytes we hold, and how many we may, and whether who wrote a file still lives.
 //!
 //! Nothing here knows what is recorded. The hot path does not come here.
 
 #![allow(unsafe_code)]
 
+pub mod alive;
 pub mod aside;
 #[cfg(feature = "cli")]
 pub mod child;

@@ -42,7 +42,7 @@ pub use model::{
 pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};
 pub use options::{Backward, Options};
-pub use recording::{Recorded, recording};
+pub use recording::{CutOff, Recorded, recording};
 pub use rows::{Collect, rows};
 pub use text::Text;
 

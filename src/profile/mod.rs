@@ -147,7 +147,8 @@ impl Profile {
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }
-            | Row::GraphEnd { .. } => {}
+            | Row::GraphEnd { .. }
+            | Row::Sum { .. } => {}
         }
     }
 
@@ -234,6 +235,11 @@ impl Profile {
         self.contexts.get(&id)
     }
 
+    /// All contexts, with what they mean, in no particular order.
+    pub(crate) fn all_contexts(&self) -> impl ExactSizeIterator<Item = (ContextId, &Context)> {
+        self.contexts.iter().map(|(&id, context)| (id, context))
+    }
+
     /// All contexts, in ascending order.
     pub fn contexts(&self) -> Vec<ContextId> {
         let mut ids: Vec<_> = self.contexts.keys().copied().collect();
@@ -251,6 +257,16 @@ impl Profile {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
 
+    /// The texts of all labels, in no particular order.
+    pub(crate) fn labels(&self) -> impl Iterator<Item = (LabelId, &str)> {
+        self.labels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
+    }
+
+    /// How all ranges are shown, in no particular order.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (RangeId, &str)> {
+        self.ranges.iter().map(|(&id, &text)| (id, self.strings.get(text)))
+    }
+
     /// How a range is shown, with its domain; `None` where its row was lost.
     pub fn range(&self, id: RangeId) -> Option<&str> {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
@@ -264,6 +280,11 @@ impl Profile {
     /// The name of a kernel as the tracer gave it; `None` where its row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(&id).map(|&id| self.strings.get(id))
+    }
+
+    /// The names of all kernels as the tracer gave them, in no particular order.
+    pub(crate) fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
+        self.kernels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
     }
 
     /// The names of all kernels as the tracer gave them, in ascending order of id.
@@ -306,6 +327,13 @@ impl Profile {
     pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
         samples.sort_unstable();
         self.samples.insert(view.word, samples);
+    }
+
+    /// Forgets what views hold, and the sums beside that, until somebody puts them in again.
+    pub(crate) fn forget_sums(&mut self) {
+        self.samples = BTreeMap::new();
+        (self.works, self.devices) = (Vec::new(), Vec::new());
+        (self.times, self.streams) = (Vec::new(), Vec::new());
     }
 
     /// What `view` holds: each stack with what stands upon it, once for each GPU (and stream).

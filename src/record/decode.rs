@@ -4,6 +4,8 @@
 use std::io::{BufRead, Read};
 
 use super::encode::{FORMAT, MAGIC, tag};
+use super::fields::Fields;
+use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -14,18 +16,24 @@ const HEADER: u64 = 16;
 /// Reads the rows of a recording.
 ///
 /// A row that is complete but makes no sense is an error, and the next call goes on behind it. One that is
-/// cut short ends the recording: an error once, then [`Reader::next_row`] gives `None`.
+/// cut short ends the recording: an error once, then [`Reader::next_row`] gives `None`. The same is true of chunks.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Of the next row.
+    /// The chunk that is being read, and how much of it was.
+    chunk: Vec<u8>,
+    chunk_at: usize,
+    /// Of the next row of the file.
     position: u64,
     records: u64,
     skipped: u64,
     ended: bool,
     is_whole: bool,
+    sums: SumsReader,
+    mark: Option<Mark>,
+    writer: Option<WriterId>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -42,21 +50,25 @@ impl<R: BufRead> Reader<R> {
         let Some(format) = Fields(&header[8..]).u32().filter(|_| header.len() as u64 == HEADER) else {
             return Err(malformed("the recording is cut short within its first 16 bytes"));
         };
-        if format != FORMAT {
+        if format > FORMAT {
             let message =
-                format!("this is a recording of format {format}; this version reads format {FORMAT}");
+                format!("this is a recording of format {format}; this version reads formats up to {FORMAT}");
             return Err(malformed(message));
         }
-        let (payload, frames) = (Vec::new(), Vec::new());
         Ok(Self {
             input,
-            payload,
-            frames,
+            payload: Vec::new(),
+            frames: Vec::new(),
+            chunk: Vec::new(),
+            chunk_at: 0,
             position: HEADER,
             records: 0,
             skipped: 0,
             ended: false,
             is_whole: false,
+            sums: SumsReader::default(),
+            mark: None,
+            writer: None,
         })
     }
 
@@ -67,20 +79,22 @@ impl<R: BufRead> Reader<R> {
     /// reports.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
-            let Some(tag) = self.read()? else { return Ok(None) };
+            let Some(tag) = self.read()? else {
+                return Ok(self.sums.next().map(|(key, values)| Row::Sum { key, values }));
+            };
             self.is_whole = tag == tag::WHOLE;
-            if self.is_whole {
-                continue;
+            match tag {
+                tag::WHOLE => {}
+                tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
+                tag::SUMS => self.sums.wait(&self.payload),
+                tag::MARK | tag::WRITER => self.note(tag)?,
+                _ if !is_known(tag, &self.payload) => self.skipped += 1,
+                _ => {
+                    let (record, at) = (self.records, self.row_at());
+                    let row = row(tag, &self.payload, &mut self.frames);
+                    return row.map(Some).map_err(|what| senseless(record, at, what));
+                }
             }
-            if !is_known(tag, &self.payload) {
-                self.skipped += 1;
-                continue;
-            }
-            let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
-            let row = row(tag, &self.payload, &mut self.frames);
-            return row
-                .map(Some)
-                .map_err(|what| malformed(format!("record {record} at byte {at:#x} {what}")));
         }
     }
 
@@ -99,8 +113,69 @@ impl<R: BufRead> Reader<R> {
         self.skipped
     }
 
+    /// The last moment that the recording says it had come to.
+    pub fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+
+    /// Who has written it, if it says so.
+    pub fn writer(&self) -> Option<&WriterId> {
+        self.writer.as_ref()
+    }
+
+    /// Whether there are sums in the place of rows.
+    pub fn has_sums(&self) -> bool {
+        self.sums.any()
+    }
+
+    /// Where the row begins that was read last; of one in a chunk, the chunk.
+    fn row_at(&self) -> u64 {
+        match self.chunk.len() {
+            0 => self.position - 5 - self.payload.len() as u64,
+            length => self.position - 5 - length as u64,
+        }
+    }
+
+    /// Goes on with the rows of the chunk that was read.
+    fn open_chunk(&mut self) -> Result<()> {
+        let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
+        let sum = Fields(&self.payload).u32();
+        if sum.is_none_or(|sum| sum != crc32fast::hash(&self.payload[4..])) {
+            return Err(senseless(record, at, "is a chunk whose checksum is wrong: the rows in it are lost"));
+        }
+        std::mem::swap(&mut self.chunk, &mut self.payload);
+        self.chunk_at = 4;
+        Ok(())
+    }
+
+    /// Takes in a row about the recording itself.
+    fn note(&mut self, tag: u8) -> Result<()> {
+        let makes_sense = match tag {
+            tag::MARK => {
+                let (mark, sums) = (mark(&mut Fields(&self.payload)), self.sums.mark());
+                self.mark = mark.or(self.mark);
+                mark.is_some() && sums
+            }
+            _ => {
+                self.writer = writer(&mut Fields(&self.payload));
+                self.writer.is_some()
+            }
+        };
+        match makes_sense {
+            true => Ok(()),
+            false => {
+                Err(senseless(self.records, self.row_at(), "makes no sense, or the sums before it do not"))
+            }
+        }
+    }
+
     /// Reads the next row's payload and returns its tag.
     fn read(&mut self) -> Result<Option<u8>> {
+        if self.chunk_at < self.chunk.len() {
+            return self.read_inner().map(Some);
+        }
+        self.chunk.clear();
+        self.chunk_at = 0;
         if self.ended {
             return Ok(None);
         }
@@ -132,6 +207,22 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(tag))
     }
 
+    /// The same of a row in the chunk.
+    fn read_inner(&mut self) -> Result<u8> {
+        self.records += 1;
+        let mut fields = Fields(&self.chunk[self.chunk_at..]);
+        let row = fields.u8().and_then(|tag| Some((tag, fields.bytes()?)));
+        let Some((tag, payload)) = row else {
+            let (record, at) = (self.records, self.row_at());
+            self.chunk_at = self.chunk.len();
+            return Err(senseless(record, at, "is longer than its chunk"));
+        };
+        self.payload.clear();
+        self.payload.extend_from_slice(payload);
+        self.chunk_at += 5 + payload.len();
+        Ok(tag)
+    }
+
     /// Reads up to `length` bytes into the payload. The buffer grows with what is there, not with what is
     /// claimed.
     fn fill(&mut self, length: u64) -> Result<u64> {
@@ -152,6 +243,10 @@ impl<R: BufRead> Reader<R> {
             if whole == 5 { " or more" } else { "" },
         ))
     }
+}
+
+fn senseless(record: u64, at: u64, what: &str) -> Error {
+    malformed(format!("record {record} at byte {at:#x} {what}"))
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -407,6 +502,18 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Window { edge, time: Nanos(time) }))
 }
 
+fn mark(fields: &mut Fields<'_>) -> Option<Mark> {
+    let (began, time) = (Nanos(fields.u64()?), Nanos(fields.u64()?));
+    Some(Mark { began, time, interval_ms: fields.u32()?, open: fields.u64()? })
+}
+
+fn writer(fields: &mut Fields<'_>) -> Option<WriterId> {
+    let (process, thread) = (fields.u32()?, fields.u32()?);
+    let (started, namespace) = (fields.u64()?, fields.u64()?);
+    let boot = std::str::from_utf8(fields.bytes()?).ok()?.to_owned();
+    Some(WriterId { process, thread, started, namespace, boot })
+}
+
 fn loss<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     Some(Row::Loss { loss: loss_of(fields.u8()?)?, count: fields.u64()? })
 }
@@ -427,48 +534,4 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
         }
         _ => Row::GraphEnd { graph },
     })
-}
-
-/// The parts that payloads are made of. Each is `None` where the payload is too short for it.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        self.0.split_off(..length)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_le_bytes)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn option(&mut self) -> Option<Option<u32>> {
-        let (is_there, value) = (self.u8()?, self.u32()?);
-        Some((is_there != 0).then_some(value))
-    }
-
-    fn long_option(&mut self) -> Option<Option<u64>> {
-        let (is_there, value) = (self.u8()?, self.u64()?);
-        Some((is_there != 0).then_some(value))
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = self.u32()?;
-        self.take(length as usize)
-    }
 }

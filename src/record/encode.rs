@@ -1,8 +1,7 @@
 //! Rows into a recording (`.gfr`). What a recording looks like is drawn here, for `decode` as well.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 reserved:u32 row*        format is 0 until the first release: it may
-//!                                                             change with any commit
+//! recording := "gpuflame" format:u32 reserved:u32 row*        format is 1; 0 is the same without tags 25 to 28
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; a
 //!                                                             known one may grow at its end
 //!  tag  payload
@@ -31,6 +30,11 @@
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
 //!  23   whole                                                                  the last one: nothing is missing
+//!  25   chunk     crc:u32 row*                                                 written at once; CRC-32 of the rows; in
+//!                                                                              no other chunk
+//!  26   sums      entry*                                                       what rows came to that are not there
+//!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  the sums before count from here on
+//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   who writes this, see `host::alive`
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -42,14 +46,48 @@
 //! ```
 //!
 //! All numbers are little-endian and nothing is aligned.
+//!
+//! A process that does not keep single rows leaves what they came to: a table of sums, each time as far as it has
+//! changed. What is in no `mark`, or behind the last one, was cut off and does not count. `open` launches had no
+//! activity then, and the next mark was to come `interval_ms` later.
+//!
+//! ```text
+//! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
+//!           slots are numbered as they come; length is 0 where the slot has its key already. The values are totals
+//!           and take the place of those before; count is 0 where the sum is gone.
+//!
+//! key    := 1:u8 view:u8 base:u8 place tips:u8 tip[tips] device:option stream     values amount, count, ... of the view
+//!         | 2:u8 tip device:u32               a work    count nanoseconds bytes min max p50 p95 p99
+//!         | 3:u8 device:u32                   a device  count nanoseconds
+//!         | 4:u8 device:u32                   its time  window busy idle late late_count early early_count first last
+//!         | 5:u8 device:u32 stream            a stream  count nanoseconds
+//!         | 6:u8   launches seen matched graphs pending outside aliases, activities seen matched launched_before
+//!                  device_graph no_stack outside untimed early
+//!         | 7:u8   nodes of graphs: created before_recording unknown
+//!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
+//!         | 9:u8   allocated bytes: held most
+//!         | 10:u8  dependencies: record_calls wait_calls event_records
+//!         | 11:u8 kind:u32                    wait records of a kind
+//!         | 12:u8 loss:u8                     how much was lost
+//!         | 13:u8 edge:u8                     a window's, as in its row
+//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified
+//! base   := 0 none, 1 opening, 2 closing
+//! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
+//!           callers are contexts, or the reasons from 2^31 - 1 down (`Caller`)
+//! tip    := kind:u8 value:u32        0 kernel, by name; 1 copy, by kind; 2 fill; 3 graph; 4 missing, 0 to 5 in the
+//!           order of `Missing`; 5 idle, 0 to 3 in the order of `Cause`; 6 idle to the end; 7 allocated, 8 freed, by
+//!           kind of memory; 9 freed, of no known kind; 10 unified, by kind; 11 lost, by loss
+//! stream := 0:u8 | 1:u8 context:u32 stream:u32
+//! ```
 
 use std::io::Write;
 
+use super::about::{Mark, WriterId};
 use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
-pub(super) const FORMAT: u32 = 0;
+pub(super) const FORMAT: u32 = 1;
 
 /// The tags of rows, as drawn above.
 pub(super) mod tag {
@@ -77,6 +115,10 @@ pub(super) mod tag {
     pub(crate) const OUTSIDE: u8 = 22;
     pub(crate) const WHOLE: u8 = 23;
     pub(crate) const INSIDE: u8 = 24;
+    pub(crate) const CHUNK: u8 = 25;
+    pub(crate) const SUMS: u8 = 26;
+    pub(crate) const MARK: u8 = 27;
+    pub(crate) const WRITER: u8 = 28;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -92,9 +134,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// What `out` reports.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(MAGIC)?;
-        out.write_all(&FORMAT.to_le_bytes())?;
-        out.write_all(&[0; 4])?;
+        out.write_all(&head())?;
         Ok(Self { out, buffer: Vec::new() })
     }
 
@@ -104,13 +144,31 @@ impl<W: Write> Writer<W> {
     /// What the writer reports; the recording then ends in a row that is cut short.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         self.buffer.clear();
-        // The length is not known yet.
-        self.buffer.extend([0; 5]);
-        self.buffer[0] = put_row(&mut Payload(&mut self.buffer), row);
-        let length = (self.buffer.len() - 5) as u32;
-        self.buffer[1..5].copy_from_slice(&length.to_le_bytes());
+        append(&mut self.buffer, |out| put_row(out, row));
         self.out.write_all(&self.buffer)?;
         Ok(())
+    }
+
+    /// Says who writes.
+    ///
+    /// # Errors
+    /// What the writer reports.
+    pub fn writer(&mut self, id: &WriterId) -> Result<()> {
+        self.about(|out| put_writer(out, id))
+    }
+
+    /// Says that all that happened before a moment is written.
+    ///
+    /// # Errors
+    /// What the writer reports.
+    pub fn mark(&mut self, mark: &Mark) -> Result<()> {
+        self.about(|out| put_mark(out, mark))
+    }
+
+    fn about(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
+        self.buffer.clear();
+        append(&mut self.buffer, put);
+        Ok(self.out.write_all(&self.buffer)?)
     }
 
     /// Has all that was written reach the file.
@@ -132,8 +190,36 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// What every recording begins with.
+pub(super) fn head() -> [u8; 16] {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    head
+}
+
+/// Appends a row to `bytes`: `put` writes its payload and returns its tag.
+pub(super) fn append(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Payload<'_>) -> u8) {
+    let start = bytes.len();
+    // The length is not known yet.
+    bytes.extend([0; 5]);
+    bytes[start] = put(&mut Payload(bytes));
+    let length = (bytes.len() - start - 5) as u32;
+    bytes[start + 1..start + 5].copy_from_slice(&length.to_le_bytes());
+}
+
+pub(super) fn put_writer(out: &mut Payload<'_>, id: &WriterId) -> u8 {
+    out.u32(id.process).u32(id.thread).u64(id.started).u64(id.namespace).bytes(id.boot.as_bytes());
+    tag::WRITER
+}
+
+pub(super) fn put_mark(out: &mut Payload<'_>, mark: &Mark) -> u8 {
+    out.u64(mark.began.0).u64(mark.time.0).u32(mark.interval_ms).u64(mark.open);
+    tag::MARK
+}
+
 /// Writes the payload of `row` and returns its tag.
-fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
+pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
     match row {
         Row::Launch(launch) => {
             put_launch(out, launch);
@@ -239,6 +325,8 @@ fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(graph.0);
             tag::GRAPH_END
         }
+        // Sums are written by `SumsWriter`, which knows what has changed.
+        Row::Sum { .. } => tag::SUMS,
     }
 }
 
@@ -281,38 +369,47 @@ fn put_module(out: &mut Payload<'_>, module: &Module) {
 }
 
 /// The parts that payloads are made of.
-struct Payload<'a>(&'a mut Vec<u8>);
+pub(crate) struct Payload<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Payload<'_> {
-    fn u8(&mut self, value: u8) -> &mut Self {
+    pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
         self.0.push(value);
         self
     }
 
-    fn u16(&mut self, value: u16) -> &mut Self {
+    pub(crate) fn u16(&mut self, value: u16) -> &mut Self {
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    fn u32(&mut self, value: u32) -> &mut Self {
+    pub(crate) fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
+    pub(crate) fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    fn option(&mut self, value: Option<u32>) -> &mut Self {
+    pub(crate) fn option(&mut self, value: Option<u32>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
     }
 
-    fn long_option(&mut self, value: Option<u64>) -> &mut Self {
+    pub(crate) fn long_option(&mut self, value: Option<u64>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    /// Seven bits a byte, the lowest first; the highest bit says that more come.
+    pub(crate) fn varint(&mut self, mut value: u64) -> &mut Self {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8)
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         self.u32(bytes.len() as u32).0.extend(bytes);
         self
     }

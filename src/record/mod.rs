@@ -3,11 +3,14 @@
 //! Rows are the seam between the two lives of gpuflame. What records (in the application) only makes
 //! rows; what explains (there or elsewhere) only consumes them. This module knows neither.
 
+mod about;
 mod activity;
 mod caller;
+mod chunk;
 mod decode;
 mod deps;
 mod encode;
+mod fields;
 mod frame;
 mod hash;
 mod ids;
@@ -15,19 +18,24 @@ mod kinds;
 mod loss;
 mod missing;
 mod rows;
+mod sums;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod unified;
 
+pub use about::{Mark, WriterId};
 pub use activity::{
     Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
 };
 pub use caller::Caller;
+pub use chunk::Chunk;
 pub use decode::Reader;
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
+pub(crate) use encode::Payload;
 pub use encode::Writer;
+pub(crate) use fields::Fields;
 pub use frame::{Frame, FrameKind, LabelKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
@@ -37,4 +45,5 @@ pub use ids::{
 pub use loss::Loss;
 pub use missing::Missing;
 pub use rows::{Allocated, ContextFlags, Inside, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge};
+pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

@@ -131,6 +131,13 @@ pub enum Row<'a> {
         /// How many were lost since the last such row.
         count: u64,
     },
+    /// What rows came to that are not there. Comes last, each once; `encode` draws what keys say.
+    Sum {
+        /// What was added up.
+        key: &'a [u8],
+        /// How much there was of it.
+        values: &'a [u64],
+    },
 }
 
 /// The CPU side of starting GPU work. One is written on every launch.

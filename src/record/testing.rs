@@ -101,3 +101,63 @@ impl Chance {
         }
     }
 }
+
+/// A turn of a program that does a bit of everything, the same for the same turn.
+pub(crate) fn a_turn(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
+    let chance = &mut Chance::new(u64::from(turn) + 1);
+    let mut push = |row: Row<'_>| each(&row);
+    push(Row::Label { id: LabelId(turn % 3), text: "call" });
+    push(Row::Window { edge: WindowEdge::Open, time: Nanos(1000 * u64::from(turn) + 10) });
+    for number in 0..20 {
+        let (id, of) = (100 * turn + number, chance.below(8) as u32 + 2);
+        let frames = [Frame::label(LabelId(turn % 3)), Frame::native(u64::from(of), ModuleEpoch(0))];
+        let (context, flags) = (ContextId(of), ContextFlags(of & 7));
+        push(Row::Context { id: context, thread: ThreadId(of), flags, frames: &frames });
+        push(Row::Name { id: NameId(of), text: "kernel" });
+        let (start, end) = (u64::from(id) * 10 + chance.below(30), u64::from(id) * 10 + 40);
+        if chance.below(9) > 0 {
+            push(Row::Launch(Launch { time: Nanos(start.saturating_sub(5)), ..launch(id, of) }));
+        }
+        let activity = match chance.below(6) {
+            0 => copy(id, CopyKind::HTOD, 4096, start, end),
+            1 => set(id, 77, start, end),
+            2 => kernel(id, 0, 0),
+            3 => {
+                let (graph, node) = (GraphId(3), GraphNodeId(u64::from(of)));
+                push(Row::GraphNode { graph, node, context });
+                Activity { graph, graph_node: node, ..named(of, kernel(id, start, end)) }
+            }
+            4 => continue,
+            _ => named(of, kernel(id, start, end)),
+        };
+        push(Row::Activity(activity));
+        let (time, correlation) = (Nanos(start), CorrelationId(id));
+        push(Row::Wait(Wait { time, duration: 7, correlation, context }));
+        let allocated =
+            (chance.below(2) > 0).then_some(Allocated { memory: MemoryKind::DEVICE, bytes: 1 << of });
+        push(Row::Memory(MemoryCall { time, correlation, context, address: of.into(), allocated }));
+        push(Row::Unified(Unified {
+            kind: UnifiedKind::DTOH,
+            value: 9,
+            start: Nanos(start),
+            end: Nanos(end),
+            address: 0,
+            source: DeviceId(0),
+            target: DeviceId(1),
+            flags: 0,
+        }));
+        push(Row::Sync(Sync {
+            kind: SyncKind::STREAM,
+            start: Nanos(1),
+            end: Nanos(2),
+            correlation,
+            context: GpuContextId(1),
+            stream: None,
+            event: None,
+            sync: None,
+            result: 0,
+        }));
+    }
+    push(Row::Loss { loss: Loss::StacksCut, count: 1 });
+    push(Row::Window { edge: WindowEdge::Close, time: Nanos(1000 * u64::from(turn) + 900) });
+}

@@ -197,7 +197,7 @@ fn every_kind_of_row_comes_back_as_it_was_written() {
 #[test]
 fn the_format_is_as_drawn() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
-    let expected = b"gpuflame\0\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
+    let expected = b"gpuflame\x01\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
     assert_eq!(recording(&[Row::Launch(launch(1, 2))]).len(), 16 + 5 + 24 + WHOLE);
 }
@@ -233,13 +233,51 @@ fn errors_say_which_record_and_where() {
     assert!(errors[0].starts_with("record 1 at byte 0x10 claims to have 4294967295 bytes"), "{errors:?}");
 }
 
+/// The recordings of before.
+#[test]
+fn a_recording_of_format_0_is_read() {
+    let rows = all_kinds(&FRAMES);
+    let mut bytes = recording(&rows);
+    bytes[8] = 0;
+    assert_eq!(read(&bytes), (debug(&rows), vec![]));
+}
+
+#[test]
+fn rows_in_chunks_come_back_and_those_of_a_chunk_with_a_wrong_checksum_are_lost_at_once() {
+    let rows = all_kinds(&FRAMES);
+    let mut bytes = Chunk::file_head().to_vec();
+    let mut chunk = Chunk::default();
+    let (mark, id) = (
+        Mark { began: Nanos(1), time: Nanos(2), interval_ms: 3, open: 4 },
+        WriterId { process: 5, thread: 6, started: 7, namespace: 8, boot: "x-y".to_owned() },
+    );
+    chunk.writer(&id);
+    rows.iter().for_each(|row| chunk.row(row));
+    chunk.mark(&mark);
+    bytes.extend(chunk.take());
+    let end = bytes.len();
+    rows[..2].iter().for_each(|row| chunk.row(row));
+    chunk.whole();
+    bytes.extend(chunk.take());
+    let all = [&debug(&rows)[..], &debug(&rows[..2])].concat();
+    assert_eq!(read(&bytes), (all, vec![]));
+    let mut reader = Reader::new(&bytes[..]).unwrap();
+    while reader.next_row().unwrap().is_some() {}
+    assert_eq!((reader.mark(), reader.writer(), reader.is_whole()), (Some(&mark), Some(&id), true));
+    assert_eq!((reader.position(), reader.skipped()), (bytes.len() as u64, 0));
+    bytes[end - 1] ^= 1;
+    let (read, errors) = read(&bytes);
+    assert_eq!(read, debug(&rows[..2]));
+    assert_eq!(errors, ["record 1 at byte 0x10 is a chunk whose checksum is wrong: the rows in it are lost"]);
+}
+
 #[test]
 fn a_file_of_another_kind_is_refused_with_a_reason() {
     for (bytes, reason) in [
         (&b""[..], "not a gpuflame recording"),
         (b"{\"traceEvents\": []}", "not a gpuflame recording"),
         (b"gpuflame\0\0", "cut short within its first 16 bytes"),
-        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads format 0"),
+        (b"gpuflame\x07\0\0\0\0\0\0\0", "format 7; this version reads formats up to 1"),
     ] {
         let errors = read(bytes).1;
         assert!(errors[0].contains(reason), "{errors:?}");

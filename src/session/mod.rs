@@ -10,12 +10,13 @@
 //! running: opens windows, gathers, writes --> write: names and files; ledger_text: what stderr is told
 //!    |                       |
 //! collector: the thread      ending: the thread that writes when the process ends
-//! that gathers               |
+//! that gathers               |       checkpoint: the one that writes for the case that it ends otherwise
 //!    |                    progress: whether the collector gets on
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //! ```
 
 mod about;
+mod checkpoint;
 mod collector;
 mod ending;
 mod ledger_text;

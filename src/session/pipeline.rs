@@ -7,9 +7,9 @@ use std::fs;
 use crate::capture::{self, Forgetting};
 use crate::control::Outputs;
 use crate::cupti::{Api, KernelNames};
-use crate::explain::{self, Explain, Ledger};
+use crate::explain::{self, Definitions, Explain, Ledger};
 use crate::profile::Profile;
-use crate::record::{ContextId, LabelId, Loss, Module, Nanos, Row, ThreadId, WindowEdge};
+use crate::record::{Chunk, ContextId, LabelId, Loss, Module, Nanos, Row, SumsWriter, ThreadId, WindowEdge};
 use crate::settings::{Root, Settings};
 
 use super::progress;
@@ -47,6 +47,7 @@ struct Rows {
     explain: Explain,
     streams: Streams,
     threads: HashSet<ThreadId>,
+    count: u64,
 }
 
 impl Pipeline {
@@ -60,6 +61,7 @@ impl Pipeline {
                 }),
                 streams: Streams::open(outputs, &settings.formats),
                 threads: HashSet::new(),
+                count: 0,
             },
             names: KernelNames::new(),
             dropped: 0,
@@ -181,7 +183,7 @@ impl Pipeline {
 
     /// Has what a buffer of activities may have added fit below the ceiling.
     fn fit(&mut self) {
-        let Rows { explain, streams, threads } = &mut self.rows;
+        let Rows { explain, streams, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
         if let Some(kept) = forgotten.kept_kernels {
             self.names.forget(|id| kept.contains(&id));
@@ -212,7 +214,7 @@ impl Pipeline {
 
     /// What was collected so far is to outlive the process.
     pub(super) fn write_down(&mut self) {
-        self.rows.streams.flush();
+        self.rows.streams.flush(self.rows.explain.tally().launches.open());
     }
 
     /// The tracer says that it dropped records.
@@ -251,6 +253,38 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ()).ledger
     }
 
+    /// How many rows there were of work, calls and windows, and of what they refer to.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows.count
+    }
+
+    /// How much was added up as others: what was written of it before says other things.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.rows.explain.forgotten()
+    }
+
+    /// Whether putting all sums together fits below the ceiling, where everything takes `held` bytes.
+    pub(super) fn has_room(&self, held: usize) -> bool {
+        self.rows.explain.has_room(held)
+    }
+
+    /// See [`Explain::write_definitions`].
+    pub(super) fn write_definitions(
+        &self,
+        written: &mut Definitions,
+        chunk: &mut Chunk,
+        most: usize,
+    ) -> bool {
+        self.rows.explain.write_definitions(written, chunk, most)
+    }
+
+    /// Adds what all rows come to, as far as that is new. Returns how many launches have no activity yet.
+    pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
+        let lost = self.lost();
+        self.rows.explain.write_sums(&lost, written, chunk);
+        self.rows.explain.tally().launches.open()
+    }
+
     /// What was lost so far, of each kind that there was any of.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
@@ -285,6 +319,7 @@ impl Rows {
     }
 
     fn pass_on(&mut self, row: &Row<'_>) {
+        self.count += 1;
         self.streams.row(row);
         self.explain.push(row, &mut self.streams);
     }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -22,10 +22,11 @@ use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind::ModuleMap;
 
 use super::about;
+use super::checkpoint::{Checkpoint, Recorded};
 use super::collector::{self, Collector, Source, Wish};
 use super::ending::{self, Ends};
 use super::ledger_text;
-use super::messages::say;
+use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::write::{self, Report};
@@ -49,6 +50,7 @@ pub(super) struct Session {
     /// wait for it.
     edges: Mutex<Vec<(WindowEdge, Nanos)>>,
     collector: Collector,
+    checkpoint: Option<Checkpoint>,
     /// The tracer did not answer when it was asked for everything.
     gave_up: AtomicBool,
     /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
@@ -67,6 +69,7 @@ impl Session {
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
         let session: &'static Self = Box::leak(Box::new(Self {
+            checkpoint: Checkpoint::new(&settings, &outputs),
             settings,
             outputs,
             api,
@@ -81,6 +84,9 @@ impl Session {
         let _ = SESSION.set(session);
         session.collector.spawn(session)?;
         ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
+        if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
+            tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
+        }
         Ok(session)
     }
 
@@ -236,6 +242,19 @@ impl Source for Session {
     }
 }
 
+impl Recorded for Session {
+    fn read_ready(&self) {
+        self.collect_noted();
+    }
+
+    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration {
+        let mut pipeline = self.pipeline();
+        let began = Instant::now();
+        look(&mut pipeline);
+        began.elapsed()
+    }
+}
+
 impl Ends for Session {
     fn close_window(&self) {
         self.close_window();
@@ -244,6 +263,7 @@ impl Ends for Session {
     /// The tracer is not asked again when nothing was launched since, as the driver may be gone by now, nor when it did
     /// not answer once.
     fn gather_the_rest(&self, limit: Limit) {
+        self.checkpoint.iter().for_each(Checkpoint::rest);
         let calls = capture::cost().calls;
         let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
             Wish::Collect
@@ -274,6 +294,9 @@ impl Ends for Session {
         let held = collector::bytes_held();
         let ledger = pipeline.finish(collector::bytes_held);
         let report = self.write_files(&mut pipeline);
+        if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| report.failures.is_empty()) {
+            checkpoint.remove();
+        }
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(folder) = &self.settings.report
             && let Err(error) = about::write(folder, &ledger, &report.written)

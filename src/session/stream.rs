@@ -6,17 +6,22 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::capture;
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::ActivityTable;
+use crate::host::alive::Identity;
 use crate::host::file::{Draft, Out};
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{self, Activity, CorrelationId, NameId, Row};
+use crate::record::{self, Activity, CorrelationId, Mark, NameId, Nanos, Row, WriterId};
 use crate::settings::Output;
 use crate::symbolize;
 
-use super::write::{is_taken, make_folders};
+pub(super) use super::write::is_taken;
+use super::write::make_folders;
 
+/// After each flush of the tracer, and so often rows are written down.
+const WRITTEN_EVERY_MS: u32 = 1200;
 /// So often a name is looked for.
 const MOST_NAMES: usize = 1000;
 
@@ -24,6 +29,10 @@ const MOST_NAMES: usize = 1000;
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Out>>,
     recording: Stream<record::Writer<Out>>,
+    began: Nanos,
+    /// Whether the recording says who writes it, and whether it holds rows that no mark stands behind.
+    is_named: bool,
+    is_ahead: bool,
 }
 
 /// One such output.
@@ -51,6 +60,9 @@ impl Streams {
                 }),
                 false => Stream::None,
             },
+            began: capture::now(),
+            is_named: false,
+            is_ahead: false,
         }
     }
 
@@ -67,18 +79,25 @@ impl Streams {
         if let Stream::Open(_, table) = &mut self.activities {
             table.row(row);
         }
-        if let Stream::Open(_, writer) = &mut self.recording
-            && let Err(error) = writer.row(row)
-        {
-            self.recording = Stream::Failed(error);
+        if let Stream::Open(_, writer) = &mut self.recording {
+            self.is_ahead = true;
+            if let Err(error) = writer.row(row) {
+                self.recording = Stream::Failed(error);
+            }
         }
     }
 
-    /// Has the recording hold all that it was told so far, for whoever reads what a killed process leaves.
-    pub(super) fn flush(&mut self) {
-        if let Stream::Open(_, writer) = &mut self.recording
-            && let Err(error) = writer.flush()
-        {
+    /// Has the recording hold all that it was told so far, for whoever reads what a killed process leaves. To be called
+    /// on the thread that does so; `open` launches have no activity yet.
+    pub(super) fn flush(&mut self, open: u64) {
+        let Stream::Open(_, writer) = &mut self.recording else { return };
+        if !std::mem::take(&mut self.is_ahead) {
+            return;
+        }
+        let is_named = std::mem::replace(&mut self.is_named, true);
+        let named = if is_named { Ok(()) } else { writer.writer(&this_thread()) };
+        let mark = Mark { began: self.began, time: capture::now(), interval_ms: WRITTEN_EVERY_MS, open };
+        if let Err(error) = named.and_then(|()| writer.mark(&mark)).and_then(|()| writer.flush()) {
             self.recording = Stream::Failed(error);
         }
     }
@@ -109,6 +128,12 @@ impl Streams {
     }
 }
 
+/// Who writes, as recordings say it.
+pub(super) fn this_thread() -> WriterId {
+    let Identity { process, thread, started, namespace, boot } = Identity::of_this_thread();
+    WriterId { process, thread, started, namespace, boot }
+}
+
 /// A temporary file for the table.
 fn draft(outputs: &Outputs) -> Result<Draft> {
     let (names, _) = outputs.choose(&[&Output::Activities.suffix()], |_| false);
@@ -118,6 +143,15 @@ fn draft(outputs: &Outputs) -> Result<Draft> {
 
 /// A recording under a name whose number no output has. Another process may be quicker.
 fn in_place(outputs: &Outputs, formats: &[Output]) -> Result<Draft> {
+    free_name(outputs, formats, Draft::create_in_place)
+}
+
+/// What `take` makes of a name for the recording, whose number no output has and that nobody has taken meanwhile.
+pub(super) fn free_name<T>(
+    outputs: &Outputs,
+    formats: &[Output],
+    mut take: impl FnMut(&Path) -> io::Result<T>,
+) -> Result<T> {
     let suffixes: Vec<_> = formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     for _ in 0..MOST_NAMES {
@@ -125,9 +159,9 @@ fn in_place(outputs: &Outputs, formats: &[Output]) -> Result<Draft> {
         let own = formats.iter().zip(&names).find(|(output, _)| **output == Output::Recording);
         let Some((_, path)) = own else { break };
         make_folders(path)?;
-        match Draft::create_in_place(path) {
+        match take(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            created => return Ok(created?),
+            taken => return Ok(taken?),
         }
     }
     Err(Error::new(ErrorKind::Io, "every name for it is taken"))

@@ -78,6 +78,10 @@ pub struct Settings {
     pub exit_limit: Duration,
     /// Whether the outputs are written when a signal ends the process.
     pub signals: bool,
+    /// After how long what was recorded is written down for the case that nothing else is; none: never.
+    pub checkpoint: Option<Duration>,
+    /// By how many bytes that file may exceed twice what it says.
+    pub checkpoint_max: usize,
 }
 
 impl Default for Settings {
@@ -102,6 +106,8 @@ impl Default for Settings {
             cupti: None,
             exit_limit: Duration::ZERO,
             signals: false,
+            checkpoint: None,
+            checkpoint_max: 0,
         };
         for setting in SETTINGS {
             let applied = (setting.apply)(&mut settings, setting.default);
@@ -292,6 +298,25 @@ pub const SETTINGS: &[Setting] = &[
                left them at their default; it then dies of the signal. A second one, a second later, ends it at once.",
         apply: |settings, value| switch(value).map(|on| settings.signals = on),
     },
+    Setting {
+        name: "GPUFLAME_CHECKPOINT",
+        values: "seconds; 0: never",
+        default: "1",
+        help: "How often what was recorded so far is written to a file (NAME.gfr), for the case that the program is \
+               killed or crashes; the first time after 2 s, and less often where it would take more than half a percent \
+               of the time. An ordinary end takes the file away.",
+        apply: |settings, value| {
+            settings.checkpoint = if value == "0" { None } else { Some(seconds(value)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_CHECKPOINT_MAX",
+        values: "bytes, or with K, M or G",
+        default: "16M",
+        help: "By how much that file may exceed twice what is in it before it is written anew.",
+        apply: |settings, value| bytes(value).map(|bytes| settings.checkpoint_max = bytes),
+    },
 ];
 
 /// Reads the settings of this process. See [`parse`].
@@ -425,6 +450,8 @@ mod tests {
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
             ("GPUFLAME_EXIT_LIMIT", "0.25"),
             ("GPUFLAME_SIGNALS", "no"),
+            ("GPUFLAME_CHECKPOINT", "0"),
+            ("GPUFLAME_CHECKPOINT_MAX", "2M"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
@@ -451,6 +478,8 @@ mod tests {
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
             exit_limit: Duration::from_millis(250),
             signals: false,
+            checkpoint: None,
+            checkpoint_max: 2 << 20,
         };
         assert_eq!(settings, expected);
     }

@@ -98,5 +98,9 @@ fn what_a_killed_process_leaves_is_a_recording_under_its_own_name() {
     let launches = facts.iter().find(|fact| fact["what"] == "launches").unwrap();
     // It was killed two seconds after the last of them.
     assert_eq!(launches["value"], 20_000);
-    assert!(ran.stderr.contains("out.gfr: its process was killed, or still runs"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("out.gfr: its process ended without its exit hooks, after "),
+        "{}",
+        ran.stderr
+    );
 }

@@ -5,6 +5,7 @@ mod support;
 
 mod bad_input;
 mod ceiling;
+mod checkpoint;
 mod descriptors;
 mod ending;
 mod forks;
@@ -12,3 +13,4 @@ mod memory;
 mod preload;
 mod runtimes;
 mod stress;
+mod workers;

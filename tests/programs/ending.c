@@ -1,12 +1,17 @@
 /* Ends in the ways in which programs end that do not return from main, or gets a signal that ends it.
  *
  *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
- *     ending for_ever THREADS                                       until it gets a signal
+ *     ending for_ever THREADS | graphs_for_ever                     until it gets a signal
+ *     ending left HOW [TEXT]                                        ends without a word when there is a file `go`
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
  * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
  * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: keeps what the kernel says
  * of it.
+ *
+ * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has it launch once more. HOW: `_exit` (with
+ * code 7), `abort`, `fault`, `exec` (of true), `exit` (as usual), `fork` (a child that launches nothing and calls _exit,
+ * then abort).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
  * it would go on and print), `loading` (of libraries); `thread`: to another thread, which launches; `signal_stack`: on
@@ -93,6 +98,67 @@ static void for_ever(long threads)
     for (i = 2; i <= threads; i++)
         start(launch_for_ever, i);
     launch_for_ever((void *)1);
+}
+
+/* Whether there is a file of this name; takes it away. */
+static int is_told(const char *name)
+{
+    return unlink(name) == 0;
+}
+
+static void left(const char *how)
+{
+    static volatile int *volatile nowhere;
+    int i;
+    for (i = 0; i < 1000; i++)
+        launch(1);
+    cudaDeviceSynchronize();
+    say("ready\n");
+    while (!is_told("go")) {
+        if (is_told("more")) {
+            launch(1);
+            cudaDeviceSynchronize();
+        }
+        usleep(1000);
+    }
+    if (!strcmp(how, "_exit"))
+        _exit(CODE);
+    if (!strcmp(how, "fault"))
+        *nowhere = 0;
+    if (!strcmp(how, "exec"))
+        execlp("true", "true", NULL);
+    if (!strcmp(how, "exit"))
+        exit(CODE);
+    if (!strcmp(how, "fork") && fork() == 0) {
+        usleep(300000);
+        _exit(0);
+    }
+    if (!strcmp(how, "fork"))
+        wait(NULL);
+    abort();
+}
+
+OWN_FRAME static void launch_graph(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    SITE("launch_graph");
+    cudaGraphLaunch(graph, stream);
+    launched[1]++;
+}
+
+static void graphs_for_ever(void)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int i;
+    cudaStreamCreate(&stream);
+    cudaStreamBeginCapture(stream, 0);
+    for (i = 0; i < 3; i++)
+        LAUNCH(step_d1000, 1, 32, stream)(i);
+    if (cudaStreamEndCapture(stream, &graph) != 0 || cudaGraphInstantiate(&exec, graph, 0) != 0)
+        exit(18);
+    for (;;)
+        launch_graph(exec, stream);
 }
 
 static pthread_barrier_t together;
@@ -305,8 +371,12 @@ int main(int count, char **arguments)
         launch(0);
     if (!strcmp(mode, "flat_out"))
         flat_out(atol(arguments[2]));
+    else if (!strcmp(mode, "graphs_for_ever"))
+        graphs_for_ever();
     else if (!strcmp(mode, "for_ever"))
         for_ever(atol(arguments[2]));
+    else if (!strcmp(mode, "left"))
+        left(arguments[2]);
     else if (!strcmp(mode, "exits"))
         exits();
     else if (!strcmp(mode, "quick"))

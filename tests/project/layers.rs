@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("settings", &["error", "profile"]),
     ("control", &["error", "record"]),
     ("capture", &["error", "host", "record", "tracer", "unwind", "control"]),
-    ("import", &["error", "record"]),
+    ("import", &["error", "host", "record"]),
     ("steps", &["error", "record", "import"]),
     ("symbolize", &["error", "record", "profile"]),
     ("graphs", &["error", "record"]),

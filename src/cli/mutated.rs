@@ -1,0 +1,135 @@
+//! Every verb on recordings that were damaged at random: none panics, whatever is in the file.
+//!
+//! `GPUFLAME_MUTATIONS=50000 cargo test --release --lib mutated` takes its time; CI has a few.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use clap::Parser;
+
+use super::{Command, dispatch};
+use crate::explain::{Definitions, Explain};
+use crate::record::testing::{Chance, a_turn};
+use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+
+const TAG_CHUNK: u8 = 25;
+
+/// Rows, as they are recorded.
+fn of_rows() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    (0..5).for_each(|turn| a_turn(turn, &mut |row| writer.row(row).unwrap()));
+    writer.mark(&Mark { began: Nanos(1), time: Nanos(2), ..Mark::default() }).unwrap();
+    writer.finish().unwrap()
+}
+
+/// What a process leaves that does not record rows.
+fn of_sums() -> Vec<u8> {
+    let mut explain = Explain::default();
+    let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
+    let mut file = Chunk::file_head().to_vec();
+    for turn in 0..5 {
+        a_turn(turn, &mut |row| explain.push(row, &mut ()));
+        let mut chunk = Chunk::default();
+        explain.write_definitions(&mut definitions, &mut chunk, usize::MAX);
+        explain.write_sums(&[], &mut written, &mut chunk);
+        chunk.mark(&Mark { began: Nanos(1), time: Nanos(2), ..Mark::default() });
+        file.extend(chunk.take());
+    }
+    file
+}
+
+fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
+    for _ in 0..=chance.below(6) {
+        let at = chance.below(bytes.len() as u64) as usize;
+        let length = (chance.below(40) as usize).min(bytes.len() - at);
+        match chance.below(6) {
+            0 => bytes[at] ^= 1 << chance.below(8),
+            1 => bytes[at] = chance.next() as u8,
+            2 => bytes[at..at + length].fill(0xff),
+            3 => drop(bytes.drain(at..at + length)),
+            4 => {
+                let copy = bytes[at..at + length].to_vec();
+                bytes.splice(at..at, copy);
+            }
+            _ if bytes.len() > 100 && chance.below(8) == 0 => bytes.truncate(at.max(1)),
+            _ => bytes[at..at + length].fill(0),
+        }
+    }
+}
+
+/// Makes the checksums right again, so that what is wrong within chunks is met.
+fn mend(bytes: &mut [u8]) {
+    let mut at = 16;
+    while let Some(head) = bytes.get(at..at + 9) {
+        let (tag, length) = (head[0], u32::from_le_bytes(head[1..5].try_into().unwrap()) as usize);
+        let end = at.saturating_add(5).saturating_add(length);
+        if tag == TAG_CHUNK && length >= 4 && end <= bytes.len() {
+            let sum = crc32fast::hash(&bytes[at + 9..end]);
+            bytes[at + 5..at + 9].copy_from_slice(&sum.to_le_bytes());
+        }
+        at = end;
+    }
+}
+
+/// Runs all verbs on the file; how they end does not matter.
+fn all_verbs(folder: &Path) {
+    let lines = [
+        "info in.gfr -o out",
+        "check in.gfr -o out",
+        "top in.gfr --by kernels,stacks,idle -o out",
+        "top in.gfr --by delay -o out",
+        "flamegraph in.gfr -o out.svg --root process,thread,device,stream",
+        "flamegraph in.gfr -o out.folded --view alloc",
+        "flamegraph in.gfr -o out.folded --view unified",
+        "flamegraph in.gfr -o out.svg --idle",
+        "flamegraph --diff in.gfr in.gfr -o out.svg",
+        "view in.gfr -o out",
+        "view in.gfr --timeline -o out",
+        "diff in.gfr in.gfr -o out",
+        "merge-ranks in.gfr -o out.folded",
+        "convert in.gfr --to chrome -o out",
+        "convert in.gfr --to perfetto -o out",
+        "convert in.gfr --to pprof -o out",
+        "convert in.gfr --to speedscope -o out",
+        "convert in.gfr --to parquet -o out.parquet",
+        "extract in.gfr out 0,100",
+        "stats in.gfr out none 1",
+        "recover in.gfr --alive",
+    ];
+    for line in lines {
+        let in_folder = |word: &str| match word.contains("in.") || word.contains("out") {
+            true => folder.join(word).display().to_string(),
+            false => word.to_owned(),
+        };
+        let args = ["gpuflame", "-q"].into_iter().map(str::to_owned).chain(line.split(' ').map(in_folder));
+        let command = Command::try_parse_from(args).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let _ = dispatch(&command);
+    }
+    for suffix in ["folded", "svg", "csv", "idle.folded", "idle.svg"] {
+        let _ = fs::remove_file(folder.join(format!("in.{suffix}")));
+    }
+}
+
+#[test]
+fn no_verb_panics_on_a_recording_that_is_damaged() {
+    let turns = std::env::var("GPUFLAME_MUTATIONS").map_or(60, |text| text.parse().unwrap());
+    let folder = std::env::temp_dir().join(format!("gpuflame-mutated-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("in.gfr");
+    let seeds = [of_rows(), of_sums()];
+    for turn in 0..turns {
+        let mut chance = Chance::new(turn + 1);
+        let mut bytes = seeds[turn as usize % 2].clone();
+        if turn >= 2 {
+            mutate(&mut bytes, &mut chance);
+            if chance.below(4) > 0 {
+                mend(&mut bytes);
+            }
+        }
+        fs::write(&file, &bytes).unwrap();
+        let ran = catch_unwind(AssertUnwindSafe(|| all_verbs(&folder)));
+        assert!(ran.is_ok(), "turn {turn}: {}", file.display());
+    }
+    fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,103 @@
+//! What sums refer to (stacks, names of kernels, calls and ranges, modules, threads), as rows for a file that grows:
+//! each is written once.
+
+use super::Explain;
+use crate::profile::Profile;
+use crate::record::{Chunk, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
+
+/// What stands in a file already.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    process: bool,
+    labels: IdMap<LabelId, ()>,
+    ranges: IdMap<RangeId, ()>,
+    kernels: IdMap<NameId, ()>,
+    threads: IdMap<ThreadId, ()>,
+    contexts: IdMap<ContextId, ()>,
+    modules: usize,
+    frames: Vec<Frame>,
+}
+
+impl Explain {
+    /// Adds to `chunk` what is known and not in `written` yet, until there are `most` bytes in it. False: there is more.
+    pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, most: usize) -> bool {
+        written.few(&self.profile, chunk);
+        written.kernels(&self.profile, chunk, most)
+            && written.contexts(&self.profile, self.contexts.merges_threads(), chunk, most)
+    }
+}
+
+impl Definitions {
+    /// Of these there are few, or they take little.
+    fn few(&mut self, profile: &Profile, chunk: &mut Chunk) {
+        if let Some((id, name)) = profile.process().filter(|_| !self.process) {
+            self.process = true;
+            chunk.row(&Row::Process { id, name });
+        }
+        for module in &profile.modules()[self.modules..] {
+            chunk.row(&Row::Module(module.clone()));
+        }
+        self.modules = profile.modules().len();
+        let labels = profile.labels().filter(|(id, _)| self.labels.insert(*id, ()).is_none());
+        labels.for_each(|(id, text)| chunk.row(&Row::Label { id, text }));
+        let ranges = profile.ranges().filter(|(id, _)| self.ranges.insert(*id, ()).is_none());
+        for (id, shown) in ranges {
+            let (domain, text) = range(shown);
+            chunk.row(&Row::Range { id, domain, text });
+        }
+        let threads = profile.threads().filter(|(id, _)| self.threads.insert(*id, ()).is_none());
+        threads.for_each(|(id, name)| chunk.row(&Row::Thread { id, name }));
+    }
+
+    fn kernels(&mut self, profile: &Profile, chunk: &mut Chunk, most: usize) -> bool {
+        if self.kernels.len() == profile.kernel_count() {
+            return true;
+        }
+        for (id, text) in profile.kernel_names() {
+            if chunk.len() >= most {
+                return false;
+            }
+            if self.kernels.insert(id, ()).is_none() {
+                chunk.row(&Row::Name { id, text });
+            }
+        }
+        true
+    }
+
+    /// Where threads are merged, the one that had a stack first is not the one that it is of.
+    fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, most: usize) -> bool {
+        if self.contexts.len() == profile.all_contexts().len() {
+            return true;
+        }
+        for (id, context) in profile.all_contexts() {
+            if chunk.len() >= most {
+                return false;
+            }
+            if self.contexts.insert(id, ()).is_none() {
+                self.frames.clear();
+                self.frames.extend(profile.stack(context.stack).map(|frame| profile.frames()[frame.index()]));
+                let thread = if are_merged { ThreadId::OTHERS } else { context.thread };
+                chunk.row(&Row::Context { id, thread, flags: context.flags, frames: &self.frames });
+            }
+        }
+        true
+    }
+}
+
+/// The domain and the text of a range, from how it is shown.
+fn range(shown: &str) -> (&str, &str) {
+    let inside = shown.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
+    inside.map_or(("", shown), |(domain, text)| (domain.trim_start_matches(' '), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::range;
+
+    #[test]
+    fn a_range_is_taken_apart_as_it_was_put_together() {
+        assert_eq!(range("[range]step"), ("", "step"));
+        assert_eq!(range("[range]a]b"), ("", "a]b"));
+        assert_eq!(range("[range nccl]All Reduce"), ("nccl", "All Reduce"));
+    }
+}

@@ -1,0 +1,529 @@
+//! What rows came to, as it is kept in the file of a process that does not keep the rows: written by who explains, read
+//! by who explains. `record::encode` draws keys and values.
+
+use std::collections::BTreeMap;
+
+use super::{Explain, Ledger, Stacks};
+use crate::graphs::NodeTally;
+use crate::join::{Activities, Launches, Tally};
+use crate::profile::{
+    Base, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, StreamUse, Tip, VIEWS,
+    Weight, WorkStats, add_values,
+};
+use crate::record::{
+    Caller, Chunk, ContextId, CopyKind, DeviceId, Fields, GpuContextId, IdMap, Loss, MemoryKind, Missing,
+    NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, UnifiedKind, WindowEdge, Work,
+};
+
+/// Keys begin with what they are of.
+mod of {
+    pub(super) const SAMPLE: u8 = 1;
+    pub(super) const WORK: u8 = 2;
+    pub(super) const DEVICE: u8 = 3;
+    pub(super) const TIME: u8 = 4;
+    pub(super) const STREAM: u8 = 5;
+    pub(super) const TALLY: u8 = 6;
+    pub(super) const NODES: u8 = 7;
+    pub(super) const STACKS: u8 = 8;
+    pub(super) const HELD: u8 = 9;
+    pub(super) const DEPENDENCIES: u8 = 10;
+    pub(super) const SYNC: u8 = 11;
+    pub(super) const LOSS: u8 = 12;
+    pub(super) const WINDOW: u8 = 13;
+}
+
+/// All sums of a file together are less: more no run can have, and nothing that is added up runs over.
+const MOST: u64 = 1 << 62;
+
+const MISSING: [Missing; 6] = [
+    Missing::LaunchedBefore,
+    Missing::DeviceGraph,
+    Missing::NoStack,
+    Missing::Untimed,
+    Missing::Pending,
+    Missing::Outside,
+];
+const BASES: [Option<Base>; 3] = [None, Some(Base::Opening), Some(Base::Closing)];
+
+impl Explain {
+    /// Adds to `chunk` what all rows so far come to, as far as that has changed since it was written last, with what
+    /// was lost by counts that are in no row.
+    pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
+        let snapshot = self.snapshot(counted, &mut ());
+        written.write(chunk, |each| sums(snapshot.profile, &snapshot.ledger, each));
+        // As large as what it was made of.
+        self.profile.forget_sums();
+    }
+
+    /// Whether [`Explain::write_sums`] fits below the ceiling, where everything takes `held` bytes: it copies what sums
+    /// are made of, makes samples of it, and knows of each what was written.
+    pub fn has_room(&self, held: usize) -> bool {
+        let copies = self.aggregate.heap_bytes() + self.timeline.heap_bytes();
+        let samples = self.aggregate.cells() * (4 * size_of::<Sample>() + 100);
+        self.ceiling.saturating_sub(held) >= copies + samples
+    }
+
+    /// How much was added up as others so far. What was written before it grew is not to be added to any more.
+    pub fn forgotten(&self) -> u64 {
+        self.not_kept.losses().iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// Hands all sums of a snapshot over, by key.
+fn sums(profile: &Profile, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u64])) {
+    let mut key = Vec::new();
+    let mut sum = |of: u8, more: &dyn Fn(&mut Payload<'_>), values: &[u64]| {
+        key.clear();
+        let mut out = Payload(&mut key);
+        out.u8(of);
+        more(&mut out);
+        each(&key, values);
+    };
+    for (number, view) in (0..).zip(VIEWS) {
+        let counted = view.values.len().max(1);
+        for sample in profile.samples(view) {
+            sum(of::SAMPLE, &|out| put_sample(out, number, sample), &sample.values[..counted]);
+        }
+    }
+    for work in profile.works() {
+        let WorkStats { weight, min, max, percentiles: [p50, p95, p99], .. } = *work;
+        let values = [weight.count, weight.nanos, weight.bytes, min, max, p50, p95, p99];
+        let put = |out: &mut Payload<'_>| {
+            put_tip(out, Tip::Work(work.work));
+            out.u32(work.device.0);
+        };
+        sum(of::WORK, &put, &values);
+    }
+    for device in profile.devices() {
+        sum(of::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
+    }
+    for time in profile.times() {
+        let DeviceTime { window, busy, idle, late, late_count, early, early_count, first, last, .. } = *time;
+        let values = [window, busy, idle, late, late_count, early, early_count, first.0, last.0];
+        sum(of::TIME, &|out| _ = out.u32(time.device.0), &values);
+    }
+    for stream in profile.streams() {
+        let put = |out: &mut Payload<'_>| {
+            out.u32(stream.device.0);
+            put_stream(out, stream.stream);
+        };
+        sum(of::STREAM, &put, &[stream.count, stream.nanos]);
+    }
+    let nothing = |_: &mut Payload<'_>| {};
+    sum(of::TALLY, &nothing, &tally_values(&ledger.tally));
+    let NodeTally { created, before_recording, unknown } = ledger.nodes;
+    sum(of::NODES, &nothing, &[created, before_recording, unknown]);
+    let Stacks { distinct, truncated, guessed, cut, module_unknown } = ledger.stacks;
+    sum(of::STACKS, &nothing, &[distinct, truncated, guessed, cut, module_unknown]);
+    sum(of::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
+    let known = &ledger.dependencies;
+    sum(of::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
+    for (kind, count) in &known.syncs {
+        sum(of::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
+    }
+    for (loss, count) in &ledger.losses {
+        sum(of::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
+    }
+    for (edge, time) in profile.windows() {
+        sum(of::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
+    }
+}
+
+fn tally_values(tally: &Tally) -> [u64; 14] {
+    let (launches, activities) = (tally.launches, tally.activities);
+    let Launches { seen, matched, graphs, pending, outside, aliases } = launches;
+    let of_launches = [seen, matched, graphs, pending, outside, aliases];
+    let Activities { seen, matched, launched_before, device_graph, no_stack, outside, untimed, early } =
+        activities;
+    let of_activities = [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early];
+    let mut all = [0; 14];
+    all[..6].copy_from_slice(&of_launches);
+    all[6..].copy_from_slice(&of_activities);
+    all
+}
+
+fn put_sample(out: &mut Payload<'_>, view: u8, sample: &Sample) {
+    let base = BASES.iter().position(|base| *base == sample.base).unwrap_or(0);
+    out.u8(view).u8(base as u8);
+    match sample.place {
+        Place::Context(context) => out.u8(0).u32(Caller::from(context).bits()),
+        Place::Missing(missing) => out.u8(0).u32(Caller::from(Err(missing)).bits()),
+        Place::Node { launch, created } => {
+            out.u8(1).u32(Caller::from(launch).bits()).u32(Caller::from(created).bits())
+        }
+        Place::Nobody => out.u8(2),
+    };
+    out.u8(sample.leaf.tips().count() as u8);
+    sample.leaf.tips().for_each(|tip| put_tip(out, tip));
+    out.option(sample.device.map(|device| device.0));
+    put_stream(out, sample.stream);
+}
+
+fn put_tip(out: &mut Payload<'_>, tip: Tip) {
+    let (kind, value) = match tip {
+        Tip::Work(Work::Kernel(name)) => (0, name.0),
+        Tip::Work(Work::Copy(kind)) => (1, kind.0.into()),
+        Tip::Work(Work::Set) => (2, 0),
+        Tip::Work(Work::Graph) => (3, 0),
+        Tip::Missing(missing) => (4, position(&MISSING, missing)),
+        Tip::Idle(cause) => (5, position(&Cause::ALL, cause)),
+        Tip::IdleToTheEnd => (6, 0),
+        Tip::Allocate(memory) => (7, memory.0.into()),
+        Tip::Free(Some(memory)) => (8, memory.0.into()),
+        Tip::Free(None) => (9, 0),
+        Tip::Unified(kind) => (10, kind.0),
+        Tip::Lost(loss) => (11, loss as u32),
+        // Nothing that a process sums up has one.
+        Tip::Named(..) => (u8::MAX, 0),
+    };
+    out.u8(kind).u32(value);
+}
+
+fn position<T: PartialEq>(all: &[T], one: T) -> u32 {
+    all.iter().position(|known| *known == one).unwrap_or(0) as u32
+}
+
+fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
+    match stream {
+        None => out.u8(0),
+        Some((context, stream)) => out.u8(1).u32(context.0).u32(stream.0),
+    };
+}
+
+/// The sums of a file.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    /// In the order of [`VIEWS`].
+    samples: BTreeMap<usize, Vec<Sample>>,
+    works: Vec<WorkStats>,
+    devices: Vec<DeviceUse>,
+    times: Vec<DeviceTime>,
+    streams: Vec<StreamUse>,
+    pub(super) tally: Tally,
+    pub(super) nodes: NodeTally,
+    pub(super) stacks: Stacks,
+    /// Bytes that are allocated, and the most there were.
+    pub(super) held: (u64, u64),
+    dependencies: Dependencies,
+    pub(super) losses: BTreeMap<Loss, u64>,
+    /// All sums so far, together.
+    total: u64,
+}
+
+impl Stored {
+    /// Takes a sum. What it is of may be unknown to this version, or make no sense: then it is left out. `first` gives
+    /// the context that stands for another.
+    pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
+        let _ = self.take(&mut Fields(key), values, first);
+    }
+
+    fn take(
+        &mut self,
+        key: &mut Fields<'_>,
+        values: &[u64],
+        first: impl Fn(ContextId) -> ContextId,
+    ) -> Option<()> {
+        let of = key.u8()?;
+        // Times are no sums.
+        let counted = if of == of::TIME { values.get(..7)? } else { values };
+        let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
+        self.total = total.filter(|total| *total < MOST)?;
+        match (of, values) {
+            (of::SAMPLE, _) => self.take_sample(key, values, first)?,
+            (of::WORK, &[count, nanos, bytes, min, max, p50, p95, p99]) => {
+                let Tip::Work(work) = tip(key)? else { return None };
+                let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
+                self.works.push(WorkStats { work, device, weight, min, max, percentiles: [p50, p95, p99] });
+            }
+            (of::DEVICE, &[count, nanos]) => {
+                self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
+            }
+            (of::TIME, &[window, busy, idle, late, late_count, early, early_count, first, last]) => {
+                let (device, first, last) = (DeviceId(key.u32()?), Nanos(first), Nanos(last));
+                let time = DeviceTime {
+                    device,
+                    window,
+                    busy,
+                    idle,
+                    late,
+                    late_count,
+                    early,
+                    early_count,
+                    first,
+                    last,
+                };
+                (window == busy + idle && first <= last).then(|| self.times.push(time))?;
+            }
+            (of::STREAM, &[count, nanos]) => {
+                let (device, stream) = (DeviceId(key.u32()?), stream(key)?);
+                self.streams.push(StreamUse { device, stream, count, nanos });
+            }
+            (of::TALLY, values) => self.tally = tally(values)?,
+            (of::NODES, &[created, before_recording, unknown]) => {
+                self.nodes = NodeTally { created, before_recording, unknown };
+            }
+            (of::STACKS, &[distinct, truncated, guessed, cut, module_unknown]) => {
+                self.stacks = Stacks { distinct, truncated, guessed, cut, module_unknown };
+            }
+            (of::HELD, &[held, most]) => self.held = (held, most),
+            (of::DEPENDENCIES, &[record_calls, wait_calls, event_records]) => {
+                let syncs = std::mem::take(&mut self.dependencies.syncs);
+                self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
+            }
+            (of::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
+            (of::LOSS, &[count]) => drop(self.losses.insert(loss(key.u8()?.into())?, count)),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn take_sample(
+        &mut self,
+        key: &mut Fields<'_>,
+        sums: &[u64],
+        first: impl Fn(ContextId) -> ContextId,
+    ) -> Option<()> {
+        let view = usize::from(key.u8()?);
+        let base = *BASES.get(usize::from(key.u8()?))?;
+        let place = map_contexts(place(key)?, first);
+        let count = key.u8()?;
+        let tips = (0..count).map(|_| tip(key)).collect::<Option<Vec<_>>>()?;
+        if tips.len() > Leaf::DEEPEST || view >= VIEWS.len() {
+            return None;
+        }
+        let (device, stream) = (key.option()?.map(DeviceId), stream(key)?);
+        let mut sample = Sample { base, device, stream, ..Sample::new(place, Leaf::new(&tips)) };
+        sample.values.get_mut(..sums.len())?.copy_from_slice(sums);
+        self.samples.entry(view).or_default().push(sample);
+        Some(())
+    }
+
+    /// A window's edge, which the profile keeps.
+    pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
+        match (key, values) {
+            (&[of::WINDOW, edge @ 0..=1], &[time]) => {
+                let edge = if edge == 0 { WindowEdge::Open } else { WindowEdge::Close };
+                Some(Row::Window { edge, time: Nanos(time) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Puts all sums into `profile`, in the place of what was there.
+    pub(super) fn fill(&self, profile: &mut Profile) {
+        for (&view, samples) in &self.samples {
+            profile.set_samples(VIEWS[view], added_up(samples.clone()));
+        }
+        profile.set_works(self.works.clone(), self.devices.clone());
+        profile.set_times(self.times.clone(), self.streams.clone());
+        profile.set_dependencies(self.dependencies.clone());
+    }
+
+    /// Has everything be of the contexts and kernels that these give for those of before.
+    pub(super) fn rename(
+        &mut self,
+        context: impl Fn(ContextId) -> ContextId,
+        kernel: impl Fn(NameId) -> NameId,
+    ) {
+        let known = |id: ContextId| if id < ContextId::FIRST { id } else { context(id) };
+        let tip = |tip| match tip {
+            Tip::Work(Work::Kernel(name)) => Tip::Work(Work::Kernel(kernel(name))),
+            other => other,
+        };
+        for sample in self.samples.values_mut().flatten() {
+            sample.place = map_contexts(sample.place, known);
+            let tips: Vec<_> = sample.leaf.tips().map(tip).collect();
+            sample.leaf = Leaf::new(&tips);
+        }
+        let mut works: BTreeMap<(Work, DeviceId), WorkStats> = BTreeMap::new();
+        for mut stats in std::mem::take(&mut self.works) {
+            if let Work::Kernel(name) = &mut stats.work {
+                *name = kernel(*name);
+            }
+            let known = works.entry((stats.work, stats.device));
+            known.and_modify(|known| add_stats(known, stats)).or_insert(stats);
+        }
+        self.works = works.into_values().collect();
+    }
+
+    /// How much GPU time there is of each context, and how many of what it launched.
+    pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
+        self.samples.values().flatten().flat_map(|sample| {
+            let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
+            let created = match sample.place {
+                Place::Node { created, .. } => Caller::from(created).launched().ok(),
+                _ => None,
+            };
+            [of(sample.place.launch().ok()), of(created)].into_iter().flatten()
+        })
+    }
+
+    /// The same of each kernel.
+    pub(super) fn kernel_weights(&self) -> IdMap<NameId, Weight> {
+        let kernels = self.works.iter().filter_map(|stats| match stats.work {
+            Work::Kernel(name) => Some((name, stats.weight)),
+            _ => None,
+        });
+        kernels.collect()
+    }
+
+    /// How many samples there are.
+    pub(super) fn len(&self) -> usize {
+        self.samples.values().map(Vec::len).sum()
+    }
+}
+
+/// Samples of the same are one.
+fn added_up(mut samples: Vec<Sample>) -> Vec<Sample> {
+    samples.sort_unstable();
+    samples.dedup_by(|next, kept| {
+        let is_same = Sample { values: kept.values, ..*next } == *kept;
+        if is_same {
+            add_values(&mut kept.values, next.values);
+        }
+        is_same
+    });
+    samples
+}
+
+/// Of two together no percentile is known: the larger one is as near as can be.
+fn add_stats(sum: &mut WorkStats, more: WorkStats) {
+    sum.weight.count += more.weight.count;
+    sum.weight.nanos += more.weight.nanos;
+    sum.weight.bytes += more.weight.bytes;
+    sum.min = sum.min.min(more.min);
+    sum.max = sum.max.max(more.max);
+    sum.percentiles.iter_mut().zip(more.percentiles).for_each(|(sum, more)| *sum = more.max(*sum));
+}
+
+fn tally(values: &[u64]) -> Option<Tally> {
+    let values: [u64; 14] = values.try_into().ok()?;
+    let [seen, matched, graphs, pending, outside, aliases, rest @ ..] = values;
+    let launches = Launches { seen, matched, graphs, pending, outside, aliases };
+    let [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early] = rest;
+    let activities =
+        Activities { seen, matched, launched_before, device_graph, no_stack, outside, untimed, early };
+    let adds_up = |seen: u64, parts: &[(&str, u64)]| parts.iter().map(|(_, part)| part).sum::<u64>() == seen;
+    let is_sound = adds_up(launches.seen, &launches.parts()) && adds_up(activities.seen, &activities.parts());
+    is_sound.then_some(Tally { launches, activities })
+}
+
+fn place(key: &mut Fields<'_>) -> Option<Place> {
+    let kind = key.u8()?;
+    Some(match kind {
+        0 => Caller::from_bits(key.u32()?).launched().map_or_else(Place::Missing, Place::Context),
+        1 => {
+            let (launch, created) = (Caller::from_bits(key.u32()?), Caller::from_bits(key.u32()?));
+            Place::Node { launch: launch.launched(), created: created.created() }
+        }
+        2 => Place::Nobody,
+        _ => return None,
+    })
+}
+
+fn map_contexts(place: Place, context: impl Fn(ContextId) -> ContextId) -> Place {
+    let created_by = |created: Caller| created.launched().map_or(created, |id| context(id).into());
+    match place {
+        Place::Context(id) => Place::Context(context(id)),
+        Place::Node { launch, created } => {
+            Place::Node { launch: launch.map(&context), created: created_by(created.into()).created() }
+        }
+        other => other,
+    }
+}
+
+fn tip(key: &mut Fields<'_>) -> Option<Tip> {
+    let (kind, value) = (key.u8()?, key.u32()?);
+    Some(match kind {
+        0 => Tip::Work(Work::Kernel(NameId(value))),
+        1 => Tip::Work(Work::Copy(CopyKind(value.try_into().ok()?))),
+        2 => Tip::Work(Work::Set),
+        3 => Tip::Work(Work::Graph),
+        4 => Tip::Missing(*MISSING.get(value as usize)?),
+        5 => Tip::Idle(*Cause::ALL.get(value as usize)?),
+        6 => Tip::IdleToTheEnd,
+        7 => Tip::Allocate(MemoryKind(value.try_into().ok()?)),
+        8 => Tip::Free(Some(MemoryKind(value.try_into().ok()?))),
+        9 => Tip::Free(None),
+        10 => Tip::Unified(UnifiedKind(value)),
+        11 => Tip::Lost(loss(value)?),
+        _ => return None,
+    })
+}
+
+fn loss(number: u32) -> Option<Loss> {
+    Loss::ALL.into_iter().find(|loss| *loss as u32 == number)
+}
+
+fn stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
+    Some(match key.u8()? {
+        0 => None,
+        _ => Some((GpuContextId(key.u32()?), StreamId(key.u32()?))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Definitions, Options};
+    use super::*;
+    use crate::record::testing::a_turn;
+    use crate::record::{Mark, Reader};
+
+    /// All that outputs are made of.
+    fn shown(explain: &mut Explain) -> String {
+        let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
+        let profile = &*snapshot.profile;
+        let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
+        let stacks: Vec<_> =
+            profile.contexts().into_iter().map(|id| profile.context(id).unwrap().flags).collect();
+        let beside =
+            (profile.works(), profile.devices(), profile.times(), profile.streams(), profile.windows());
+        format!("{:?}\n{samples:?}\n{stacks:?}\n{beside:?}", snapshot.ledger)
+    }
+
+    fn read(file: &[u8]) -> Explain {
+        let mut explain = Explain::default();
+        let mut reader = Reader::new(file).unwrap();
+        while let Some(row) = reader.next_row().unwrap() {
+            explain.push(&row, &mut ());
+        }
+        explain
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written_however_often_it_was_added_to() {
+        let mut explain = Explain::new(Options::default());
+        let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
+        let mut file = Chunk::file_head().to_vec();
+        for number in 0..30 {
+            a_turn(number, &mut |row| explain.push(row, &mut ()));
+            let mut chunk = Chunk::default();
+            while !explain.write_definitions(&mut definitions, &mut chunk, 200) {
+                file.extend(chunk.take());
+            }
+            explain.write_sums(&[(Loss::LaunchesFailed, 5)], &mut written, &mut chunk);
+            chunk.mark(&Mark::default());
+            file.extend(chunk.take());
+            let mut stored = read(&file);
+            let expected = shown(&mut explain);
+            stored.stored.as_mut().unwrap().losses.remove(&Loss::LaunchesFailed);
+            assert_eq!(shown(&mut stored), expected, "turn {number}");
+        }
+    }
+
+    #[test]
+    fn sums_that_no_run_can_have_are_left_out() {
+        let mut stored = Stored::default();
+        let first = |id| id;
+        stored.push(&[of::DEVICE, 0, 0, 0, 0], &[u64::MAX, 1], first);
+        stored.push(&[of::DEVICE, 0, 0, 0, 0], &[1, MOST - 2], first);
+        stored.push(&[of::DEVICE, 1, 0, 0, 0], &[1, 1], first);
+        stored.push(&[of::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
+        stored.push(&[of::TALLY], &[5; 14], first);
+        stored.push(&[of::SAMPLE, 9], &[1], first);
+        stored.push(&[99], &[1], first);
+        stored.push(&[], &[], first);
+        assert_eq!(stored.devices.len(), 1);
+        assert!(stored.times.is_empty() && stored.tally == Tally::default() && stored.len() == 0);
+    }
+}

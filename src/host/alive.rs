@@ -1,0 +1,81 @@
+//! Whether the thread that writes a file still runs: asked by whoever reads the file, in another process.
+
+use std::fs;
+use std::path::Path;
+
+use super::threads;
+
+/// One thread of one process, of all that ever ran on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The process.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// When it was started, in ticks since the machine was.
+    pub started: u64,
+    /// In which namespace of processes these numbers are: containers have their own.
+    pub namespace: u64,
+    /// Which start of which machine that was.
+    pub boot: String,
+}
+
+impl Identity {
+    /// The one of the calling thread.
+    pub fn of_this_thread() -> Self {
+        let (process, thread) = (std::process::id(), threads::number() as u32);
+        let started = started(process, thread).unwrap_or(0);
+        Self { process, thread, started, namespace: namespace(), boot: boot() }
+    }
+
+    /// Whether it still runs; `None` where that cannot be told from here: it ran on another machine, or in another
+    /// container.
+    pub fn is_alive(&self) -> Option<bool> {
+        let is_here = !self.boot.is_empty() && self.boot == boot() && self.namespace == namespace();
+        is_here.then(|| started(self.process, self.thread) == Some(self.started))
+    }
+}
+
+/// When a thread was started: the number of another that is gone may have been given again.
+fn started(process: u32, thread: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    // The name before may hold anything; the state is the third field, this the 22nd.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn namespace() -> u64 {
+    // `pid:[4026531836]`
+    let link = fs::read_link(Path::new("/proc/self/ns/pid")).unwrap_or_default();
+    let digits = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect::<String>();
+    digits.parse().unwrap_or(0)
+}
+
+fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_lives_until_it_ends_and_is_no_other_with_its_number() {
+        let own = Identity::of_this_thread();
+        assert_eq!(own.is_alive(), Some(true), "{own:?}");
+        let elsewhere = Identity { boot: "another machine".to_owned(), ..own.clone() };
+        assert_eq!(elsewhere.is_alive(), None);
+        assert_eq!(Identity { namespace: 1, ..own.clone() }.is_alive(), None);
+        assert_eq!(Identity { started: own.started + 1, ..own }.is_alive(), Some(false));
+        let gone = std::thread::spawn(Identity::of_this_thread).join().unwrap();
+        // The thread is joined before the kernel has taken it off its list.
+        while gone.is_alive() != Some(false) {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! A table of sums that is written again and again, each time as far as it has changed. `encode` draws it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::chunk::Chunk;
+use super::encode::Payload;
+use super::fields::Fields;
+use super::hash::IdMap;
+
+/// No key is longer, and none has more values.
+const LONGEST_KEY: usize = 255;
+const MOST_VALUES: usize = 255;
+/// What a sum takes beside its key and values: slot, length and count.
+const HEAD: usize = 4;
+
+/// The writer's side: knows what stands in the file, by hashes of 16 bytes a sum. Two keys, or two states of one sum,
+/// that have the same hash of 64 bits are taken for one: one chance in 10^9 for 100,000 sums.
+#[derive(Debug, Default)]
+pub struct SumsWriter {
+    slots: IdMap<u64, Slot>,
+    turn: u32,
+    /// What the whole table takes in a file.
+    bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    number: u32,
+    turn: u32,
+    values: u64,
+}
+
+impl SumsWriter {
+    /// Adds to `chunk` what is new among `sums`, which are handed over one by one and are all there are.
+    pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
+        self.turn = self.turn.wrapping_add(1);
+        self.bytes = 0;
+        chunk.sums(|out| {
+            sums(&mut |key, values| self.sum(out, key, values));
+            self.gone(out);
+        });
+    }
+
+    /// What the whole table would take in a file of its own.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn sum(&mut self, out: &mut Vec<u8>, key: &[u8], values: &[u64]) {
+        debug_assert!((1..=LONGEST_KEY).contains(&key.len()) && (1..=MOST_VALUES).contains(&values.len()));
+        let (turn, next, now) = (self.turn, self.slots.len() as u32, hash_of(values));
+        self.bytes += HEAD + key.len() + values.iter().map(|value| varint_bytes(*value)).sum::<usize>();
+        let mut out = Payload(out);
+        let slot =
+            self.slots.entry(hash_of(key)).or_insert_with(|| Slot { number: next, turn, values: !now });
+        slot.turn = turn;
+        if slot.values == now {
+            return;
+        }
+        slot.values = now;
+        out.varint(slot.number.into());
+        match slot.number == next {
+            true => out.u8(key.len() as u8).0.extend(key),
+            false => drop(out.u8(0)),
+        }
+        out.u8(values.len() as u8);
+        values.iter().for_each(|value| _ = out.varint(*value));
+    }
+
+    /// Says which are not there any more.
+    fn gone(&mut self, out: &mut Vec<u8>) {
+        let gone = hash_of::<[u64]>(&[]);
+        for slot in self.slots.values_mut().filter(|slot| slot.turn != self.turn && slot.values != gone) {
+            slot.values = gone;
+            Payload(out).varint(slot.number.into()).u8(0).u8(0);
+        }
+    }
+}
+
+/// As many as it takes for seven bits a byte.
+fn varint_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// Of a good hash: sums look alike.
+fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    thing.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The reader's side.
+#[derive(Debug, Default)]
+pub(super) struct SumsReader {
+    /// What was read since the last mark.
+    waiting: Vec<u8>,
+    sums: Vec<(Box<[u8]>, Vec<u64>)>,
+    /// The next to be handed out.
+    next: usize,
+}
+
+impl SumsReader {
+    /// Takes the payload of a row of sums.
+    pub(super) fn wait(&mut self, payload: &[u8]) {
+        self.waiting.extend(payload);
+    }
+
+    /// What waits counts from now on. False: it makes no sense from some place on.
+    pub(super) fn mark(&mut self) -> bool {
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut fields = Fields(&waiting);
+        while !fields.0.is_empty() {
+            if self.entry(&mut fields).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn entry(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+        let (slot, length) = (usize::try_from(fields.varint()?).ok()?, fields.u8()?);
+        let key = fields.take(length.into())?;
+        let count = fields.u8()?;
+        let values = (0..count).map(|_| fields.varint()).collect::<Option<Vec<_>>>()?;
+        match (slot.cmp(&self.sums.len()), key.is_empty()) {
+            (std::cmp::Ordering::Less, true) => self.sums[slot].1 = values,
+            (std::cmp::Ordering::Equal, false) => self.sums.push((key.into(), values)),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The next sum of all that count. Two with the same key, which no honest file has, are the first one.
+    pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
+        while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
+            self.next += 1;
+        }
+        let (key, values) = self.sums.get(self.next)?;
+        self.next += 1;
+        Some((key, values))
+    }
+
+    /// Whether there are any.
+    pub(super) fn any(&self) -> bool {
+        !self.sums.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::record::{Mark, Nanos, Reader, Row};
+
+    type Table = Vec<(&'static [u8], Vec<u64>)>;
+
+    fn add(file: &mut Vec<u8>, writer: &mut SumsWriter, table: &Table, marks: bool) {
+        let mut chunk = Chunk::default();
+        writer.write(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
+        if marks {
+            chunk.mark(&Mark { time: Nanos(7), ..Mark::default() });
+        }
+        file.extend(chunk.take());
+    }
+
+    fn read(file: &[u8]) -> HashMap<Vec<u8>, Vec<u64>> {
+        let mut reader = Reader::new(file).unwrap();
+        let mut table = HashMap::new();
+        loop {
+            match reader.next_row() {
+                Ok(Some(Row::Sum { key, values })) => drop(table.insert(key.to_vec(), values.to_vec())),
+                Ok(Some(row)) => panic!("{row:?}"),
+                Ok(None) => return table,
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn expected(table: &Table) -> HashMap<Vec<u8>, Vec<u64>> {
+        table.iter().map(|(key, values)| (key.to_vec(), values.clone())).collect()
+    }
+
+    #[test]
+    fn what_changed_is_written_and_the_table_is_that_of_the_last_mark_wherever_it_is_cut() {
+        let mut file = Chunk::file_head().to_vec();
+        let mut writer = SumsWriter::default();
+        let tables: [Table; 4] = [
+            vec![(b"a", vec![1, u64::MAX]), (b"bb", vec![0])],
+            vec![(b"a", vec![1, u64::MAX]), (b"c", vec![300]), (b"bb", vec![128])],
+            vec![(b"c", vec![300])],
+            vec![(b"a", vec![5, 5]), (b"c", vec![300]), (b"d", vec![1 << 40])],
+        ];
+        let mut ends = vec![(file.len(), Table::new())];
+        for table in &tables {
+            add(&mut file, &mut writer, table, true);
+            ends.push((file.len(), table.clone()));
+        }
+        // One that was not finished.
+        add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
+        for cut in 16..=file.len() {
+            let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();
+            assert_eq!(read(&file[..cut]), expected(table), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_has_not_changed_takes_no_room() {
+        let (mut file, mut writer) = (Vec::new(), SumsWriter::default());
+        let mut table: Table = vec![(b"first", vec![1, 2, 3]), (b"second", vec![4, 5, 6])];
+        add(&mut file, &mut writer, &table, true);
+        let mut more = Vec::new();
+        table[1].1[0] = 1000;
+        add(&mut more, &mut writer, &table, true);
+        let mut none = Vec::new();
+        add(&mut none, &mut writer, &table, true);
+        assert_eq!(more.len() - none.len(), "slot".len() - 1 + 4);
+    }
+
+    #[test]
+    fn garbage_between_marks_is_refused_and_nothing_worse() {
+        for garbage in
+            [&b"\x05\x00\x00"[..], b"\x00\x01", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x00\x00"]
+        {
+            let mut reader = SumsReader::default();
+            reader.wait(garbage);
+            assert!(!reader.mark(), "{garbage:?}");
+            assert_eq!(reader.next(), None);
+        }
+    }
+}

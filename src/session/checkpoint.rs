@@ -1,0 +1,321 @@
+//! What a process leaves that ends without a word (killed, crashed, `_exit`, `exec`): a file that a thread of its own
+//! adds to about once a second, by what all rows so far have come to. `record::encode` draws it. Where the rows
+//! themselves are recorded, they are that file, and there is none of these.
+//!
+//! ```text
+//! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
+//! ```
+//!
+//! Nobody waits for this thread: what it writes it has put together before, and no lock that others need is held
+//! while a file system takes its time. What has not changed is not written again; when a file has become much larger
+//! than what it says, a new one takes its place. A process that ends in the ordinary way takes its file away.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::capture;
+use crate::control::{Outputs, life};
+use crate::error::Result;
+use crate::explain::Definitions;
+use crate::host::descriptor::{Appender, Identity};
+use crate::host::file::Draft;
+use crate::host::{signals, threads};
+use crate::record::{Chunk, Mark, Nanos, SumsWriter};
+use crate::settings::{Output, Settings};
+
+use super::collector::bytes_held;
+use super::messages::say;
+use super::panic::disable_after_panic;
+use super::pipeline::Pipeline;
+use super::stream;
+
+/// The first one comes when a program is no longer one of those that are over at once.
+const FIRST_AFTER: Duration = Duration::from_secs(2);
+/// For each unit of time that it takes there are so many until the next: half a percent.
+const RARER: u32 = 200;
+/// So much is put together at once, with the pipeline locked.
+const PIECE: usize = 1 << 20;
+/// How long an exit waits for a file system that is just being written to.
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
+/// Of the thread's stack: it sorts and copies, and calls nobody.
+const STACK: usize = 512 << 10;
+
+/// Who knows what all rows have come to.
+pub(super) trait Recorded: Sync {
+    /// Reads what lies ready, wherever it does.
+    fn read_ready(&self);
+    /// Nobody else changes it while `look` does. Returns how long that took.
+    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
+}
+
+/// See the module's documentation.
+pub(super) struct Checkpoint {
+    outputs: Outputs,
+    formats: Vec<Output>,
+    interval: Duration,
+    /// How much larger than what it says, twice, a file may become.
+    room: usize,
+    began: Nanos,
+    /// The process ends: whoever waits for the collector then must not take what this thread reads for its progress.
+    rests: AtomicBool,
+    file: Mutex<Place>,
+}
+
+/// Where the file is.
+#[derive(Debug, Default)]
+struct Place {
+    written: Option<Written>,
+    /// One that is to take its place.
+    next: Option<Draft>,
+    /// No more is written.
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Written {
+    path: PathBuf,
+    identity: Identity,
+    bytes: usize,
+}
+
+/// What is in the file.
+#[derive(Default)]
+struct Book {
+    definitions: Definitions,
+    definition_bytes: usize,
+    sums: SumsWriter,
+    /// How many rows there had been, and how much had been added up as others.
+    rows: u64,
+    forgotten: u64,
+    /// There is no room for more in the file.
+    is_full: bool,
+}
+
+impl Checkpoint {
+    /// None where nobody wants any, or the rows are recorded.
+    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
+        let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
+        let formats = [&settings.formats[..], &[Output::Recording]].concat();
+        let (outputs, room, began) = (outputs.clone(), settings.checkpoint_max, capture::now());
+        let rests = AtomicBool::new(false);
+        Some(Self { outputs, formats, interval, room, began, rests, file: Mutex::default() })
+    }
+
+    /// Starts the thread. Where there can be none the program runs on without.
+    pub(super) fn spawn(&'static self, recorded: &'static impl Recorded) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("gpuflame-keep".to_owned()).stack_size(STACK);
+        let spawned = signals::without(|| {
+            thread.spawn(move || {
+                let run = std::panic::AssertUnwindSafe(|| self.run(recorded));
+                if std::panic::catch_unwind(run).is_err() {
+                    disable_after_panic();
+                }
+            })
+        });
+        spawned.map(drop)
+    }
+
+    /// No more is begun: the process ends, and all is about to be written elsewhere.
+    pub(super) fn rest(&self) {
+        self.rests.store(true, Ordering::Release);
+    }
+
+    /// Takes the file away: all that is in it is in others now.
+    pub(super) fn remove(&self) {
+        // Who hangs in a file system keeps it.
+        let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return };
+        place.is_closed = true;
+        place.next = None;
+        if let Some(written) = place.written.take().filter(Written::is_ours) {
+            let _ = fs::remove_file(written.path);
+        }
+    }
+
+    fn run(&self, recorded: &impl Recorded) {
+        threads::note_ours();
+        let mut book = None;
+        let (mut pause, mut spent) = (FIRST_AFTER.min(2 * self.interval), Duration::ZERO);
+        loop {
+            std::thread::sleep(pause);
+            pause = self.interval.max(RARER * spent);
+            if life::is_over() || self.rests.load(Ordering::Acquire) {
+                return;
+            }
+            // Whatever was launched before is among what is read.
+            let time = capture::now();
+            recorded.read_ready();
+            match self.write(recorded, &mut book, (time, pause)) {
+                Ok(Some(took)) => spent = took,
+                Ok(None) => {}
+                Err(error) => {
+                    if !life::is_over() {
+                        say(&format!("checkpoints stop: {error}; recording goes on"));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes what has changed, and says how long that took. None: nothing has.
+    fn write(
+        &self,
+        recorded: &impl Recorded,
+        book: &mut Option<Book>,
+        moment: (Nanos, Duration),
+    ) -> Result<Option<Duration>> {
+        let (mut rows, mut forgotten, mut has_room) = (0, 0, false);
+        recorded.locked(&mut |pipeline| {
+            (rows, forgotten) = (pipeline.rows(), pipeline.forgotten());
+            has_room = pipeline.has_room(bytes_held());
+        });
+        if rows == book.as_ref().map_or(0, |book| book.rows) || !has_room {
+            return Ok(None);
+        }
+        let mut took = Duration::ZERO;
+        let goes_on = book.as_ref().is_some_and(|book| book.forgotten == forgotten) && self.is_there();
+        if goes_on && let Some(book) = book {
+            took += self.add(recorded, book, Chunk::default(), moment)?;
+            if !book.is_full {
+                return Ok(Some(took));
+            }
+        }
+        // A new file takes the place of one that goes away.
+        let book = book.insert(Book::default());
+        self.begin()?;
+        let mut chunk = Chunk::default();
+        chunk.writer(&stream::this_thread());
+        took += self.add(recorded, book, chunk, moment)?;
+        self.replace()?;
+        Ok(Some(took))
+    }
+
+    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room.
+    fn add(
+        &self,
+        recorded: &impl Recorded,
+        book: &mut Book,
+        mut chunk: Chunk,
+        (time, pause): (Nanos, Duration),
+    ) -> Result<Duration> {
+        let mut took = Duration::ZERO;
+        let mut is_all = false;
+        while !is_all {
+            took += recorded.locked(&mut |pipeline| {
+                is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
+                if is_all {
+                    book.definition_bytes += chunk.len();
+                    (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
+                    let open = pipeline.write_sums(&mut book.sums, &mut chunk);
+                    let interval_ms = pause.as_millis() as u32;
+                    chunk.mark(&Mark { began: self.began, time, interval_ms, open });
+                }
+            });
+            let bytes = chunk.take();
+            if !is_all {
+                book.definition_bytes += bytes.len();
+            }
+            let began = Instant::now();
+            let most = 2 * (book.definition_bytes + book.sums.bytes()) + self.room;
+            if is_all && self.bytes() + bytes.len() > most {
+                book.is_full = true;
+            } else {
+                self.append(&bytes)?;
+            }
+            took += began.elapsed();
+        }
+        Ok(took)
+    }
+
+    /// How large the file is that grows; none does while another is to take its place.
+    fn bytes(&self) -> usize {
+        let place = self.file.lock();
+        let written = place.written.as_ref().filter(|_| place.next.is_none());
+        written.map_or(0, |written| written.bytes)
+    }
+
+    /// Whether there is a file that can grow. One that somebody has taken away is begun anew.
+    fn is_there(&self) -> bool {
+        self.file.lock().written.as_ref().is_some_and(Written::is_ours)
+    }
+
+    /// Begins a new file.
+    fn begin(&self) -> Result<()> {
+        let mut place = self.open()?;
+        let next = match place.written.as_ref().filter(|written| written.is_ours()) {
+            Some(written) => Draft::create(&written.path)?,
+            None => {
+                place.written = None;
+                stream::free_name(&self.outputs, &self.formats, Draft::create)?
+            }
+        };
+        append(next.path(), next.identity(), 0, &Chunk::file_head())?;
+        place.next = Some(next);
+        Ok(())
+    }
+
+    /// Adds to the file, or to the one that is to take its place.
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut place = self.open()?;
+        if let Some(next) = &place.next {
+            let there = fs::metadata(next.path())?.len();
+            return Ok(append(next.path(), next.identity(), there, bytes)?);
+        }
+        if let Some(written) = &mut place.written {
+            append(&written.path, written.identity, written.bytes as u64, bytes)?;
+            written.bytes += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// The new file takes the place of the old one, or a name that is free.
+    fn replace(&self) -> Result<()> {
+        let mut place = self.open()?;
+        let Some(next) = place.next.take() else { return Ok(()) };
+        let (identity, bytes) = (next.identity(), fs::metadata(next.path())?.len() as usize);
+        let path = match place.written.take() {
+            Some(Written { path, .. }) => {
+                next.publish_as(&path)?;
+                path
+            }
+            None => {
+                let mut next = Some(next);
+                let formats = &self.formats;
+                stream::free_name(&self.outputs, formats, |path| match next.as_ref().map(Draft::path) {
+                    Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
+                    _ if stream::is_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
+                    // A file system that knows no second names.
+                    _ => next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned()),
+                })?
+            }
+        };
+        place.written = Some(Written { path, identity, bytes });
+        Ok(())
+    }
+
+    fn open(&self) -> io::Result<parking_lot::MutexGuard<'_, Place>> {
+        let place = self.file.lock();
+        match place.is_closed || life::is_over() {
+            true => Err(io::Error::other("the process ends")),
+            false => Ok(place),
+        }
+    }
+}
+
+impl Written {
+    /// Whether that file has its name still.
+    fn is_ours(&self) -> bool {
+        Appender::new(&self.path, self.identity, None).open().is_ok()
+    }
+}
+
+/// Writes `bytes` behind the first `there` of a file. What cannot be written whole is taken away again.
+fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut file: File = Appender::new(path, identity, None).open()?;
+    file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))
+}

@@ -1,0 +1,438 @@
+//! What a process leaves that ends without a word: all that had come to it by then, where every verb reads it.
+//!
+//! The program is `tests/programs/ending.c`: it launches 1,100 kernels of 1,000 ns and ends when it is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::support::command::{Ran, gpuflame as command};
+use crate::support::{Done, Run, Way, compile, scratch};
+
+const FILE: &str = "out.gfr";
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
+}
+
+fn left(how: &str) -> Run {
+    Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
+}
+
+/// A program that runs, and the folder that it runs in.
+struct Running {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Running {
+    fn of(run: Run) -> Self {
+        let (mut command, folder) = run.into_command();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self { child, folder }
+    }
+
+    /// Waits until its file says that so many activities have found their launch.
+    fn until(&mut self, matched: u64) {
+        self.until_file(FILE, matched);
+    }
+
+    fn until_file(&mut self, name: &str, matched: u64) {
+        let path = self.folder.join(name);
+        let mut last = String::new();
+        self.wait_for(|| {
+            let read = gpuflame::read(&path, &gpuflame::ReadOptions::default());
+            last = format!("{:?}", read.as_ref().map(|run| run.ledger().tally));
+            (read.is_ok_and(|run| run.ledger().tally.activities.matched == matched), last.clone())
+        });
+    }
+
+    fn wait_for(&mut self, mut is_so: impl FnMut() -> (bool, String)) {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        loop {
+            let (is, what) = is_so();
+            if is {
+                return;
+            }
+            assert!(self.child.try_wait().unwrap().is_none(), "it is over: {what}");
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn tell(&self, what: &str) {
+        fs::write(self.folder.join(what), "").unwrap();
+    }
+
+    fn ended(self) -> Done {
+        Done::of(self.child.wait_with_output().unwrap(), self.folder)
+    }
+
+    fn kill(self) -> Done {
+        // SAFETY: the child was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGKILL) }, 0);
+        self.ended()
+    }
+}
+
+/// What there is when all 1,100 launches are written down and then this happens.
+fn ends(how: &str) -> Done {
+    let mut running = Running::of(left(how));
+    running.until(1100);
+    if how == "kill" {
+        return running.kill();
+    }
+    running.tell("go");
+    running.ended()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = entries.filter(|name| name.starts_with("out")).collect();
+    names.sort();
+    names
+}
+
+fn cli(folder: &Path, args: &[&str]) -> Ran {
+    command(folder, args)
+}
+
+/// Everything is in the files that `recover` writes.
+fn assert_recovered(done: &Done, launches: u64) {
+    let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
+    assert!(told.contains("its process ended without its exit hooks, after "), "{told}");
+    assert!(told.contains("and 0 activities that CUPTI still held, are missing"), "{told}");
+    let expected = ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.svg"];
+    assert_eq!(names(&done.folder), expected);
+    let folded = done.folded();
+    let ours = folded.iter().filter(|(frames, _)| frames.contains(&"launch".to_owned()));
+    assert_eq!(ours.map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{folded:?}");
+    assert!(
+        folded.iter().all(|(frames, _)| frames.last().unwrap() == "[GPU_Kernel]step_d1000"),
+        "{folded:?}"
+    );
+    assert!(done.file("out.csv").contains(&format!("step_d1000,0,{launches},")), "{}", done.file("out.csv"));
+}
+
+#[test]
+fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() {
+    let ways = [
+        ("kill", None, Some(libc::SIGKILL)),
+        ("_exit", Some(7), None),
+        ("abort", None, Some(libc::SIGABRT)),
+        ("fault", None, Some(libc::SIGSEGV)),
+        ("exec", Some(0), None),
+        ("fork", None, Some(libc::SIGABRT)),
+    ];
+    for (how, code, signal) in ways {
+        let done = ends(how);
+        assert_eq!((done.code, done.signal), (code, signal), "{how}: {}", done.stderr);
+        assert_eq!(done.stderr, "", "{how}");
+        assert_eq!(names(&done.folder), [FILE], "{how}");
+        assert_recovered(&done, 1100);
+    }
+}
+
+#[test]
+fn an_ordinary_end_takes_the_file_away_and_a_signal_does() {
+    let done = ends("exit");
+    assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100), "{}", done.stderr);
+    let expected = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.svg"];
+    assert_eq!(names(&done.folder), expected);
+    let mut running = Running::of(left("exit"));
+    running.until(1100);
+    // SAFETY: the child was not waited for.
+    assert_eq!(unsafe { libc::kill(running.child.id() as i32, libc::SIGTERM) }, 0);
+    let done = running.ended();
+    assert_eq!((done.signal, done.sum("launches").0), (Some(libc::SIGTERM), 1100), "{}", done.stderr);
+    assert_eq!(names(&done.folder), expected);
+}
+
+#[test]
+fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
+    let mut running = Running::of(left("abort"));
+    running.until(1100);
+    let info = cli(&running.folder, &["info", FILE]).ok();
+    assert!(
+        info.stderr.contains("out.gfr: its process still runs; this is what it had done after "),
+        "{}",
+        info.stderr
+    );
+    cli(&running.folder, &["-q", "recover", FILE]).fails(1, &["its process still runs", "--alive"]);
+    let done = running.kill();
+    assert!(cli(&done.folder, &["info", FILE]).ok().stderr.contains("ended without its exit hooks"));
+}
+
+#[test]
+fn a_file_grows_by_what_is_new_and_is_left_alone_when_nothing_is() {
+    let mut running = Running::of(left("abort"));
+    running.until(1100);
+    let path = running.folder.join(FILE);
+    let length = |path: &Path| fs::metadata(path).unwrap().len();
+    // The last activity may have come after the last look.
+    let mut before = 0;
+    running.wait_for(|| (std::mem::replace(&mut before, length(&path)) == before, String::new()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(length(&path), before);
+    running.tell("more");
+    running.until(1101);
+    let more = length(&path) - before;
+    assert!((1..=before / 4).contains(&more), "{more} of {before}");
+    assert_recovered(&running.kill(), 1101);
+}
+
+#[test]
+fn a_file_that_somebody_takes_away_is_begun_anew() {
+    let mut running = Running::of(left("abort"));
+    running.until(1100);
+    fs::remove_file(running.folder.join(FILE)).unwrap();
+    running.tell("more");
+    running.until(1101);
+    assert_recovered(&running.kill(), 1101);
+}
+
+#[test]
+fn a_file_that_has_grown_too_large_for_what_it_says_is_written_anew() {
+    let mut running = Running::of(left("abort").env("GPUFLAME_CHECKPOINT_MAX", "0"));
+    let path = running.folder.join(FILE);
+    let (mut lengths, mut launches) = (Vec::new(), 1100);
+    while lengths.is_sorted() {
+        running.until(launches);
+        lengths.push(fs::metadata(&path).unwrap().len());
+        running.tell("more");
+        launches += 1;
+        assert!(lengths.len() < 2000, "{lengths:?}");
+    }
+    let (least, most) = (lengths.iter().min().unwrap(), lengths.iter().max().unwrap());
+    assert!(*most <= 2 * least + 300, "{lengths:?}");
+    running.until(launches);
+    assert_recovered(&running.kill(), launches);
+}
+
+#[test]
+fn the_recording_that_was_asked_for_is_the_file_and_is_whole_at_the_end() {
+    let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", "folded,gfr"));
+    running.until(1100);
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!(names(&done.folder), ["out.folded", "out.gfr"]);
+    assert_eq!(cli(&done.folder, &["info", FILE]).ok().stderr, "");
+}
+
+#[test]
+fn there_is_no_file_where_none_is_wanted() {
+    let run = left("exit").env("GPUFLAME_CHECKPOINT", "0");
+    let running = Running::of(run);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(names(&running.folder), [""; 0]);
+    running.tell("go");
+    assert_eq!(running.ended().code, Some(7));
+}
+
+#[test]
+fn neither_arguments_nor_the_environment_are_in_it() {
+    let mut running = Running::of(left("abort").arg("an-argument").env("A_SECRET", "a-value"));
+    running.until(1100);
+    let bytes = fs::read(running.folder.join(FILE)).unwrap();
+    let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(has("step_d1000") && has("ending"));
+    assert!(!has("an-argument") && !has("A_SECRET") && !has("a-value"));
+    running.kill();
+}
+
+#[test]
+fn launches_whose_activities_were_not_delivered_stand_as_pending() {
+    let mut running = Running::of(left("abort").env("GPUSIM_FAULTS", "flush_hangs"));
+    let path = running.folder.join(FILE);
+    running.wait_for(|| {
+        let read = gpuflame::read(&path, &gpuflame::ReadOptions::default());
+        let pending = read.as_ref().map_or(0, |run| run.ledger().tally.launches.pending);
+        (pending == 1100, pending.to_string())
+    });
+    let done = running.kill();
+    let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
+    assert!(told.contains("and 1100 activities that CUPTI still held, are missing"), "{told}");
+    let folded = done.folded();
+    assert!(folded.iter().all(|(frames, _)| frames.last().unwrap() == "[GPU_Launch_Pending]"), "{folded:?}");
+    assert!(folded.iter().any(|(frames, _)| frames.contains(&"launch".to_owned())), "{folded:?}");
+}
+
+#[test]
+fn every_verb_reads_it_or_says_that_it_has_no_single_activities() {
+    let done = ends("_exit");
+    let folder = &done.folder;
+    let table = cli(folder, &["top", FILE, "--format", "csv"]).ok().stdout;
+    assert!(table.contains("1100000,100.0000,1100,1000,1000,1000,1000,1000,0,step_d1000"), "{table}");
+    let info = cli(folder, &["info", FILE]).ok().stdout;
+    assert!(info.contains("launches matched") && info.contains("1,100"), "{info}");
+    let check = cli(folder, &["check", FILE]).ok().stdout;
+    assert!(
+        check.lines().any(|line| line.contains("note") && line.contains("ended without its exit hooks")),
+        "{check}"
+    );
+    assert!(
+        cli(folder, &["flamegraph", FILE])
+            .ok()
+            .stdout
+            .contains("launch;cudaLaunchKernel;[GPU_Kernel]step_d1000")
+    );
+    assert!(cli(folder, &["flamegraph", FILE, "--idle"]).ok().stdout.contains("launch;cudaLaunchKernel"));
+    assert!(cli(folder, &["merge-ranks", FILE]).ok().stdout.contains("step_d1000"));
+    cli(folder, &["convert", FILE, "--to", "pprof", "-o", "x.pprof"]).ok();
+    let want_rows: [&[&str]; 6] = [
+        &["view", FILE],
+        &["top", FILE, "--by", "delay"],
+        &["diff", FILE, FILE],
+        &["extract", FILE, "x.csv", "0,1"],
+        &["convert", FILE, "--to", "chrome", "-o", "x.json"],
+        &["stats", FILE, "x.csv", "none", "1000"],
+    ];
+    for args in want_rows {
+        let ran = cli(folder, &[&["-q"], args].concat());
+        ran.fails(1, &["out.gfr: has only sums", "GPUFLAME_FORMATS=gfr"]);
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on() {
+    let run = left("exit").env("GPUFLAME_OUTPUT", "/proc/nowhere/out");
+    let running = Running::of(run);
+    std::thread::sleep(Duration::from_millis(500));
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert!(done.ledger("checkpoints stop: ").len() <= 1, "{}", done.stderr);
+    assert_eq!(done.sum("launches").0, 1100);
+}
+
+/// How many launches have returned so far, on all threads together.
+fn returned(folder: &Path) -> u64 {
+    let bytes = fs::read(folder.join("launched")).unwrap_or_default();
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum()
+}
+
+fn now() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+}
+
+/// The moment that a file is of, and what it had come to.
+fn read(path: &Path) -> (u64, gpuflame::Run) {
+    let file = std::io::BufReader::new(fs::File::open(path).unwrap());
+    let mut reader = gpuflame::record::Reader::new(file).unwrap();
+    // A chunk may be cut short.
+    while !matches!(reader.next_row(), Ok(None)) {}
+    let time = reader.mark().map_or(0, |mark| mark.time.0);
+    (time, gpuflame::read(path, &gpuflame::ReadOptions::default()).unwrap())
+}
+
+/// Kills a program that launches without a pause, at a moment that nobody chose.
+fn killed_at_a_moment(args: &[&str], launch_ns: &str, turn: u64) {
+    let run = Run::new(program(), Way::Injected).args(args.iter().copied());
+    let run = run.env("GPUFLAME_CHECKPOINT", "0.02").env("GPUSIM_LAUNCH_NS", launch_ns);
+    let mut running = Running::of(run);
+    let path = running.folder.join(FILE);
+    let folder = running.folder.clone();
+    running.wait_for(|| (path.exists() && returned(&folder) > 100, "no file".to_owned()));
+    let micros = (turn * 618_034 + u64::from(running.child.id())) % 1_000_000 * 300 / 1000;
+    let end = Instant::now() + Duration::from_micros(micros);
+    // How many had returned when.
+    let mut seen = Vec::new();
+    while Instant::now() < end {
+        let count = returned(&folder);
+        seen.push((now(), count));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let done = running.kill();
+    assert_eq!((done.signal, done.stderr.as_str()), (Some(libc::SIGKILL), ""), "{args:?}");
+    let (time, run) = read(&path);
+    let launches = run.ledger().tally.launches;
+    assert_eq!(launches.seen, launches.matched + launches.pending + launches.outside, "{args:?}");
+    assert!(run.ledger().sums().iter().all(|sum| sum.holds()), "{args:?}: {:?}", run.ledger());
+    let nanos: u64 = run.profile().devices().iter().map(|device| device.nanos).sum();
+    assert_eq!(nanos, 1000 * run.ledger().tally.activities.matched, "{args:?}");
+    // All that had returned by the moment that the file is of, by clocks that may be a bit off, is in it; not more
+    // than ever was.
+    let by_then = seen.iter().filter(|(at, _)| at + 1_000_000 < time).map(|(_, count)| *count).max();
+    let lost = run.ledger().lost(gpuflame::record::Loss::LaunchesDropped);
+    assert!(launches.seen + lost >= by_then.unwrap_or(0), "{args:?}: {} of {by_then:?}", launches.seen);
+    assert!(launches.seen <= returned(&folder) + 16, "{args:?}");
+}
+
+fn turns() -> u64 {
+    std::env::var("GPUFLAME_MOMENTS").map_or(3, |text| text.parse().unwrap())
+}
+
+#[test]
+fn what_was_launched_before_the_moment_of_the_file_is_in_it_whenever_the_process_is_killed() {
+    for turn in 0..turns() {
+        for threads in ["1", "4", "16"] {
+            for launch_ns in ["0", "4000"] {
+                killed_at_a_moment(&["for_ever", threads], launch_ns, turn);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_graphs_were_launched_before_is_in_it_as_well() {
+    for turn in 0..2 * turns() {
+        killed_at_a_moment(&["graphs_for_ever"], "0", turn);
+    }
+}
+
+/// `tests/programs/filesystem.c`, preloaded.
+fn in_trouble(run: Run, trouble: &str) -> Run {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let library = scratch("filesystem").join("filesystem.so");
+        let source = crate::support::root().join("tests/programs/filesystem.c");
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O2", "-shared", "-fPIC", "-Wall", "-Werror"]).arg(source).arg("-o").arg(&library);
+        assert!(compiler.arg("-ldl").status().unwrap().success());
+        library
+    });
+    run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
+}
+
+#[test]
+fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+    let running = Running::of(in_trouble(left("exit"), "hang"));
+    // The thread hangs after 0.1 s; what is launched then is collected all the same.
+    std::thread::sleep(Duration::from_millis(500));
+    running.tell("more");
+    std::thread::sleep(Duration::from_millis(300));
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let launches = done.sum("launches").0;
+    assert!((1100..=1101).contains(&launches), "{}", done.stderr);
+    assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
+}
+
+#[test]
+fn a_full_file_system_is_told_once_and_what_was_written_before_is_good() {
+    let mut running = Running::of(in_trouble(left("abort"), "full"));
+    let mut launches = 1100;
+    running.until(launches);
+    // Each is a write at least, until there is no room.
+    for _ in 0..12 {
+        running.tell("more");
+        launches += 1;
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.signal, Some(libc::SIGABRT));
+    let [line] = done.ledger("checkpoints stop: ")[..] else { panic!("one line, not: {}", done.stderr) };
+    assert!(line.starts_with("No space left on device") && line.ends_with("recording goes on"), "{line}");
+    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let written = read.ledger().tally.activities.matched;
+    assert!((1100..launches).contains(&written), "{written} of {launches}");
+    let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
+    assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
+}

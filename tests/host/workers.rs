@@ -1,0 +1,78 @@
+//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, leave their picture.
+//!
+//! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::command::gpuflame as command;
+use crate::support::{Done, Run, Way, is_ci, root};
+
+const METHODS: [&str; 3] = ["fork", "forkserver", "spawn"];
+const WORKERS: usize = 3;
+const LAUNCHES: u64 = 200;
+
+fn workers(how: &str, method: &str) -> Option<Run> {
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|ran| ran.status.success());
+    if !has_python {
+        assert!(!is_ci(), "CI has Python");
+        eprintln!("skipped: there is no python3");
+        return None;
+    }
+    let run = Run::new(Path::new("python3"), Way::Injected).arg(root().join("tests/programs/workers.py"));
+    let run = run.args([how, method, &WORKERS.to_string(), &LAUNCHES.to_string()]);
+    Some(run.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_CHECKPOINT", "0.05"))
+}
+
+fn with_ending(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    files.filter(|path| name(path).starts_with("out-") && name(path).ends_with(ending)).collect()
+}
+
+/// What each worker launched, by its folded stacks.
+fn assert_each_has_its_launches(done: &Done) {
+    let mut folded = with_ending(&done.folder, ".folded");
+    folded.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
+    assert_eq!(folded.len(), WORKERS, "{folded:?}\n{}", done.stderr);
+    for path in folded {
+        let stacks = done.folded_file(path.file_name().unwrap().to_str().unwrap());
+        assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
+        let is_kernel = |frames: &Vec<String>| frames.last().unwrap() == "[GPU_Kernel]work_d1000";
+        assert!(stacks.iter().all(|(frames, _)| is_kernel(frames)), "{stacks:?}");
+    }
+}
+
+/// Whatever the worker ended by: the files of its exit are there, or what it left without one becomes them.
+#[test]
+fn workers_leave_all_that_they_did_however_they_are_started_and_end() {
+    for how in ["process", "pool"] {
+        for method in METHODS {
+            let Some(run) = workers(how, method) else { return };
+            let (mut python, folder) = run.into_command();
+            let mut child = python.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(100);
+            let is_written = |path: &PathBuf| {
+                let read = gpuflame::read(path, &gpuflame::ReadOptions::default());
+                read.is_ok_and(|run| run.ledger().tally.activities.matched == LAUNCHES)
+            };
+            while with_ending(&folder, ".gfr").iter().filter(|path| is_written(path)).count() < WORKERS {
+                assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "{how} {method}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            fs::write(folder.join("go"), "").unwrap();
+            let done = Done::of(child.wait_with_output().unwrap(), folder);
+            assert_eq!(done.code, Some(0), "{how} {method}: {}", done.stderr);
+            let left = with_ending(&done.folder, ".gfr");
+            if (how, method) == ("process", "fork") {
+                assert_eq!(left.len(), WORKERS, "they end by `_exit`");
+            }
+            if !left.is_empty() {
+                command(&done.folder, [vec![PathBuf::from("recover")], left].concat()).ok();
+            }
+            assert_each_has_its_launches(&done);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+"""Workers of `multiprocessing` that launch, while the main process does not.
+
+    workers.py process|pool fork|forkserver|spawn WORKERS LAUNCHES
+
+process: each worker launches, and returns when there is a file `go`, as a process that then calls `_exit`.
+pool: a pool is terminated then: each worker ends by SIGTERM or, if it was told before, by `_exit`."""
+
+import ctypes
+import multiprocessing
+import os
+import pathlib
+import sys
+import time
+
+
+def must(error):
+    assert error == 0, error
+
+
+def launch(count):
+    cuda = ctypes.CDLL("libcuda.so.1")
+    must(cuda.cuInit(0))
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    must(cuda.cuDeviceGet(ctypes.byref(device), 0))
+    must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    must(cuda.cuCtxSetCurrent(context))
+    module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    must(cuda.cuModuleLoadData(ctypes.byref(module), b".version 8.0\0"))
+    must(cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"work_d1000"))
+    for _ in range(count):
+        must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    must(cuda.cuCtxSynchronize())
+
+
+def wait_for(is_so):
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def as_process(count):
+    launch(count)
+    wait_for(pathlib.Path("go").exists)
+
+
+def in_pool(workers, count):
+    launch(count)
+    pathlib.Path(f"launched-{os.getpid()}").touch()
+    # So that each worker gets one.
+    wait_for(lambda: len(list(pathlib.Path(".").glob("launched-*"))) == workers)
+    wait_for(pathlib.Path("go").exists)
+
+
+def main():
+    how, method, workers, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    context = multiprocessing.get_context(method)
+    if how == "pool":
+        pool = context.Pool(workers)
+        pool.starmap(in_pool, [(workers, count)] * workers, chunksize=1)
+        pool.terminate()
+        pool.join()
+        return
+    processes = [context.Process(target=as_process, args=(count,)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0, process.exitcode
+
+
+if __name__ == "__main__":
+    main()
