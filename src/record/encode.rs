@@ -30,6 +30,7 @@
 //!  21   unified   kind:u32 value:u64 start:u64 end:u64 address:u64 source:u32 target:u32 flags:u32
 //!  22   outside   first:u32 last:u32 count:u32 over:u64
 //!  23   whole                                                                  the last one: nothing is missing
+//!  24   inside    thread:u32 since:u64 context:u32                             what a thread is in from then on, or 0
 //!  25   chunk     crc:u32 row*                                                 written at once; CRC-32 of the rows; in
 //!                                                                              no other chunk
 //!  26   sums      entry*                                                       what rows came to that are not there
