@@ -20,16 +20,18 @@ pub fn note_unread() {
         // SAFETY: as in `drain_threads`.
         let readers = unsafe { thread.readers() };
         readers.noted = readers.launches.unread(&thread.launches);
+        readers.is_noted = true;
     }
 }
 
 /// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
 /// end however fast threads launch on.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    drain_threads(|readers| readers.noted > 0, each)
+    // A thread may have launched outside of windows alone, and nothing be in its log.
+    drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
-fn drain_threads(wanted: impl Fn(&Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
+fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
     let mut any = false;
     for thread in all() {
         // SAFETY: only the collector calls this, one thread at a time.

@@ -13,6 +13,9 @@ use crate::record::{CorrelationId, Launch, Nanos, Outside};
 /// Ids that a range may span, so that ids, which wrap, tell before from after.
 const WIDEST: u32 = 1 << 24;
 
+/// How often the collector looks for a moment in which a thread does not write, which takes 10 ns.
+const MOST_TRIES: u32 = 64;
+
 /// The range that a thread is at; only the thread's own.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
@@ -92,13 +95,26 @@ impl Growing {
         range.count.wrapping_sub(self.told.load(Ordering::Acquire))
     }
 
-    /// For the collector. `None`: there is nothing, or the thread is writing.
+    /// For the collector. `None`: there is nothing, or the thread is writing, and its processor is with others.
     fn get(&self) -> Option<Outside> {
-        let turn = self.turn.load(Ordering::Acquire);
+        for _ in 0..MOST_TRIES {
+            let turn = self.turn.load(Ordering::Acquire);
+            if turn == 0 {
+                return None;
+            }
+            if let Some(range) = self.get_in(turn) {
+                return Some(range);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    fn get_in(&self, turn: u32) -> Option<Outside> {
         let ids = self.ids.load(Ordering::Relaxed);
         let (count, over) = (self.count.load(Ordering::Relaxed), Nanos(self.over.load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
-        let is_whole = turn != 0 && turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
+        let is_whole = turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
         is_whole.then(|| outside(ids, count, over))
     }
 }

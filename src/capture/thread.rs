@@ -93,6 +93,8 @@ pub(super) struct Readers {
     pub(super) told: Told,
     /// Words of launches that were found unread and are to be handed over.
     pub(super) noted: usize,
+    /// Nobody has looked since.
+    pub(super) is_noted: bool,
 }
 
 /// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
@@ -352,6 +354,7 @@ impl Thread {
                 contexts: Reader::new(),
                 told: Told::new(),
                 noted: 0,
+                is_noted: false,
             }),
         }
     }

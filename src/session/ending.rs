@@ -75,7 +75,7 @@ pub(super) trait Ends: Sync {
     /// Has the tracer hand over everything, complete or not, and reads it.
     fn gather_the_rest(&self, limit: Limit);
 
-    /// Writes the outputs of what was gathered, and says what they hold.
+    /// Ends the life of everything of ours, writes the outputs of what was gathered, and says what they hold.
     fn write_out(&self, limit: Limit, is_signalled: bool);
 }
 
@@ -147,7 +147,6 @@ impl Ending {
         // First, so that what is to be gathered comes to an end.
         ends.close_window();
         ends.gather_the_rest(self.patience());
-        life::end();
         ends.write_out(self.patience(), self.is_signalled());
     }
 

@@ -99,8 +99,9 @@ impl Pipeline {
 
     /// Notes how much lies ready, for [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
-        capture::note_unread();
+        // In this order: what is in a buffer was launched before.
         self.noted = self.buffers_read + capture::filled() as u64;
+        capture::note_unread();
     }
 
     /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not

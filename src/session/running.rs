@@ -283,13 +283,18 @@ impl Ends for Session {
     fn write_out(&self, limit: Limit, is_signalled: bool) {
         // Stacks that were read last may lie in modules that were met last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
-        let Some(mut pipeline) = self.pipeline_within(limit) else {
+        let mut pipeline = self.pipeline_within(limit);
+        // What lies ready and the collector has not got to. Launches are noted until then: there would be work that
+        // nobody launched.
+        if let Some(pipeline) = &mut pipeline {
+            pipeline.learn(&new);
+            pipeline.note_unread();
+        }
+        life::end();
+        let Some(mut pipeline) = pipeline else {
             say("the collector does not answer; nothing is written");
             return;
         };
-        pipeline.learn(&new);
-        // What lies ready and the collector has not got to.
-        pipeline.note_unread();
         while pipeline.collect_noted(self.api) {}
         let held = collector::bytes_held();
         let ledger = pipeline.finish(collector::bytes_held);

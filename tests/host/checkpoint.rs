@@ -4,14 +4,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::running::{FILE, Running};
 use crate::support::command::{Ran, gpuflame as command};
 use crate::support::{Done, Run, Way, compile, scratch};
-
-const FILE: &str = "out.gfr";
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -22,68 +21,12 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// A program that runs, and the folder that it runs in.
-struct Running {
-    child: Child,
-    folder: PathBuf,
-}
-
-impl Running {
-    fn of(run: Run) -> Self {
-        let (mut command, folder) = run.into_command();
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Self { child, folder }
-    }
-
-    /// Waits until its file says that so many activities have found their launch.
-    fn until(&mut self, matched: u64) {
-        self.until_file(FILE, matched);
-    }
-
-    fn until_file(&mut self, name: &str, matched: u64) {
-        let path = self.folder.join(name);
-        let mut last = String::new();
-        self.wait_for(|| {
-            let read = gpuflame::read(&path, &gpuflame::ReadOptions::default());
-            last = format!("{:?}", read.as_ref().map(|run| run.ledger().tally));
-            (read.is_ok_and(|run| run.ledger().tally.activities.matched == matched), last.clone())
-        });
-    }
-
-    fn wait_for(&mut self, mut is_so: impl FnMut() -> (bool, String)) {
-        let deadline = Instant::now() + Duration::from_secs(120);
-        loop {
-            let (is, what) = is_so();
-            if is {
-                return;
-            }
-            assert!(self.child.try_wait().unwrap().is_none(), "it is over: {what}");
-            assert!(Instant::now() < deadline, "{what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn tell(&self, what: &str) {
-        fs::write(self.folder.join(what), "").unwrap();
-    }
-
-    fn ended(self) -> Done {
-        Done::of(self.child.wait_with_output().unwrap(), self.folder)
-    }
-
-    fn kill(self) -> Done {
-        // SAFETY: the child was not waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGKILL) }, 0);
-        self.ended()
-    }
-}
-
 /// What there is when all 1,100 launches are written down and then this happens.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
     if how == "kill" {
-        return running.kill();
+        return running.signalled(libc::SIGKILL);
     }
     running.tell("go");
     running.ended()
@@ -145,9 +88,7 @@ fn an_ordinary_end_takes_the_file_away_and_a_signal_does() {
     assert_eq!(names(&done.folder), expected);
     let mut running = Running::of(left("exit"));
     running.until(1100);
-    // SAFETY: the child was not waited for.
-    assert_eq!(unsafe { libc::kill(running.child.id() as i32, libc::SIGTERM) }, 0);
-    let done = running.ended();
+    let done = running.signalled(libc::SIGTERM);
     assert_eq!((done.signal, done.sum("launches").0), (Some(libc::SIGTERM), 1100), "{}", done.stderr);
     assert_eq!(names(&done.folder), expected);
 }
@@ -163,7 +104,7 @@ fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
         info.stderr
     );
     cli(&running.folder, &["-q", "recover", FILE]).fails(1, &["its process still runs", "--alive"]);
-    let done = running.kill();
+    let done = running.signalled(libc::SIGKILL);
     assert!(cli(&done.folder, &["info", FILE]).ok().stderr.contains("ended without its exit hooks"));
 }
 
@@ -175,14 +116,14 @@ fn a_file_grows_by_what_is_new_and_is_left_alone_when_nothing_is() {
     let length = |path: &Path| fs::metadata(path).unwrap().len();
     // The last activity may have come after the last look.
     let mut before = 0;
-    running.wait_for(|| (std::mem::replace(&mut before, length(&path)) == before, String::new()));
+    running.wait_for(|_| (std::mem::replace(&mut before, length(&path)) == before, String::new()));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(length(&path), before);
     running.tell("more");
     running.until(1101);
     let more = length(&path) - before;
     assert!((1..=before / 4).contains(&more), "{more} of {before}");
-    assert_recovered(&running.kill(), 1101);
+    assert_recovered(&running.signalled(libc::SIGKILL), 1101);
 }
 
 #[test]
@@ -192,7 +133,7 @@ fn a_file_that_somebody_takes_away_is_begun_anew() {
     fs::remove_file(running.folder.join(FILE)).unwrap();
     running.tell("more");
     running.until(1101);
-    assert_recovered(&running.kill(), 1101);
+    assert_recovered(&running.signalled(libc::SIGKILL), 1101);
 }
 
 #[test]
@@ -210,7 +151,7 @@ fn a_file_that_has_grown_too_large_for_what_it_says_is_written_anew() {
     let (least, most) = (lengths.iter().min().unwrap(), lengths.iter().max().unwrap());
     assert!(*most <= 2 * least + 300, "{lengths:?}");
     running.until(launches);
-    assert_recovered(&running.kill(), launches);
+    assert_recovered(&running.signalled(libc::SIGKILL), launches);
 }
 
 #[test]
@@ -242,19 +183,19 @@ fn neither_arguments_nor_the_environment_are_in_it() {
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("step_d1000") && has("ending"));
     assert!(!has("an-argument") && !has("A_SECRET") && !has("a-value"));
-    running.kill();
+    running.signalled(libc::SIGKILL);
 }
 
 #[test]
 fn launches_whose_activities_were_not_delivered_stand_as_pending() {
     let mut running = Running::of(left("abort").env("GPUSIM_FAULTS", "flush_hangs"));
     let path = running.folder.join(FILE);
-    running.wait_for(|| {
+    running.wait_for(|_| {
         let read = gpuflame::read(&path, &gpuflame::ReadOptions::default());
         let pending = read.as_ref().map_or(0, |run| run.ledger().tally.launches.pending);
         (pending == 1100, pending.to_string())
     });
-    let done = running.kill();
+    let done = running.signalled(libc::SIGKILL);
     let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
     assert!(told.contains("and 1100 activities that CUPTI still held, are missing"), "{told}");
     let folded = done.folded();
@@ -310,81 +251,6 @@ fn a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on() {
     assert_eq!(done.sum("launches").0, 1100);
 }
 
-/// How many launches have returned so far, on all threads together.
-fn returned(folder: &Path) -> u64 {
-    let bytes = fs::read(folder.join("launched")).unwrap_or_default();
-    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum()
-}
-
-fn now() -> u64 {
-    std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
-}
-
-/// The moment that a file is of, and what it had come to.
-fn read(path: &Path) -> (u64, gpuflame::Run) {
-    let file = std::io::BufReader::new(fs::File::open(path).unwrap());
-    let mut reader = gpuflame::record::Reader::new(file).unwrap();
-    // A chunk may be cut short.
-    while !matches!(reader.next_row(), Ok(None)) {}
-    let time = reader.mark().map_or(0, |mark| mark.time.0);
-    (time, gpuflame::read(path, &gpuflame::ReadOptions::default()).unwrap())
-}
-
-/// Kills a program that launches without a pause, at a moment that nobody chose.
-fn killed_at_a_moment(args: &[&str], launch_ns: &str, turn: u64) {
-    let run = Run::new(program(), Way::Injected).args(args.iter().copied());
-    let run = run.env("GPUFLAME_CHECKPOINT", "0.02").env("GPUSIM_LAUNCH_NS", launch_ns);
-    let mut running = Running::of(run);
-    let path = running.folder.join(FILE);
-    let folder = running.folder.clone();
-    running.wait_for(|| (path.exists() && returned(&folder) > 100, "no file".to_owned()));
-    let micros = (turn * 618_034 + u64::from(running.child.id())) % 1_000_000 * 300 / 1000;
-    let end = Instant::now() + Duration::from_micros(micros);
-    // How many had returned when.
-    let mut seen = Vec::new();
-    while Instant::now() < end {
-        let count = returned(&folder);
-        seen.push((now(), count));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let done = running.kill();
-    assert_eq!((done.signal, done.stderr.as_str()), (Some(libc::SIGKILL), ""), "{args:?}");
-    let (time, run) = read(&path);
-    let launches = run.ledger().tally.launches;
-    assert_eq!(launches.seen, launches.matched + launches.pending + launches.outside, "{args:?}");
-    assert!(run.ledger().sums().iter().all(|sum| sum.holds()), "{args:?}: {:?}", run.ledger());
-    let nanos: u64 = run.profile().devices().iter().map(|device| device.nanos).sum();
-    assert_eq!(nanos, 1000 * run.ledger().tally.activities.matched, "{args:?}");
-    // All that had returned by the moment that the file is of, by clocks that may be a bit off, is in it; not more
-    // than ever was.
-    let by_then = seen.iter().filter(|(at, _)| at + 1_000_000 < time).map(|(_, count)| *count).max();
-    let lost = run.ledger().lost(gpuflame::record::Loss::LaunchesDropped);
-    assert!(launches.seen + lost >= by_then.unwrap_or(0), "{args:?}: {} of {by_then:?}", launches.seen);
-    assert!(launches.seen <= returned(&folder) + 16, "{args:?}");
-}
-
-fn turns() -> u64 {
-    std::env::var("GPUFLAME_MOMENTS").map_or(3, |text| text.parse().unwrap())
-}
-
-#[test]
-fn what_was_launched_before_the_moment_of_the_file_is_in_it_whenever_the_process_is_killed() {
-    for turn in 0..turns() {
-        for threads in ["1", "4", "16"] {
-            for launch_ns in ["0", "4000"] {
-                killed_at_a_moment(&["for_ever", threads], launch_ns, turn);
-            }
-        }
-    }
-}
-
-#[test]
-fn what_graphs_were_launched_before_is_in_it_as_well() {
-    for turn in 0..2 * turns() {
-        killed_at_a_moment(&["graphs_for_ever"], "0", turn);
-    }
-}
-
 /// `tests/programs/filesystem.c`, preloaded.
 fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
@@ -417,16 +283,21 @@ fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
 #[test]
 fn a_full_file_system_is_told_once_and_what_was_written_before_is_good() {
     let mut running = Running::of(in_trouble(left("abort"), "full"));
-    let mut launches = 1100;
-    running.until(launches);
+    running.until(1100);
     // Each is a write at least, until there is no room.
-    for _ in 0..12 {
+    running.wait_for(|running| {
         running.tell("more");
-        launches += 1;
-        std::thread::sleep(Duration::from_millis(150));
+        (running.stderr().contains("checkpoints stop: "), running.stderr())
+    });
+    // And some that nothing is written of.
+    for _ in 0..2 {
+        running.tell("more");
+        running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
     running.tell("go");
     let done = running.ended();
+    let launches = fs::read(done.folder.join("launched")).unwrap();
+    let launches: u64 = launches.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum();
     assert_eq!(done.signal, Some(libc::SIGABRT));
     let [line] = done.ledger("checkpoints stop: ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.starts_with("No space left on device") && line.ends_with("recording goes on"), "{line}");

@@ -127,65 +127,6 @@ fn a_signal_while_main_launches_loses_no_launch_that_had_returned() {
     }
 }
 
-/// How many launches have returned so far, on all threads together.
-fn launched_so_far(folder: &Path) -> u64 {
-    let bytes = fs::read(folder.join("launched")).unwrap_or_default();
-    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum()
-}
-
-/// Has threads launch without a pause and sends a signal at a moment that nobody chose; as many times as asked.
-fn at_random_moments(threads: &str, signal: i32, times: u64, check: impl Fn(Done, u64)) {
-    for turn in 0..times {
-        let run = ending(&["for_ever", threads]).env("GPUFLAME_FORMATS", "folded,svg,csv,idle,gfr");
-        let (mut command, folder) = run.into_command();
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        while launched_so_far(&folder) < 100 {
-            std::thread::yield_now();
-        }
-        // A multiple of the golden section: no two moments are near each other.
-        let micros = (turn * 618_034 + u64::from(child.id())) % 1_000_000 * 300 / 1000;
-        std::thread::sleep(Duration::from_micros(micros));
-        let before = launched_so_far(&folder);
-        // SAFETY: the child was not waited for.
-        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
-        let done = Done::of(child.wait_with_output().unwrap(), folder);
-        assert_eq!(end(&done), (None, Some(signal)), "turn {turn}: {}", done.stderr);
-        check(done, before);
-    }
-}
-
-fn turns() -> u64 {
-    std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
-}
-
-#[test]
-fn a_signal_at_any_moment_loses_no_launch_that_had_returned() {
-    for (threads, signal) in
-        [("1", libc::SIGTERM), ("1", libc::SIGINT), ("4", libc::SIGTERM), ("4", libc::SIGINT)]
-    {
-        at_random_moments(threads, signal, turns(), |done, before| {
-            let (launches, became) = done.sum("launches");
-            assert_eq!(became["dropped"], 0, "{}", done.stderr);
-            assert!(
-                (before..=launched_so_far(&done.folder) + 4).contains(&launches),
-                "{before}: {}",
-                done.stderr
-            );
-            assert_eq!(done.ledger("wrote ").len(), 6, "{}", done.stderr);
-        });
-    }
-}
-
-#[test]
-fn what_a_process_leaves_that_is_killed_at_any_moment_can_be_read() {
-    for threads in ["1", "4"] {
-        at_random_moments(threads, libc::SIGKILL, turns(), |done, _| {
-            let read = crate::support::command::gpuflame(&done.folder, ["info", "out.gfr"]).ok();
-            assert!(read.stderr.contains("out.gfr: "), "{}", read.stderr);
-        });
-    }
-}
-
 #[test]
 fn a_signal_inside_malloc_leaves_the_files() {
     for _ in 0..10 {

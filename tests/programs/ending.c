@@ -9,9 +9,9 @@
  * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: keeps what the kernel says
  * of it.
  *
- * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has it launch once more. HOW: `_exit` (with
- * code 7), `abort`, `fault`, `exec` (of true), `exit` (as usual), `fork` (a child that launches nothing and calls _exit,
- * then abort).
+ * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
+ * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exit` (as usual), `fork` (a child
+ * that launches nothing and calls _exit, then abort).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
  * it would go on and print), `loading` (of libraries); `thread`: to another thread, which launches; `signal_stack`: on

@@ -1,7 +1,8 @@
 """Workers of `multiprocessing` that launch, while the main process does not.
 
-    workers.py process|pool fork|forkserver|spawn WORKERS LAUNCHES
+    workers.py process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
 
+for_ever: each worker launches so often, waits for the GPU, and again, until a signal ends it; main prints how they ended.
 process: each worker launches, and returns when there is a file `go`, as a process that then calls `_exit`.
 pool: a pool is terminated then: each worker ends by SIGTERM or, if it was told before, by `_exit`."""
 
@@ -17,7 +18,7 @@ def must(error):
     assert error == 0, error
 
 
-def launch(count):
+def launch(count, is_over=lambda: True):
     cuda = ctypes.CDLL("libcuda.so.1")
     must(cuda.cuInit(0))
     device, context = ctypes.c_int(), ctypes.c_void_p()
@@ -27,9 +28,12 @@ def launch(count):
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
     must(cuda.cuModuleLoadData(ctypes.byref(module), b".version 8.0\0"))
     must(cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"work_d1000"))
-    for _ in range(count):
-        must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None))
-    must(cuda.cuCtxSynchronize())
+    while True:
+        for _ in range(count):
+            must(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None))
+        must(cuda.cuCtxSynchronize())
+        if is_over():
+            return
 
 
 def wait_for(is_so):
@@ -42,6 +46,11 @@ def wait_for(is_so):
 def as_process(count):
     launch(count)
     wait_for(pathlib.Path("go").exists)
+
+
+def for_ever(count):
+    pathlib.Path(f"begun-{os.getpid()}").touch()
+    launch(count, lambda: False)
 
 
 def in_pool(workers, count):
@@ -61,12 +70,15 @@ def main():
         pool.terminate()
         pool.join()
         return
-    processes = [context.Process(target=as_process, args=(count,)) for _ in range(workers)]
+    target = for_ever if how == "for_ever" else as_process
+    processes = [context.Process(target=target, args=(count,)) for _ in range(workers)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
-        assert process.exitcode == 0, process.exitcode
+        assert how == "for_ever" or process.exitcode == 0, process.exitcode
+    if how == "for_ever":
+        print(*(process.exitcode for process in processes))
 
 
 if __name__ == "__main__":

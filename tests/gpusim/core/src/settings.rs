@@ -137,6 +137,7 @@ pub struct Settings {
     pub truth: Option<PathBuf>,
     pub truth_summary: Option<PathBuf>,
     pub truth_deps: Option<PathBuf>,
+    pub truth_started: Option<PathBuf>,
 }
 
 /// This process's settings, read once from the environment. Aborts on a value it cannot read.
@@ -184,6 +185,7 @@ impl Settings {
             truth: None,
             truth_summary: None,
             truth_deps: None,
+            truth_started: None,
         };
         let truth =
             env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
@@ -191,6 +193,7 @@ impl Settings {
             match path.split_once(':') {
                 Some(("summary", path)) => settings.truth_summary = Some(path.into()),
                 Some(("deps", path)) => settings.truth_deps = Some(path.into()),
+                Some(("started", path)) => settings.truth_started = Some(path.into()),
                 _ => settings.truth = Some(path.into()),
             }
         }

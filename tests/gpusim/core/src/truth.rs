@@ -63,6 +63,8 @@ struct Tally {
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
+    /// A line for each piece of work when it starts, which is there however the process ends.
+    started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
     delivered: Mutex<Vec<Sum>>,
@@ -80,9 +82,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn truth() -> Option<&'static Truth> {
     let truth = TRUTH.get_or_init(|| {
         let settings = settings::get();
-        let wanted = settings.truth.is_some() || settings.truth_summary.is_some();
+        let wanted = settings.truth.is_some() || settings.truth_summary.is_some() || settings.truth_started.is_some();
         wanted.then(|| Truth {
             detail: settings.truth.as_deref().map(|path| Mutex::new(create(path))),
+            started: settings.truth_started.as_deref().map(|path| {
+                let mut options = File::options();
+                let file = options.append(true).create(true).open(path);
+                file.unwrap_or_else(|e| crate::abort!("truth file {}: {e}", path.display()))
+            }),
             keys: Mutex::default(),
             tallies: Mutex::default(),
             delivered: Mutex::default(),
@@ -134,6 +141,7 @@ impl ThreadTally {
     /// Counts work that starts now and sets `work.tally`. `traced`: a record of it will be asked for.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
+        truth.write_started(work);
         let key = Key {
             site: work.site,
             created: work.graph.created,
@@ -237,6 +245,14 @@ pub fn close(corr_ids: u64) {
 }
 
 impl Truth {
+    /// By one call each, so that lines of threads do not mix.
+    fn write_started(&self, work: &Work) {
+        if let Some(mut file) = self.started.as_ref() {
+            let line = detail_line(work, Fate::Pending);
+            file.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
+        }
+    }
+
     fn write_detail(&self, work: &Work, fate: Fate) {
         if let Some(detail) = &self.detail {
             let line = detail_line(work, fate);

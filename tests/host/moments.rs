@@ -1,0 +1,230 @@
+//! Whatever ends a program, at whatever moment, it leaves what it had launched by then, thread by thread, under the
+//! function that launched it, and nothing that never ran. The witness is the truth of the simulated stack, which has a
+//! line on each piece of work from its start on.
+//!
+//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without, it is ten of each.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::running::{FILE, Running, send};
+use crate::support::command::gpuflame as command;
+use crate::support::{Done, Run, Way, compile, is_ci, root};
+
+const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
+/// In a graph of the program.
+const NODES: u64 = 3;
+/// The clock of the truth and ours differ by less.
+const CLOCKS: u64 = 1_000_000;
+
+fn turns() -> u64 {
+    std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
+}
+
+/// Below 300 ms. A multiple of the golden section: no two moments are near each other.
+fn moment(turn: u64, process: u32) -> Duration {
+    Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
+}
+
+fn now() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
+}
+
+/// A program's work, by the number of the thread and the function that launched it.
+type Work = BTreeMap<(u64, String), Count>;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    /// That was launched before a moment.
+    before: u64,
+    all: u64,
+}
+
+fn is_pending(frames: &[String]) -> bool {
+    frames.last().unwrap() == "[GPU_Launch_Pending]"
+}
+
+fn truth(path: &Path, moment: u64) -> Work {
+    let mut work = Work::new();
+    for line in fs::read_to_string(path).unwrap().lines() {
+        // The last may be cut.
+        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        let site = line["site"].as_str().unwrap_or_default().to_owned();
+        let count = work.entry((line["tid"].as_u64().unwrap(), site)).or_default();
+        count.all += 1;
+        count.before += u64::from(line["enter"].as_u64().unwrap() + CLOCKS < moment);
+    }
+    work
+}
+
+/// What is in folded stacks that count, and begin with their thread: all of `work`, but for what each thread was
+/// launching at the moment; and nothing else.
+fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
+    let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
+    threads.dedup();
+    let thread_of = |frames: &[String]| {
+        let label = frames[0].strip_prefix("[thread ")?.strip_suffix(']')?;
+        // The number is there where threads share a name.
+        label.rsplit(' ').next()?.parse().ok().or_else(|| (threads.len() == 1).then(|| threads[0]))
+    };
+    let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
+    let mut without_stack = 0;
+    for (frames, count) in stacks {
+        let is_graph = frames.contains(&"cudaGraphLaunch".to_owned());
+        let pieces = count * if is_graph && is_pending(frames) { NODES } else { 1 };
+        let Some(thread) = thread_of(frames) else {
+            without_stack += pieces;
+            continue;
+        };
+        let launched_by = |(owner, site): &&(u64, String)| {
+            *owner == thread && (site.is_empty() || frames.contains(site))
+        };
+        let site = work.keys().find(launched_by);
+        let site = site.unwrap_or_else(|| panic!("nobody launched {frames:?}: {work:?}"));
+        *found.entry(site.clone()).or_default() += pieces;
+    }
+    // One that is under way, and one whose last pieces the tracer still has.
+    let slack = 2 * NODES;
+    assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
+    for (site, Count { before, all }) in work {
+        let found = found.get(site).copied().unwrap_or(0);
+        assert!(found + slack >= *before && found <= all + slack, "{site:?}: {found} of {before} to {all}");
+    }
+}
+
+/// What a file of a process that ended without a word says, in numbers or in nanoseconds, and the moment it is of.
+fn recovered(folder: &Path, name: &str) -> (u64, Vec<(Vec<String>, u64)>) {
+    let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
+    let mut reader = gpuflame::record::Reader::new(file).unwrap();
+    // A chunk may be cut short.
+    while !matches!(reader.next_row(), Ok(None)) {}
+    let moment = reader.mark().expect("a moment").time.0;
+    let draw = |unit: &str, output: &str| {
+        let args = ["flamegraph", name, "--keep-numbers", "--root", "thread", "--unit", unit, "-o", output];
+        command(folder, args).ok();
+        Done::of_folder(folder).folded_file(output)
+    };
+    let (count, nanos) = (draw("count", "count.folded"), draw("ns", "ns.folded"));
+    let ran: u64 = count.iter().filter(|(frames, _)| !is_pending(frames)).map(|(_, count)| count).sum();
+    assert_eq!(nanos.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * ran, "each takes 1,000 ns");
+    (moment, count)
+}
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
+}
+
+fn told(run: Run) -> Run {
+    let run = run.env("GPUFLAME_CHECKPOINT", "0.02").env("GPUFLAME_UNIT", "count");
+    run.env("GPUFLAME_ROOT", "thread").env("GPUSIM_TRUTH", "started:truth-%p.jsonl")
+}
+
+/// Ends a C program that launches without a pause.
+fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
+    let run = told(Run::new(program(), Way::Injected).args(args.iter().copied()));
+    let mut running = Running::of(run.env("GPUSIM_LAUNCH_NS", launch_ns));
+    running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
+    let process = running.process();
+    std::thread::sleep(moment(turn, process));
+    let before = now();
+    let done = running.signalled(signal);
+    assert_eq!((done.code, done.signal), (None, Some(signal)), "{args:?}: {}", done.stderr);
+    assert_eq!(done.stdout, "", "{args:?}");
+    let truth_file = done.folder.join(format!("truth-{process}.jsonl"));
+    if signal == libc::SIGKILL {
+        assert_eq!(done.stderr, "");
+        let (moment, stacks) = recovered(&done.folder, FILE);
+        return assert_all_is_there(&stacks, &truth(&truth_file, moment));
+    }
+    let (_, became) = done.sum("launches");
+    assert_eq!(became["dropped"], 0, "{}", done.stderr);
+    assert_all_is_there(&done.folded(), &truth(&truth_file, before));
+}
+
+#[test]
+fn threads_that_launch_are_ended_at_any_moment() {
+    for turn in 0..turns() {
+        let threads = ["1", "4", "16"][turn as usize % 3];
+        let launch_ns = ["0", "4000"][turn as usize % 2];
+        for signal in SIGNALS {
+            ends_at_a_moment(&["for_ever", threads], launch_ns, signal, turn);
+        }
+    }
+}
+
+#[test]
+fn graphs_that_are_launched_are_ended_at_any_moment() {
+    for turn in 0..turns() {
+        for signal in SIGNALS {
+            ends_at_a_moment(&["graphs_for_ever"], "0", signal, turn);
+        }
+    }
+}
+
+const WORKERS: u64 = 2;
+
+fn workers(way: Way) -> Option<Run> {
+    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|ran| ran.status.success());
+    if !has_python {
+        assert!(!is_ci(), "CI has Python");
+        eprintln!("skipped: there is no python3");
+        return None;
+    }
+    let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/workers.py"));
+    let run = run.args(["for_ever", "fork", &WORKERS.to_string(), "50"]);
+    Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
+}
+
+/// Sends each worker the signal at a moment of its own. Returns which they were, and when that was.
+fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64)>) {
+    let workers = |running: &Running| -> Vec<u32> {
+        let names = fs::read_dir(&running.folder).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter_map(|name| name.strip_prefix("begun-")?.parse().ok()).collect()
+    };
+    let name = |worker: u32| is_ready.replace("%p", &worker.to_string());
+    running.wait_for(|running| {
+        let workers = workers(running);
+        let are_ready = workers.iter().all(|worker| running.folder.join(name(*worker)).exists());
+        (workers.len() == WORKERS as usize && are_ready, format!("{workers:?}"))
+    });
+    let end = |worker: u32| {
+        std::thread::sleep(moment(turn, worker));
+        let before = now();
+        send(worker, signal);
+        (worker, before)
+    };
+    let ended = workers(&running).into_iter().map(end).collect();
+    (running.ended(), ended)
+}
+
+#[test]
+fn workers_of_python_are_ended_at_any_moment() {
+    for signal in SIGNALS {
+        let Some(run) = workers(Way::None) else { return };
+        let (without, _) = end_workers(Running::of(run), "begun-%p", signal, 0);
+        for turn in 0..turns().div_ceil(WORKERS) {
+            let run = Running::of(workers(Way::Injected).unwrap());
+            let (done, workers) = end_workers(run, "out-%p.gfr", signal, turn);
+            assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
+            for (worker, before) in workers {
+                let left = format!("out-{worker}.gfr");
+                // Python has an action of its own for an interrupt, and its workers end by `_exit`.
+                let (moment, stacks) = match signal == libc::SIGTERM {
+                    true => (before, done.folded_file(&format!("out-{worker}.folded"))),
+                    false => recovered(&done.folder, &left),
+                };
+                assert_eq!(done.folder.join(left).exists(), signal != libc::SIGTERM);
+                let truth_file = done.folder.join(format!("truth-{worker}.jsonl"));
+                assert_all_is_there(&stacks, &truth(&truth_file, moment));
+            }
+        }
+    }
+}
