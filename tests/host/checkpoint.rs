@@ -297,7 +297,8 @@ fn a_full_file_system_is_told_once_and_what_was_written_before_is_good() {
     running.tell("go");
     let done = running.ended();
     let launches = fs::read(done.folder.join("launched")).unwrap();
-    let launches: u64 = launches.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum();
+    let launches: u64 =
+        launches.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).sum();
     assert_eq!(done.signal, Some(libc::SIGABRT));
     let [line] = done.ledger("checkpoints stop: ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.starts_with("No space left on device") && line.ends_with("recording goes on"), "{line}");

@@ -82,9 +82,8 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
             without_stack += pieces;
             continue;
         };
-        let launched_by = |(owner, site): &&(u64, String)| {
-            *owner == thread && (site.is_empty() || frames.contains(site))
-        };
+        let launched_by =
+            |(owner, site): &&(u64, String)| *owner == thread && (site.is_empty() || frames.contains(site));
         let site = work.keys().find(launched_by);
         let site = site.unwrap_or_else(|| panic!("nobody launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;

@@ -37,7 +37,7 @@ impl Running {
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
             let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
-            let tally = read.map(|run| run.ledger().tally.clone());
+            let tally = read.map(|run| run.ledger().tally);
             (tally.as_ref().is_ok_and(|tally| tally.activities.matched == matched), format!("{tally:?}"))
         });
     }

@@ -82,7 +82,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn truth() -> Option<&'static Truth> {
     let truth = TRUTH.get_or_init(|| {
         let settings = settings::get();
-        let wanted = settings.truth.is_some() || settings.truth_summary.is_some() || settings.truth_started.is_some();
+        let wanted =
+            settings.truth.is_some() || settings.truth_summary.is_some() || settings.truth_started.is_some();
         wanted.then(|| Truth {
             detail: settings.truth.as_deref().map(|path| Mutex::new(create(path))),
             started: settings.truth_started.as_deref().map(|path| {
