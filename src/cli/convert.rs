@@ -224,7 +224,7 @@ fn write(
     mut out: &mut (dyn Write + Send),
 ) -> Result<()> {
     match format.writes {
-        Writes::View(write) => write(&explained.profile, view, options, &mut out),
+        Writes::View(_) => format.draw(&explained.profile, view, options, &mut out),
         Writes::Events(write) => write(&explained.profile, events, options, out),
     }
 }

@@ -5,13 +5,10 @@
 
 use std::io::Write;
 
-use super::flame::Flame;
-use super::format::Format;
-use super::options::Options;
+use super::format::{Drawing, Format};
 #[cfg(feature = "cli")]
 use super::options::Unit;
 use crate::error::Result;
-use crate::profile::{Profile, View};
 use crate::record::Loss;
 
 /// Folded stacks. The weights add up to what the view holds, exactly (microseconds are rounded line by line);
@@ -20,13 +17,14 @@ use crate::record::Loss;
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
-fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
+    let &Drawing { profile, view, options, .. } = drawing;
     for note in (view.notes)(profile) {
         writeln!(out, "# {note}")?;
     }
     lost(profile.lost(), out)?;
     let is_micros = options.unit.is_micros_of(view);
-    Flame::of(profile, view, options).lines(
+    drawing.flame().lines(
         0,
         |label| &label.text,
         |stack, weight| writeln!(out, "{stack} {}", shown(weight, is_micros)),

@@ -1,8 +1,10 @@
 //! What a format is called, and the function that writes it.
 
+use std::cell::OnceCell;
 use std::fmt;
 use std::io::Write;
 
+use super::flame::Flame;
 use super::options::Options;
 use crate::error::Result;
 #[cfg(feature = "cli")]
@@ -36,11 +38,41 @@ pub enum Writes {
 }
 
 /// Draws the samples of a view.
-pub type DrawView = fn(&Profile, &View, &Options, &mut dyn Write) -> Result<()>;
+pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 
 /// Writes single activities.
 #[cfg(feature = "cli")]
 pub type WriteEvents = fn(&Profile, &Events, &Options, &mut (dyn Write + Send)) -> Result<()>;
+
+/// A view that is to be drawn, perhaps in several formats: what these have in common is made once.
+pub struct Drawing<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) view: &'a View,
+    pub(super) options: &'a Options,
+    flame: OnceCell<Flame>,
+}
+
+impl<'a> Drawing<'a> {
+    /// Of what `view` holds of `profile`. Nothing is made yet.
+    pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
+        Self { profile, view, options, flame: OnceCell::new() }
+    }
+
+    /// What it is of.
+    pub fn view(&self) -> &'a View {
+        self.view
+    }
+
+    pub(super) fn flame(&self) -> &Flame {
+        self.flame.get_or_init(|| Flame::of(self.profile, self.view, self.options))
+    }
+}
+
+impl fmt::Debug for Drawing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Drawing({})", self.view.word)
+    }
+}
 
 impl Format {
     /// A format of text, made of any view's samples. The first of `endings` is the one to use.
@@ -80,8 +112,16 @@ impl Format {
     /// # Errors
     /// What `out` reports; `Setting` for a format that is not made of sums.
     pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+        self.write(&Drawing::new(profile, view, options), out)
+    }
+
+    /// The same of what may be drawn in other formats as well.
+    ///
+    /// # Errors
+    /// As [`Format::draw`].
+    pub fn write(&self, drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         match self.writes {
-            Writes::View(write) => write(profile, view, options, out),
+            Writes::View(write) => write(drawing, out),
             #[cfg(feature = "cli")]
             Writes::Events(_) => {
                 let message = format!("{} shows single activities and no sums", self.word);

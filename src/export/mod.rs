@@ -64,7 +64,7 @@ pub use folded::FOLDED;
 pub use folded::write_lines_folded;
 #[cfg(feature = "cli")]
 pub use format::WriteEvents;
-pub use format::{DrawView, Format, Writes};
+pub use format::{DrawView, Drawing, Format, Writes};
 pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;

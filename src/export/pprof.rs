@@ -10,7 +10,7 @@ use std::io::Write;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::format::Format;
+use super::format::{Drawing, Format};
 use super::options::Options;
 use super::stacks::{Apart, Row, Stack, Stacks};
 use crate::error::{Error, ErrorKind, Result};
@@ -135,7 +135,8 @@ pub(super) static PPROF: Format = Format::of_views(
 )
 .binary();
 
-fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
+    let &Drawing { profile, view, options, .. } = drawing;
     // Without a name and a time in the header, so that the same profile is the same bytes.
     let mut gz = GzBuilder::new().write(out, Compression::default());
     gz.write_all(&message(profile, view, options).encode_to_vec())?;

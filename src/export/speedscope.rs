@@ -3,9 +3,8 @@
 
 use std::io::Write;
 
-use super::format::Format;
+use super::format::{Drawing, Format};
 use super::json::{comma, json};
-use super::options::Options;
 use super::stacks::{Apart, Stack, Stacks};
 use crate::error::Result;
 use crate::profile::{Measure, Profile, View};
@@ -15,7 +14,8 @@ use crate::record::DeviceId;
 pub(super) static SPEEDSCOPE: Format =
     Format::of_views("speedscope", &[".speedscope.json"], write, "speedscope's JSON (.speedscope.json)");
 
-fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
+    let &Drawing { profile, view, options, .. } = drawing;
     // Each frame of the table is a box of its own in the viewer, and a function is to be one box.
     let Stacks { frames, samples } = Stacks::of(profile, view, options, Apart::Functions);
     write!(

@@ -8,12 +8,11 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
 use super::colors;
-use super::flame::Flame;
-use super::format::Format;
+use super::format::{Drawing, Format};
 use super::frame::Label;
-use super::options::{Options, Unit};
+use super::options::Unit;
 use crate::error::Result;
-use crate::profile::{Measure, Profile, View};
+use crate::profile::Measure;
 use crate::record::Loss;
 
 /// A picture. Where nothing has any width it says so in words.
@@ -23,11 +22,12 @@ pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame grap
 /// it keeps the file (and what it takes to make it) small however many stacks there are.
 const SHARE: u64 = 10_000;
 
-fn write(profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
+fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
+    let &Drawing { profile, view, options, .. } = drawing;
     let mut subtitle = (view.summary)(profile);
     add_lost(&mut subtitle, profile.lost());
     let title = options.title(view);
-    let flame = Flame::of(profile, view, options);
+    let flame = drawing.flame();
     if flame.total() == 0 {
         return write_empty(title, (view.nothing)(profile), &subtitle, out);
     }

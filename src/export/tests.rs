@@ -627,7 +627,7 @@ fn what_was_lost_is_in_every_format_of_every_view_and_in_the_table() {
             match format.writes {
                 Writes::View(write) => files.extend(VIEWS.iter().map(|view| {
                     let mut out = Vec::new();
-                    write(&profile, view, &Options::default(), &mut out).unwrap();
+                    write(&Drawing::new(&profile, view, &Options::default()), &mut out).unwrap();
                     (format!("{} as {}", view.word, format.word), out)
                 })),
                 Writes::Events(write) => {

@@ -13,9 +13,9 @@ use crate::control::{Outputs, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::Ledger;
-use crate::export;
+use crate::export::{self, Drawing};
 use crate::host::stderr;
-use crate::profile::{Profile, View};
+use crate::profile::views::GPU;
 use crate::record::{Module, Nanos, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
@@ -197,9 +197,14 @@ impl Session {
         let options =
             export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
         let ours = streams.recording().map(Path::to_owned);
+        let profile = &*profile;
+        let mut drawing = Drawing::new(profile, &GPU, &options);
         write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
             Output::Drawn(view, format) => {
-                write::file(path, |out| draw(profile, view, format, &options, out))
+                if drawing.view() != view {
+                    drawing = Drawing::new(profile, view, &options);
+                }
+                write::file(path, |out| draw(&drawing, format, out))
             }
             Output::Table => write::file(path, |out| export::write_csv(profile, out)),
             Output::Activities | Output::Recording => streams.publish(output, path),
@@ -315,13 +320,7 @@ impl Ends for Session {
     }
 }
 
-fn draw(
-    profile: &Profile,
-    view: &View,
-    format: &str,
-    options: &export::Options,
-    out: &mut impl Write,
-) -> Result<()> {
+fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
     let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
-    export::format(format).ok_or_else(unknown)?.draw(profile, view, options, out)
+    export::format(format).ok_or_else(unknown)?.write(drawing, out)
 }
