@@ -177,38 +177,45 @@ impl Checkpoint {
         if rows == book.as_ref().map_or(0, |book| book.rows) || !has_room {
             return Ok(None);
         }
-        let mut took = Duration::ZERO;
         let goes_on = book.as_ref().is_some_and(|book| book.forgotten == forgotten) && self.is_there();
         if goes_on && let Some(book) = book {
-            took += self.add(recorded, book, Chunk::default(), moment)?;
+            let took = self.add(recorded, book, Chunk::default(), moment)?;
             if !book.is_full {
-                return Ok(Some(took));
+                return Ok(took);
             }
         }
         // A new file takes the place of one that goes away.
-        let book = book.insert(Book::default());
+        *book = None;
+        let mut new = Book::default();
         self.begin()?;
         let mut chunk = Chunk::default();
         chunk.writer(&stream::this_thread());
-        took += self.add(recorded, book, chunk, moment)?;
-        self.replace()?;
-        Ok(Some(took))
+        let took = self.add(recorded, &mut new, chunk, moment)?;
+        match took {
+            Some(_) => self.replace()?,
+            None => self.file.lock().next = None,
+        }
+        *book = took.map(|_| new);
+        Ok(took)
     }
 
-    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room.
+    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room. None:
+    /// there was no room in memory for the sums.
     fn add(
         &self,
         recorded: &impl Recorded,
         book: &mut Book,
         mut chunk: Chunk,
         (time, pause): (Nanos, Duration),
-    ) -> Result<Duration> {
+    ) -> Result<Option<Duration>> {
         let mut took = Duration::ZERO;
-        let mut is_all = false;
+        let (mut is_all, mut is_marked) = (false, false);
         while !is_all {
             took += recorded.locked(&mut |pipeline| {
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
-                if is_all {
+                // It grows until this moment.
+                is_marked = is_all && pipeline.has_room(bytes_held());
+                if is_marked {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
@@ -217,7 +224,7 @@ impl Checkpoint {
                 }
             });
             let bytes = chunk.take();
-            if !is_all {
+            if !is_marked {
                 book.definition_bytes += bytes.len();
             }
             let began = Instant::now();
@@ -229,7 +236,7 @@ impl Checkpoint {
             }
             took += began.elapsed();
         }
-        Ok(took)
+        Ok(is_marked.then_some(took))
     }
 
     /// How large the file is that grows; none does while another is to take its place.
