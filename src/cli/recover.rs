@@ -9,8 +9,10 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export;
+use crate::explain::Ledger;
+use crate::export::{self, Drawing};
 use crate::import::{CutOff, Kind};
+use crate::profile::views::GPU;
 use crate::run::ReadOptions;
 use crate::settings::{Output, Settings};
 
@@ -32,41 +34,65 @@ pub(super) struct Recover {
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         for input in &self.inputs {
-            self.recover(input, console)?;
+            if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
+                let why = "its process still runs, and writes its files when it ends (--alive: now)";
+                return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
+            }
         }
         Ok(Outcome::Clean)
     }
+}
 
-    fn recover(&self, input: &Path, console: Console) -> Result<()> {
-        let source = Source::File(input.to_owned());
-        let refuse = |what: &str| Error::new(ErrorKind::Format, format!("{source}: {what}"));
-        let opened = source.open()?;
-        if opened.kind() != Kind::Recording {
-            return Err(refuse("is no recording of gpuflame; nothing is lost of it"));
-        }
-        let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
-        let Explained { profile, facts, .. } = explain_opened(&source, opened, &options, console, ())?;
-        if facts.cut_off == Some(CutOff::Alive) && !self.alive {
-            return Err(refuse("its process still runs, and writes its files when it ends (--alive: now)"));
-        }
-        let options = export::Options::default();
-        let outputs = Settings::default().formats;
-        let paths: Vec<_> = outputs.iter().map(|output| beside(input, &output.suffix())).collect();
-        if let Some(taken) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-            let there = format!("{} is there already; move it away first", taken.display());
-            return Err(Error::new(ErrorKind::Io, there));
-        }
-        for (output, path) in outputs.into_iter().zip(paths) {
-            Target::File(path).write(console, |mut out| match output {
-                Output::Drawn(view, format) => {
-                    let format = export::format(format);
-                    format.map_or(Ok(()), |format| format.draw(&profile, view, &options, &mut out))
-                }
-                _ => export::write_csv(&profile, &mut out),
-            })?;
-        }
-        Ok(())
+/// What was made of a file.
+pub(super) struct Recovered {
+    pub(super) process: Option<(u32, String)>,
+    pub(super) ledger: Ledger,
+    pub(super) files: Vec<PathBuf>,
+}
+
+/// Writes the files of an exit that did not come beside `input`. None: it still may, and not `alive`.
+///
+/// # Errors
+/// `Format` where there is nothing to be had, `Io` where a file cannot be written or is there already.
+pub(super) fn recover(
+    input: &Path,
+    outputs: &[Output],
+    alive: bool,
+    console: Console,
+) -> Result<Option<Recovered>> {
+    let source = Source::File(input.to_owned());
+    let opened = source.open()?;
+    if opened.kind() != Kind::Recording {
+        let refusal = format!("{source}: is no recording of gpuflame; nothing is lost of it");
+        return Err(Error::new(ErrorKind::Format, refusal));
     }
+    let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
+    let Explained { profile, ledger, facts, .. } = explain_opened(&source, opened, &options, console, ())?;
+    if facts.cut_off == Some(CutOff::Alive) && !alive {
+        return Ok(None);
+    }
+    // Rows and the recording itself are no part of it.
+    let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
+    let outputs: Vec<_> = outputs.map(|output| (*output, beside(input, &output.suffix()))).collect();
+    if let Some((_, taken)) = outputs.iter().find(|(_, path)| path.symlink_metadata().is_ok()) {
+        let there = format!("{} is there already; move it away first", taken.display());
+        return Err(Error::new(ErrorKind::Io, there));
+    }
+    let options = export::Options::default();
+    let mut drawing = Drawing::new(&profile, &GPU, &options);
+    for (output, path) in &outputs {
+        Target::File(path.clone()).write(console, |mut out| match output {
+            Output::Drawn(view, format) => {
+                if drawing.view() != *view {
+                    drawing = Drawing::new(&profile, view, &options);
+                }
+                export::format(format).map_or(Ok(()), |format| format.write(&drawing, &mut out))
+            }
+            _ => export::write_csv(&profile, &mut out),
+        })?;
+    }
+    let process = profile.process().map(|(process, name)| (process, name.to_owned()));
+    Ok(Some(Recovered { process, ledger, files: outputs.into_iter().map(|(_, path)| path).collect() }))
 }
 
 /// `NAME.svg` for `NAME.gfr`.

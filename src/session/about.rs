@@ -1,4 +1,5 @@
-//! A few lines of JSON about what a process recorded and wrote, for whoever started it (`GPUFLAME_REPORT`).
+//! A few lines of JSON about what a process recorded and wrote, for whoever started it (`GPUFLAME_REPORT`); and before,
+//! where the file grows that it leaves if it ends without a word.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,12 +9,31 @@ use crate::control::Facts;
 use crate::error::Result;
 use crate::explain::Ledger;
 use crate::host::file;
+use crate::record::Nanos;
 
-/// Puts them into `folder`, which is there.
-///
-/// # Errors
-/// The file's.
-pub(super) fn write(folder: &Path, ledger: &Ledger, files: &[PathBuf]) -> Result<()> {
+use super::messages::say;
+
+/// Tells `folder` of the file, in one of its own that holds the path: a process that calls `exec` begins another.
+pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
+    let Some(folder) = folder else { return };
+    let facts = Facts::of_this_process();
+    let path = folder.join(format!("{}.{}.{}.begun", facts.host, facts.process, began.0));
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
+    // Who started us goes without; `gpuflame recover` finds the file all the same.
+    drop(written);
+}
+
+/// Tells `folder` what the process recorded.
+pub(super) fn ended(folder: Option<&Path>, ledger: &Ledger, files: &[PathBuf]) {
+    if let Some(folder) = folder
+        && let Err(error) = write(folder, ledger, files)
+    {
+        say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
+    }
+}
+
+fn write(folder: &Path, ledger: &Ledger, files: &[PathBuf]) -> Result<()> {
     let facts = Facts::of_this_process();
     let path = folder.join(format!("{}.{}.json", facts.host, facts.process));
     file::whole(&path, |out| Ok(out.write_all(text(&facts, ledger, files).as_bytes())?))

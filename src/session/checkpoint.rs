@@ -28,6 +28,7 @@ use crate::host::{signals, threads};
 use crate::record::{Chunk, Mark, Nanos, SumsWriter};
 use crate::settings::{Output, Settings};
 
+use super::about;
 use super::collector::bytes_held;
 use super::messages::say;
 use super::panic::disable_after_panic;
@@ -57,6 +58,8 @@ pub(super) trait Recorded: Sync {
 pub(super) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
+    /// The folder of whoever is to be told where the file is.
+    report: Option<PathBuf>,
     interval: Duration,
     /// How much larger than what it says, twice, a file may become.
     room: usize,
@@ -102,8 +105,8 @@ impl Checkpoint {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         let formats = [&settings.formats[..], &[Output::Recording]].concat();
         let (outputs, room, began) = (outputs.clone(), settings.checkpoint_max, capture::now());
-        let rests = AtomicBool::new(false);
-        Some(Self { outputs, formats, interval, room, began, rests, file: Mutex::default() })
+        let (report, rests) = (settings.report.clone(), AtomicBool::new(false));
+        Some(Self { outputs, formats, report, interval, room, began, rests, file: Mutex::default() })
     }
 
     /// Starts the thread. Where there can be none the program runs on without.
@@ -298,7 +301,8 @@ impl Checkpoint {
                     _ if stream::is_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
                     // A file system that knows no second names.
                     _ => next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned()),
-                })?
+                })
+                .inspect(|path| about::begun(self.report.as_deref(), path, self.began))?
             }
         };
         place.written = Some(Written { path, identity, bytes });

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::path::Path;
 
 use crate::capture::{self, Forgetting};
 use crate::control::Outputs;
@@ -302,6 +303,11 @@ impl Pipeline {
             (loss, count + more)
         });
         all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The file that rows are recorded in, if they are.
+    pub(super) fn recording(&self) -> Option<&Path> {
+        self.rows.streams.recording()
     }
 
     /// The profile, to fill names in, and the outputs that were begun during the run.

@@ -68,6 +68,9 @@ impl Session {
         pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
+        if let Some(file) = pipeline.recording() {
+            about::begun(settings.report.as_deref(), file, capture::now());
+        }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs),
             settings,
@@ -308,11 +311,7 @@ impl Ends for Session {
             checkpoint.remove();
         }
         report.failures.iter().for_each(|failure| say(failure));
-        if let Some(folder) = &self.settings.report
-            && let Err(error) = about::write(folder, &ledger, &report.written)
-        {
-            say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
-        }
+        about::ended(self.settings.report.as_deref(), &ledger, &report.written);
         if !self.settings.quiet {
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::support::command::gpuflame;
+use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch};
 
 /// Launches kernels of 1,000 ns and ends in many ways; see there.
@@ -123,6 +123,48 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
 }
 
 #[test]
+fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
+    let program = program().to_str().unwrap();
+    // With rows the recording itself is what is left.
+    for (formats, files) in [("svg", &["out.gfr", "out.svg"][..]), ("gfr,csv", &["out.csv", "out.gfr"])] {
+        for (how, code) in [("_exit", 7), ("abort", 128 + libc::SIGABRT)] {
+            let run =
+                run(&["--formats", formats], &[program, "left", how]).env("GPUFLAME_CHECKPOINT", "0.05");
+            let (mut command, folder) = run.into_command();
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(100);
+            let is_written = || {
+                let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+                left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
+            };
+            while !is_written() {
+                assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "{formats} {how}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            fs::write(folder.join("go"), "").unwrap();
+            let done = Done::of(child.wait_with_output().unwrap(), folder);
+            assert_eq!(done.code, Some(code), "{}", done.stderr);
+            assert_eq!(
+                said(&done, "out.gfr: its process ended without its exit hooks").len(),
+                1,
+                "{}",
+                done.stderr
+            );
+            let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
+            assert!(line.contains("): 1,100 launches, GPU 0 busy "), "{line}");
+            let shown = files.iter().find(|file| **file != "out.gfr").unwrap();
+            assert!(line.ends_with(&format!("/{shown}")), "{line}");
+            let names = fs::read_dir(&done.folder).unwrap();
+            let mut names: Vec<_> =
+                names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.retain(|name| name.starts_with("out."));
+            names.sort();
+            assert_eq!(names, files);
+        }
+    }
+}
+
+#[test]
 fn what_lives_on_is_named_and_not_awaited() {
     let begun = Instant::now();
     let done = run(&[], &["sh", "-c", "sleep 300 >/dev/null 2>&1 & echo $!"]).ok();
@@ -141,7 +183,7 @@ fn a_command_line_that_cannot_be_run_is_one_line() {
     let library = library.to_str().unwrap();
     fs::write(folder.join("text.so"), "no library at all, but long enough").unwrap();
     fs::write(folder.join("not-executable"), "x").unwrap();
-    let run = |args: &[&str]| gpuflame(&folder, [&["run"], args].concat());
+    let run = |args: &[&str]| command(&folder, [&["run"], args].concat());
     run(&["--library", library, "./not-there"]).fails(127, &["./not-there", "No such file"]);
     run(&["--library", library, "./not-executable"]).fails(126, &["./not-executable", "ermission denied"]);
     run(&["--library", "text.so", "true"]).fails(1, &["text.so", "no shared library", "--library"]);

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 
 use super::console::{Console, Outcome, usage};
+use super::recover::recover;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::child;
 use crate::settings;
@@ -24,7 +25,8 @@ const NOT_RUN: u8 = 126;
 
 /// Record a command: every process of it that calls CUDA leaves a flame graph.
 ///
-/// The command runs as without it, on the same terminal; signals reach it, and its exit status is this one's. What to
+/// The command runs as without it, on the same terminal; signals reach it, and its exit status is this one's. Of its
+/// processes that were killed or crashed there are the files as of a second before (`gpuflame recover`). What to
 /// record and where is as the GPUFLAME_* variables say (`gpuflame settings`) that the options do not.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame run ./app --steps 100\n  \
@@ -70,12 +72,25 @@ impl Run {
                 return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { NOT_RUN }));
             }
         };
-        let left = reports.read();
+        let mut left = reports.read();
+        left.extend(self.recover(&reports.cut(&left), console));
         processes::lines(&left, &reports.survivors()).iter().for_each(|line| console.remark(line));
         if self.open {
             open(&left, console);
         }
         Ok(Outcome::Status(child::code(status)))
+    }
+
+    /// Writes the files of processes that ended without a word.
+    fn recover(&self, cut: &[PathBuf], console: Console) -> Vec<Report> {
+        let formats = self.formats.clone().or_else(|| std::env::var("GPUFLAME_FORMATS").ok());
+        let formats = formats.map(|formats| ("GPUFLAME_FORMATS".to_owned(), formats));
+        let (settings, _) = settings::parse(formats);
+        let recovered = cut.iter().filter_map(|file| {
+            let recovered = recover(file, &settings.formats, false, console);
+            recovered.inspect_err(|error| console.fail(error)).ok().flatten()
+        });
+        recovered.map(Report::of_recovered).collect()
     }
 
     /// The command, with all that has its processes record.

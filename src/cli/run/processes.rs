@@ -2,14 +2,18 @@
 //! made for the run, when it has written its files.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use indicatif::HumanCount;
 use serde_json::Value;
 
+use crate::cli::recover::Recovered;
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain::Device;
 
 /// So many folders are tried; each that is there is another run's.
 const MOST_FOLDERS: u32 = 1000;
@@ -52,6 +56,18 @@ impl Folder {
         reports
     }
 
+    /// Files that processes left which are gone, and have told of none since: they were killed, or crashed.
+    pub(super) fn cut(&self, ended: &[Report]) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
+        let begun = files.filter(|path| path.extension().is_some_and(|ending| ending == "begun"));
+        let mut cut: Vec<_> = begun
+            .filter_map(|path| Some(PathBuf::from(OsString::from_vec(fs::read(path).ok()?))))
+            .filter(|file| file.exists() && !ended.iter().any(|report| report.files.contains(file)))
+            .collect();
+        cut.sort();
+        cut
+    }
+
     /// Processes of the command that live on: they have the folder's name in the environment that they began with.
     pub(super) fn survivors(&self) -> BTreeSet<u32> {
         let setting = [b"GPUFLAME_REPORT=", self.0.as_os_str().as_encoded_bytes()].concat();
@@ -85,6 +101,17 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// Of a process that told nothing itself.
+    pub(super) fn of_recovered(recovered: Recovered) -> Self {
+        let Recovered { process, ledger, files } = recovered;
+        let (process, program) = process.unwrap_or_default();
+        let time =
+            |device: &Device| device.time.map(|time| (device.work.device.0.into(), time.busy, time.idle));
+        let gpus = ledger.devices.iter().filter_map(time).collect();
+        let launches = ledger.launches().total;
+        Self { process: process.into(), program, rank: None, launches, gpus, files }
+    }
+
     fn of(value: &Value) -> Option<Self> {
         let gpu =
             |gpu: &Value| Some((gpu["gpu"].as_u64()?, gpu["busy_ns"].as_u64()?, gpu["idle_ns"].as_u64()?));
@@ -133,8 +160,8 @@ pub(super) fn lines(left: &[Report], survivors: &BTreeSet<u32>) -> Vec<String> {
     }
     if lines.is_empty() {
         lines.push(
-            "nothing was recorded: no process of it has called CUDA and come to its end; `--preload` also finds programs \
-             whose driver does not inject, GPUFLAME_FORMATS=gfr leaves something of one that is killed"
+            "nothing was recorded: no process of it has called CUDA and lived for 2 s or come to its end; \
+             `--preload` also finds programs whose driver does not inject"
                 .to_owned(),
         );
     }
