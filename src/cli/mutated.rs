@@ -92,6 +92,8 @@ fn all_verbs(folder: &Path) {
         "convert in.gfr --to perfetto -o out",
         "convert in.gfr --to pprof -o out",
         "convert in.gfr --to speedscope -o out",
+        "convert in.gfr --to sbt -o out",
+        "convert in.gfr --to cupti-text -o out",
         "convert in.gfr --to parquet -o out.parquet",
         "extract in.gfr out 0,100",
         "stats in.gfr out none 1",

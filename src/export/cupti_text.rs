@@ -88,7 +88,7 @@ fn write_call_of(
         out,
         "{} [ {begin}, {} ] duration {duration}, \"{}\", cbid 0, processId {}, threadId {}, correlationId {}",
         if is_driver { "DRIVER" } else { "RUNTIME" },
-        begin + duration,
+        begin.saturating_add(duration),
         clean::text(&caller.call),
         callers.process(),
         caller.thread.0,

@@ -443,7 +443,7 @@ impl<W: Write> Perfetto<'_, W> {
         };
         let end = proto::TrackEvent { kind: Some(2), track, ..proto::TrackEvent::default() };
         let (from, duration) = (call.launched.time.0, u64::from(call.launched.duration));
-        for (time, event) in [(from, begin), (from + duration, end)] {
+        for (time, event) in [(from, begin), (from.saturating_add(duration), end)] {
             let packet =
                 proto::Packet { timestamp: Some(time), track_event: Some(event), ..Default::default() };
             self.packet(packet)?;
