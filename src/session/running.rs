@@ -15,7 +15,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::explain::Ledger;
 use crate::export::{self, Drawing};
 use crate::host::stderr;
-use crate::profile::views::GPU;
 use crate::record::{Module, Nanos, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
@@ -201,15 +200,18 @@ impl Session {
             export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
         let ours = streams.recording().map(Path::to_owned);
         let profile = &*profile;
-        let mut drawing = Drawing::new(profile, &GPU, &options);
+        let mut drawing = None;
         write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
             Output::Drawn(view, format) => {
-                if drawing.view() != view {
-                    drawing = Drawing::new(profile, view, &options);
-                }
-                write::file(path, |out| draw(&drawing, format, out))
+                let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
+                let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
+                write::file(path, |out| draw(drawing, format, out))
             }
-            Output::Table => write::file(path, |out| export::write_csv(profile, out)),
+            Output::Table => {
+                // Not both at once in memory.
+                drawing = None;
+                write::file(path, |out| export::write_csv(profile, out))
+            }
             Output::Activities | Output::Recording => streams.publish(output, path),
         })
     }
