@@ -6,7 +6,7 @@
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
-    IdMap, Nanos, Row, Sync, Unified, Wait,
+    IdMap, Instant, Nanos, Row, Sync, ThreadId, Unified, Wait,
 };
 
 /// An activity, and where it comes from.
@@ -44,6 +44,17 @@ pub struct HostCall {
     pub does: Option<EventUse>,
 }
 
+/// An instant that the program marked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Marked {
+    /// When.
+    pub time: Nanos,
+    /// On which thread.
+    pub thread: ThreadId,
+    /// The name.
+    pub text: String,
+}
+
 /// A [`Sink`] that keeps what it is shown. What was launched outside of all windows is not kept.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
@@ -54,6 +65,7 @@ pub struct Events {
     event_records: Vec<EventRecord>,
     syncs: Vec<Sync>,
     devices: IdMap<GpuContextId, DeviceId>,
+    marks: Vec<Marked>,
 }
 
 impl Events {
@@ -61,6 +73,7 @@ impl Events {
     /// called once, after the last row.
     pub fn sort(&mut self) {
         self.activities.sort_unstable_by_key(|event| order(&event.activity));
+        self.marks.sort_unstable();
         self.unified.sort_unstable_by_key(|one| (one.start, one.address, one.kind, one.source, one.target));
         self.calls.extend(self.activities.iter().filter_map(|event| match event.origin {
             Origin::Launch(launched) => {
@@ -124,13 +137,19 @@ impl Events {
         &self.unified
     }
 
-    /// The first moment of all calls and activities; 0 where there is none.
+    /// What the program marked, in the order of time.
+    pub fn marks(&self) -> &[Marked] {
+        &self.marks
+    }
+
+    /// The first moment of all calls, activities and marks; 0 where there is none.
     pub fn begin(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.iter().map(|event| event.activity.start);
         let hosts = self.host_calls.iter().map(|call| call.time);
         let syncs = self.syncs.iter().map(|sync| sync.start);
-        calls.chain(starts).chain(hosts).chain(syncs).filter(|time| time.0 != 0).min().unwrap_or_default()
+        let marks = self.marks.iter().map(|mark| mark.time);
+        calls.chain(starts).chain(hosts).chain(syncs).chain(marks).filter(|time| time.0 != 0).min().unwrap_or_default()
     }
 }
 
@@ -160,6 +179,10 @@ impl Sink for Events {
             Row::Sync(sync) => self.syncs.push(sync),
             _ => {}
         }
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.marks.push(Marked { time: instant.time, thread: instant.thread, text: instant.text.to_owned() });
     }
 }
 

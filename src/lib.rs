@@ -7,8 +7,9 @@
 //! # Recording
 //!
 //! [`start`] and [`stop`] open and close a window, or [`window`] for a scope; launches that any thread makes in it are
-//! recorded. [`range`] names what a thread does. Files are written when the process exits, as the `GPUFLAME_*` variables
-//! say (`gpuflame settings` lists them), and [`stats`] tells what there is so far.
+//! recorded. [`range`] names what a thread does, and [`mark`] an instant. Files are written when the process exits, as
+//! [`set_output`] and the `GPUFLAME_*` variables say (`gpuflame settings` lists them), and [`stats`] tells what there is
+//! so far.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -25,7 +26,7 @@
 //! shut_down(); // what it launches is counted as outside, and in no picture
 //! # gpu.synchronize();
 //!
-//! let launches = gpuflame::stats()?.launches();
+//! let launches = gpuflame::stats()?.ledger.launches();
 //! assert!(launches.holds()); // each has met its work on the GPU, or there is a reason why not
 //! assert_eq!(launches.to_string(), "launches 4 = matched 3 + launch_pending 0 + outside 1 + dropped 0");
 //! # Ok(())
@@ -153,5 +154,8 @@ pub use ledger::Ledger;
 pub use profile::Unnamed;
 #[cfg(feature = "cli")]
 pub use run::{ReadOptions, Run, read};
-pub use session::{Range, Window, flush, range, start, stats, stop, window};
+pub use session::{
+    KernelTime, Range, Stats, Window, flush, is_active, mark, range, set_output, start, stats, step, stop,
+    window,
+};
 pub use views::View;

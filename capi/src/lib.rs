@@ -6,9 +6,14 @@
 mod alloc;
 mod preload;
 
+mod stats;
+#[cfg(versioned)]
+mod versions;
+
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 
 use gpuflame::{Error, ErrorKind, session};
 
@@ -59,8 +64,7 @@ pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_range_push(name: *const c_char) -> c_int {
     // SAFETY: the caller says so.
-    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
-    guarded(|| session::range_push(name))
+    guarded(|| session::range_push(unsafe { text("gpuflame_range_push", name) }?))
 }
 
 /// Closes a range. See `include/gpuflame.h`.
@@ -79,6 +83,54 @@ pub extern "C" fn gpuflame_start() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_stop() -> c_int {
     guarded(session::stop)
+}
+
+/// Whether a window is open. See `include/gpuflame.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpuflame_is_active() -> c_int {
+    catch_unwind(|| c_int::from(gpuflame::is_active())).unwrap_or(0)
+}
+
+/// Another step begins. See `include/gpuflame.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpuflame_step() -> c_int {
+    guarded(gpuflame::step)
+}
+
+/// Marks an instant. See `include/gpuflame.h`.
+///
+/// # Safety
+/// `text` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
+    // SAFETY: the caller says so.
+    guarded(|| gpuflame::mark(&unsafe { self::text("gpuflame_mark", text) }?.to_string_lossy()))
+}
+
+/// Has the files go elsewhere. See `include/gpuflame.h`.
+///
+/// # Safety
+/// `prefix` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
+    // SAFETY: the caller says so.
+    guarded(|| gpuflame::set_output(&unsafe { text("gpuflame_set_output", prefix) }?.to_string_lossy()))
+}
+
+/// What there is so far. See `include/gpuflame.h`.
+///
+/// # Safety
+/// `out` is null, or begins with the number of bytes that may be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
+    guarded(|| {
+        let Some(out) = NonNull::new(out) else { return Err(missing("gpuflame_stats", "structure")) };
+        // SAFETY: the caller says so.
+        let place = unsafe { stats::Place::new(out) }?;
+        // SAFETY: the caller says so.
+        unsafe { place.fill(&gpuflame::stats()?) };
+        Ok(())
+    })
 }
 
 /// Collects what is complete. See `include/gpuflame.h`.
@@ -100,8 +152,31 @@ pub extern "C" fn gpuflame_last_error() -> *const c_char {
     message.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
+// Beside the functions: the assembler has to see both at once.
+#[cfg(versioned)]
+versions::versioned!("GPUFLAME_0":
+    gpuflame_start gpuflame_stop gpuflame_flush gpuflame_is_active gpuflame_step gpuflame_mark gpuflame_set_output
+    gpuflame_stats gpuflame_range_push gpuflame_range_pop gpuflame_version gpuflame_last_error
+);
+
 thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// The text that a caller gave to `function`, who may not leave it out.
+///
+/// # Safety
+/// `at` is null or a C string, for as long as the result is used.
+unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame::Result<&'a CStr> {
+    if at.is_null() {
+        return Err(missing(function, "text"));
+    }
+    // SAFETY: the caller says so.
+    Ok(unsafe { CStr::from_ptr(at) })
+}
+
+fn missing(function: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
 }
 
 /// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`.

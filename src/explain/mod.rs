@@ -135,6 +135,7 @@ impl Explain {
                 sink.unified(unified);
                 self.host.row(row);
             }
+            Row::Instant(instant) => sink.instant(instant),
             Row::EventCall(call) => {
                 let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
                 sink.host(&row);

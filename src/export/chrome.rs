@@ -16,7 +16,7 @@ use super::compose::work_name;
 use super::format::Format;
 use super::json::{comma, json};
 use crate::error::Result;
-use crate::events::{Call, Events, HostCall, JoinedActivity};
+use crate::events::{Call, Events, HostCall, JoinedActivity, Marked};
 use crate::profile::{Kind, Profile};
 use crate::record::{Created, Detail, EventUse, GpuContextId, Missing, Nanos, Sync, SyncKind};
 
@@ -43,6 +43,9 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     }
     for sync in events.timed_syncs() {
         chrome.sync(sync, events)?;
+    }
+    for mark in events.marks() {
+        chrome.mark(mark)?;
     }
     writeln!(chrome.out, "\n]}}")?;
     Ok(())
@@ -252,6 +255,19 @@ impl<W: Write> Chrome<'_, W> {
                  \"tid\":{stream},\"ts\":{begin}}}"
             )?;
         }
+        Ok(())
+    }
+
+    /// An instant, on the thread that marked it.
+    fn mark(&mut self, mark: &Marked) -> Result<()> {
+        let (name, process, begin) = (clean::text(&mark.text), self.callers.process(), self.time(mark.time));
+        self.begin()?;
+        write!(
+            self.out,
+            "{{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"mark\",\"name\":{},\"pid\":{process},\"tid\":{},\"ts\":{begin}}}",
+            json(&name),
+            mark.thread.0,
+        )?;
         Ok(())
     }
 

@@ -274,6 +274,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     writer.names(profile, events)?;
     writer.tracks()?;
     writer.losses(profile, events.begin())?;
+    writer.marks(events)?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
     let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
     for (event, id) in timed() {
@@ -411,6 +412,24 @@ impl<W: Write> Perfetto<'_, W> {
                 ..proto::TrackEvent::default()
             };
             let (timestamp, track_event) = (Some(begin.0), Some(lost));
+            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+        }
+        Ok(())
+    }
+
+    /// What the program marked: instants of the thread that did, or of the process where it launched nothing.
+    fn marks(&mut self, events: &Events) -> Result<()> {
+        let threads = self.callers.threads();
+        for mark in events.marks() {
+            let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
+            let marked = proto::TrackEvent {
+                kind: Some(3),
+                name: Some(clean::text(&mark.text)),
+                track: Some(if is_known { thread_track(mark.thread.0) } else { 1 }),
+                categories: vec!["mark".to_owned()],
+                ..proto::TrackEvent::default()
+            };
+            let (timestamp, track_event) = (Some(mark.time.0), Some(marked));
             self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
         }
         Ok(())

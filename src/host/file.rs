@@ -116,7 +116,7 @@ impl Draft {
         self.publish_as(&target)
     }
 
-    /// Gives the file another final name than the one it was made for, in the same folder.
+    /// Gives the file another final name than the one it was made for. On another file system, that is a copy.
     ///
     /// # Errors
     /// The file system's.
@@ -125,11 +125,28 @@ impl Draft {
             if let Some(rights) = rights(target) {
                 Appender::new(&self.path, self.identity, None).open()?.set_permissions(rights)?;
             }
-            fs::rename(&self.path, target)?;
+            match fs::rename(&self.path, target) {
+                Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                    let copied = copy(&self.path, target);
+                    // What is here goes with the draft, once all of it is there; else it stays.
+                    self.published = copied.is_err();
+                    return copied;
+                }
+                renamed => renamed?,
+            }
         }
         self.published = true;
         Ok(())
     }
+}
+
+fn copy(from: &Path, target: &Path) -> io::Result<()> {
+    let mut draft = Draft::create(target)?;
+    let mut out = draft.out();
+    io::copy(&mut File::open(from)?, &mut out)?;
+    out.flush()?;
+    drop(out);
+    draft.publish()
 }
 
 /// Who may read the file that is there.
@@ -245,6 +262,28 @@ mod tests {
         assert_eq!(fs::read_to_string(&draft.path).unwrap(), "theirs");
         drop(out.into_parts());
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The draft of a recording moves so, when the program chooses another place for its files.
+    #[test]
+    fn a_draft_is_published_in_another_folder_and_on_another_file_system() {
+        let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));
+        let device =
+            |path: &Path| path.metadata().map(|found| std::os::unix::fs::MetadataExt::dev(&found)).ok();
+        let mut places = vec![here.join("sub/x")];
+        fs::create_dir(here.join("sub")).unwrap();
+        if device(elsewhere).is_some_and(|other| Some(other) != device(&here)) {
+            places.push(elsewhere.join(format!("gpuflame-file-{}", std::process::id())));
+        }
+        for place in places {
+            let mut draft = Draft::create_in_place(&here.join("draft")).unwrap();
+            draft.fill(|out| Ok(out.write_all(b"text")?)).unwrap();
+            draft.publish_as(&place).unwrap();
+            assert_eq!((fs::read_to_string(&place).unwrap().as_str(), mode(&place)), ("text", 0o600));
+            assert_eq!(names(&here), ["sub"]);
+            fs::remove_file(place).unwrap();
+        }
+        fs::remove_dir_all(here).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What the join hands on, and to whom.
 
-use crate::record::{Activity, ContextId, CorrelationId, Missing, Nanos, Row, Unified};
+use crate::record::{Activity, ContextId, CorrelationId, Instant, Missing, Nanos, Row, Unified};
 
 /// What an activity's launch record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,9 @@ pub trait Sink {
 
     /// A call that waited or was about an event, or what the tracer says of one. It is joined with nothing either.
     fn host(&mut self, _row: &Row<'_>) {}
+
+    /// The program marked an instant, which is for those who draw a timeline.
+    fn instant(&mut self, _instant: &Instant<'_>) {}
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
@@ -72,6 +75,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn host(&mut self, row: &Row<'_>) {
         (**self).host(row);
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        (**self).instant(instant);
     }
 }
 
@@ -108,6 +115,11 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
         self.0.host(row);
         self.1.host(row);
     }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.0.instant(instant);
+        self.1.instant(instant);
+    }
 }
 
 /// An optional sink.
@@ -139,6 +151,12 @@ impl<S: Sink> Sink for Option<S> {
     fn host(&mut self, row: &Row<'_>) {
         if let Some(sink) = self {
             sink.host(row);
+        }
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        if let Some(sink) = self {
+            sink.instant(instant);
         }
     }
 }

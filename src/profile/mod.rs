@@ -144,6 +144,7 @@ impl Profile {
             | Row::Sync(_)
             | Row::EventCall(_)
             | Row::Unified(_)
+            | Row::Instant(_)
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }

@@ -258,7 +258,7 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE | tag::INSIDE => true,
+        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE | tag::INSIDE | tag::INSTANT => true,
         _ => false,
     }
 }
@@ -284,6 +284,7 @@ fn row<'a>(
         tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
         tag::RANGE => range(&mut fields)?,
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
+        tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
         tag::EVENT_RECORD => event_record(&mut fields).map(Row::EventRecord),
@@ -409,6 +410,13 @@ fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let Some(name) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Range { id: RangeId(id), domain, text }))
+}
+
+fn instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let (Some(thread), Some(time)) = (fields.u32(), fields.u64()) else { return Ok(None) };
+    let Some(text) = fields.bytes() else { return Ok(None) };
+    let text = std::str::from_utf8(text).map_err(|_| "holds text that is not UTF-8")?;
+    Ok(Some(Row::Instant(Instant { time: Nanos(time), thread: ThreadId(thread), text })))
 }
 
 fn wait<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {

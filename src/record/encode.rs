@@ -36,6 +36,7 @@
 //!  26   sums      entry*                                                       what rows came to that are not there
 //!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  the sums before count from here on
 //!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   who writes this, see `host::alive`
+//!  29   instant   thread:u32 time:u64 text                                     that the program marked
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -120,6 +121,7 @@ pub(super) mod tag {
     pub(crate) const SUMS: u8 = 26;
     pub(crate) const MARK: u8 = 27;
     pub(crate) const WRITER: u8 = 28;
+    pub(crate) const INSTANT: u8 = 29;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -305,6 +307,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Window { edge, time } => {
             out.u8(u8::from(*edge == WindowEdge::Close)).u64(time.0);
             tag::WINDOW
+        }
+        Row::Instant(instant) => {
+            out.u32(instant.thread.0).u64(instant.time.0).bytes(instant.text.as_bytes());
+            tag::INSTANT
         }
         Row::Loss { loss, count } => {
             out.u8(*loss as u8).u64(*count);

@@ -42,11 +42,13 @@ pub enum Loss {
     KernelsNotKeptApart = 16,
     /// Threads whose names there was no memory for.
     ThreadsNotNamed = 17,
+    /// Instants that the program marked, faster than they could be taken away.
+    MarksDropped = 18,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -64,6 +66,7 @@ impl Loss {
         Self::StacksNotKeptApart,
         Self::KernelsNotKeptApart,
         Self::ThreadsNotNamed,
+        Self::MarksDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -86,6 +89,7 @@ impl Loss {
             Self::StacksNotKeptApart => "stacks_not_kept_apart",
             Self::KernelsNotKeptApart => "kernels_not_kept_apart",
             Self::ThreadsNotNamed => "threads_not_named",
+            Self::MarksDropped => "marks_dropped",
         }
     }
 }

@@ -44,6 +44,8 @@ pub use ids::{
 };
 pub use loss::Loss;
 pub use missing::Missing;
-pub use rows::{Allocated, ContextFlags, Inside, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge};
+pub use rows::{
+    Allocated, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge,
+};
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

@@ -124,6 +124,8 @@ pub enum Row<'a> {
         /// Time of the edge, ns since 1970.
         time: Nanos,
     },
+    /// The program marked an instant of the timeline.
+    Instant(Instant<'a>),
     /// Something was lost; counts add up over rows of the same kind.
     Loss {
         /// The kind of loss.
@@ -271,6 +273,17 @@ pub struct Module {
     pub path: String,
     /// The GNU build id; empty where the file has none.
     pub build_id: Vec<u8>,
+}
+
+/// An instant that the program gave a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instant<'a> {
+    /// When.
+    pub time: Nanos,
+    /// On which thread.
+    pub thread: ThreadId,
+    /// The name.
+    pub text: &'a str,
 }
 
 /// The edge of a window.

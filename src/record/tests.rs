@@ -134,6 +134,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             target: DeviceId(u32::MAX),
             flags: 3,
         }),
+        Row::Instant(Instant { time: Nanos(5), thread: ThreadId(6), text: "épée" }),
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];

@@ -150,6 +150,11 @@ impl Collector {
             if wish.is_some() {
                 source.collect_noted();
             }
+            // Who asks for a flush wants it to outlive the process.
+            if wish == Some(Wish::Flush) {
+                source.write_down();
+                is_written = true;
+            }
             if !any && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
                 if threads::only_ours_are_left() {

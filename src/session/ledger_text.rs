@@ -2,17 +2,17 @@
 //! it cost, in lines that keep their words and their order, so that scripts can read them.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
 use crate::explain::{Device, Host, Ledger};
 use crate::profile::views::UnifiedSums;
-use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, WorkStats};
-use crate::record::{Loss, Missing, Work};
+use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse};
+use crate::record::{Loss, Missing};
 
 use super::collector;
 use super::messages;
+use super::stats::{KernelTime, kernels};
 use super::write::Report;
 
 /// How many kernels are named, and how many streams of a device.
@@ -179,22 +179,12 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 /// The kernels that took most time, over all devices.
 fn top(profile: &Profile) -> Vec<String> {
-    let mut kernels: HashMap<&str, (u64, u64)> = HashMap::new();
-    for WorkStats { work, weight, .. } in profile.works() {
-        let Work::Kernel(id) = *work else { continue };
-        let name = profile.kernel(id).unwrap_or("[unnamed kernel]");
-        let (nanos, count) = kernels.entry(name).or_default();
-        *nanos += weight.nanos;
-        *count += weight.count;
-    }
     let all: u64 = profile.works().iter().map(|work| work.weight.nanos).sum();
-    let mut kernels: Vec<_> = kernels.into_iter().collect();
-    kernels.sort_by_key(|(name, (nanos, _))| (Reverse(*nanos), *name));
-    let line = |(place, (name, (nanos, count))): (usize, (&str, (u64, u64)))| {
+    let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
         let share = percent(nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
-    kernels.into_iter().take(TOP).enumerate().map(line).collect()
+    kernels(profile, str::to_owned).into_iter().take(TOP).enumerate().map(line).collect()
 }
 
 /// What was found by taking stacks again, where that was asked for.

@@ -20,6 +20,7 @@ mod checkpoint;
 mod collector;
 mod ending;
 mod ledger_text;
+mod marks;
 mod messages;
 mod panic;
 mod pipeline;
@@ -28,19 +29,20 @@ mod ranges;
 mod running;
 mod set_up;
 mod stage;
+mod stats;
 mod stream;
 mod write;
 
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
-use crate::control::life;
-use crate::error::Result;
-use crate::explain::Ledger;
+use crate::control::{Facts, Outputs, chosen, life, steps, window};
+use crate::error::{Error, ErrorKind, Result};
 use messages::tell;
 pub use panic::disable_after_panic;
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
+pub use stats::{KernelTime, Stats};
 
 /// What the driver's injection does: sets up the session and, unless the settings say otherwise, opens
 /// a window. Says in one line why it cannot.
@@ -79,16 +81,71 @@ pub fn start() -> Result<()> {
     }
 }
 
-/// Closes the window, if one is open. Launches made in it are followed to their end on the GPU, however late that comes;
+/// Closes the window. Closing it again does nothing. Launches made in it are followed to their end on the GPU, however late that comes;
 /// those made from now on are counted as outside. Does not wait for the GPU.
 ///
 /// # Errors
-/// As [`start`], where that has failed.
+/// As [`start`], where that has failed; `State` where no window was ever opened.
 pub fn stop() -> Result<()> {
-    // What was never opened need not be closed.
-    if forks::is_over() || forks::session_has_begun() {
-        stage::running()?.close_window();
+    let session = stage::running()?;
+    if window::state().openings() == 0 {
+        return Err(Error::new(ErrorKind::State, "no window was opened yet; call gpuflame_start() first"));
     }
+    session.close_window();
+    Ok(())
+}
+
+/// Whether what is launched now is recorded: a window is open, and nothing has gone wrong. Takes nanoseconds.
+pub fn is_active() -> bool {
+    !life::is_over() && Session::get().is_some() && window::state().is_open()
+}
+
+/// Says that another step begins, whatever the program repeats. [`stats`] counts them.
+///
+/// # Errors
+/// `State` in a process that is ending or was forked.
+pub fn step() -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    steps::begin();
+    Ok(())
+}
+
+/// Marks this instant on the timeline of the calling thread: it is in the recording, and in what `gpuflame convert` makes
+/// of that for timelines (`chrome`, `perfetto`). With the window closed it does nothing.
+///
+/// Takes some 100 ns and a lock. Of a text the first 1,024 bytes are kept. Thousands a second are fine, more are counted as
+/// [`Loss::MarksDropped`](crate::ledger::Loss::MarksDropped).
+///
+/// # Errors
+/// `State` where there is no session.
+pub fn mark(text: &str) -> Result<()> {
+    stage::running()?.mark(text);
+    Ok(())
+}
+
+/// Has the files go elsewhere than `GPUFLAME_OUTPUT` says: those that are not written yet, all of them at the end of the
+/// process. `prefix` may have the same macros, and is relative to the present folder.
+///
+/// May be called before the first [`start`], and between windows. A recording that was begun moves at the end of the
+/// process.
+///
+/// # Errors
+/// `Setting` for an empty prefix; `State` while a window is open: the files go where they would have gone.
+pub fn set_output(prefix: &str) -> Result<()> {
+    if forks::is_over() {
+        return Err(life::over());
+    }
+    if prefix.is_empty() {
+        return Err(Error::new(ErrorKind::Setting, "the prefix of the outputs is empty; name one"));
+    }
+    if is_active() {
+        let message = "a window is open, and its files go where they would have gone; close it with \
+                       gpuflame_stop() first";
+        return Err(Error::new(ErrorKind::State, message));
+    }
+    chosen::set(Outputs::new(prefix, &Facts::of_this_process()));
     Ok(())
 }
 
@@ -100,17 +157,18 @@ pub fn flush() -> Result<()> {
     stage::running()?.flush()
 }
 
-/// What there is so far, and what has become of it: a ledger as it is printed at exit, if the process ended now. Work that
-/// the GPU has not completed stands as launches that are pending.
+/// What there is so far, without stopping anything: a ledger as it would be printed if the process ended now, and the time
+/// of each kernel. Work that the GPU has not completed stands as launches that are pending. It is of all windows so far,
+/// and only grows: for a part of a run take the difference of two.
 ///
 /// Collects first, as [`flush`] does. Takes time by the number of different stacks; not for every step.
 ///
 /// # Errors
 /// As [`flush`].
-pub fn stats() -> Result<Ledger> {
+pub fn stats() -> Result<Stats> {
     let session = stage::running()?;
     session.flush()?;
-    Ok(session.ledger())
+    Ok(session.stats())
 }
 
 /// A window that is open while this lives: see [`window`].

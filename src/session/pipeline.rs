@@ -8,9 +8,11 @@ use std::path::Path;
 use crate::capture::{self, Forgetting};
 use crate::control::Outputs;
 use crate::cupti::{Api, KernelNames};
-use crate::explain::{self, Definitions, Explain, Ledger};
+use crate::explain::{self, Definitions, Explain, Ledger, Snapshot};
 use crate::profile::Profile;
-use crate::record::{Chunk, ContextId, LabelId, Loss, Module, Nanos, Row, SumsWriter, ThreadId, WindowEdge};
+use crate::record::{
+    Chunk, ContextId, Instant, LabelId, Loss, Module, Nanos, Row, SumsWriter, ThreadId, WindowEdge,
+};
 use crate::settings::{Root, Settings};
 
 use super::progress;
@@ -31,6 +33,7 @@ pub(super) struct Pipeline {
     names: KernelNames,
     dropped: u64,
     unreadable: u64,
+    marks_dropped: u64,
     buffers_read: u64,
     /// How many buffers will have been read when the last flush is.
     flushed_at: Option<u64>,
@@ -67,6 +70,7 @@ impl Pipeline {
             names: KernelNames::new(),
             dropped: 0,
             unreadable: 0,
+            marks_dropped: 0,
             buffers_read: 0,
             flushed_at: None,
             noted: 0,
@@ -90,6 +94,16 @@ impl Pipeline {
 
     pub(super) fn window(&mut self, edge: WindowEdge, time: Nanos) {
         self.rows.push(&Row::Window { edge, time });
+    }
+
+    /// The program marked an instant.
+    pub(super) fn instant(&mut self, instant: &Instant<'_>) {
+        self.rows.push(&Row::Instant(*instant));
+    }
+
+    /// How many instants there was no room for so far.
+    pub(super) fn note_marks_dropped(&mut self, marks: u64) {
+        self.marks_dropped = marks;
     }
 
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
@@ -250,9 +264,9 @@ impl Pipeline {
     }
 
     /// What all rows so far come to; the outputs are not told.
-    pub(super) fn ledger(&mut self) -> Ledger {
+    pub(super) fn snapshot(&mut self) -> Snapshot<'_> {
         let lost = self.lost();
-        self.rows.explain.snapshot(&lost, &mut ()).ledger
+        self.rows.explain.snapshot(&lost, &mut ())
     }
 
     /// How many rows there were of work, calls and windows, and of what they refer to.
@@ -294,6 +308,7 @@ impl Pipeline {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
+                Loss::MarksDropped => self.marks_dropped,
                 Loss::StacksTruncated => stacks.truncated,
                 Loss::StacksGuessed => stacks.guessed,
                 Loss::StacksCut => stacks.cut,

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
-use crate::control::{Outputs, life, window};
+use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::Ledger;
 use crate::export::{self, Drawing};
 use crate::host::stderr;
 use crate::record::{Module, Nanos, WindowEdge};
@@ -25,9 +24,11 @@ use super::checkpoint::{Checkpoint, Recorded};
 use super::collector::{self, Collector, Source, Wish};
 use super::ending::{self, Ends};
 use super::ledger_text;
+use super::marks::Marks;
 use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::stats::Stats;
 use super::write::{self, Report};
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
@@ -48,6 +49,8 @@ pub(super) struct Session {
     /// Edges of windows that the pipeline has not taken in yet: whoever opens or closes a window must not
     /// wait for it.
     edges: Mutex<Vec<(WindowEdge, Nanos)>>,
+    /// The same of instants that the program marked.
+    marks: Marks,
     collector: Collector,
     checkpoint: Option<Checkpoint>,
     /// The tracer did not answer when it was asked for everything.
@@ -78,6 +81,7 @@ impl Session {
             pipeline: Mutex::new(pipeline),
             modules: Mutex::new(ModuleMap::new()),
             edges: Mutex::new(Vec::new()),
+            marks: Marks::default(),
             collector: Collector::default(),
             gave_up: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
@@ -116,6 +120,13 @@ impl Session {
         self.edge(WindowEdge::Close, window::close);
     }
 
+    /// Notes that the calling thread is at `text`, if a window is open.
+    pub(super) fn mark(&self, text: &str) {
+        if window::state().is_open() {
+            self.marks.add(text);
+        }
+    }
+
     /// Notes the edge if `turn` really turned the window.
     fn edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.edges.try_lock_for(LONGEST_EDGE);
@@ -134,6 +145,8 @@ impl Session {
     fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
         let edges = self.edges.try_lock_for(LONGEST_EDGE).map(|mut edges| std::mem::take(&mut *edges));
         edges.into_iter().flatten().for_each(|(edge, time)| pipeline.window(edge, time));
+        self.marks.take(|mark| pipeline.instant(mark));
+        pipeline.note_marks_dropped(self.marks.dropped());
         pipeline
     }
 
@@ -172,9 +185,9 @@ impl Session {
     }
 
     /// What all rows so far come to.
-    pub(super) fn ledger(&self) -> Ledger {
+    pub(super) fn stats(&self) -> Stats {
         self.collect();
-        self.pipeline.lock().ledger()
+        Stats::of(self.pipeline().snapshot())
     }
 
     /// The pipeline, unless whoever has it does not get on.
@@ -199,9 +212,11 @@ impl Session {
         let options =
             export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
         let ours = streams.recording().map(Path::to_owned);
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs);
         let profile = &*profile;
         let mut drawing = None;
-        write::all(&self.settings.formats, &self.outputs, ours.as_deref(), |output, path| match output {
+        write::all(&self.settings.formats, outputs, ours.as_deref(), |output, path| match output {
             Output::Drawn(view, format) => {
                 let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
                 let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));

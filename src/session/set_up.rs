@@ -1,7 +1,7 @@
 //! Sets a session up, by the settings in the environment.
 
 use crate::capture::{self, Capture};
-use crate::control::{Facts, Outputs, life};
+use crate::control::{Facts, Outputs, chosen, life};
 use crate::cupti;
 use crate::error::Result;
 use crate::host::{memory, signals, stderr, threads};
@@ -30,7 +30,8 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
-    let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
+    let by_settings = || Outputs::new(&settings.output, &Facts::of_this_process());
+    let outputs = chosen::outputs().unwrap_or_else(by_settings);
     let ceiling = memory::ceiling(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);

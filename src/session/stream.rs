@@ -183,6 +183,8 @@ impl<W> Stream<W> {
         match std::mem::replace(self, Self::None) {
             Self::Open(draft, writer) => {
                 end(writer)?.flush()?;
+                // The program may have chosen another folder since it was begun.
+                make_folders(path)?;
                 Ok(draft.publish_as(path)?)
             }
             Self::Failed(error) => Err(error),

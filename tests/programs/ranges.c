@@ -179,7 +179,8 @@ OWN_FRAME static void of_the_user(void)
     LAUNCH_AT("main;of_the_user;[range]step");
     expect(gpuflame_range_pop(), GPUFLAME_ERROR_STATE, "a pop too many");
     nvtxRangePop();
-    gpuflame_range_push(NULL);
+    expect(gpuflame_range_push(NULL), GPUFLAME_ERROR_SETTING, "a push of nothing");
+    gpuflame_range_push("");
     LAUNCH_AT("main;of_the_user;[range](no name)");
     gpuflame_range_pop();
 }

@@ -67,10 +67,33 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
     assert_only_the_middle_is_recorded(&example("examples/embed.cpp", &flags));
 }
 
+/// Where cargo puts examples that are programs.
+fn rust_example(name: &str) -> PathBuf {
+    let deps = std::env::current_exe().unwrap();
+    deps.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+}
+
+#[test]
+fn embedding_in_rust_records_the_middle_hundred_and_tells_so_in_mid_run() {
+    let done = Run::new(&rust_example("embed"), Way::None).ok();
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"], parts["outside"]), (150, 100, 50), "{}", done.stderr);
+    let mut stacks = done.folded();
+    stacks.sort();
+    for ((frames, nanos), range) in stacks.iter().zip(["[range]first half", "[range]second half"]) {
+        assert!(frames.iter().any(|frame| frame == "embed::measure"), "{frames:?}");
+        assert_eq!((frames[frames.len() - 2].as_str(), *nanos), (range, stacks[0].1));
+    }
+    let busy = 2 * stacks[0].1;
+    let told = format!(
+        "launches 100 = matched 100 + launch_pending 0 + outside 0 + dropped 0; the GPU was busy for {busy} ns in 2 steps\n"
+    );
+    assert_eq!((stacks.len(), done.stdout.as_str()), (2, told.as_str()));
+}
+
 #[test]
 fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
-    let deps = std::env::current_exe().unwrap();
-    let demo = deps.parent().and_then(Path::parent).unwrap().join("examples/demo");
+    let demo = rust_example("demo");
     let folder = scratch("demo");
     let mut command = Command::new(&demo);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {

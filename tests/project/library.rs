@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{gpuflame, root, scratch};
@@ -58,22 +60,113 @@ fn it_exports_its_entry_and_what_the_header_declares_and_nothing_else() {
     assert_eq!(symbols().0, expected);
 }
 
+const C: [(&str, &str); 3] = [("gcc", "-std=c99"), ("gcc", "-std=c11"), ("gcc", "-std=c17")];
+const CPP: [(&str, &str); 4] =
+    [("g++", "-std=c++11"), ("g++", "-std=c++14"), ("g++", "-std=c++17"), ("g++", "-std=c++20")];
+
+/// A strict compiler that looks at `source` only.
+fn strict((compiler, standard): (&str, &str), source: &Path) -> Command {
+    let mut command = Command::new(compiler);
+    command.args([standard, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-I"]);
+    command.arg(root().join("include")).arg(source);
+    command
+}
+
 #[test]
-fn the_header_compiles_alone_as_c99_and_as_cpp11() {
+fn the_header_compiles_alone_in_all_that_is_written_today() {
     let folder = scratch("header");
-    for (compiler, standard, file) in [("gcc", "-std=c99", "alone.c"), ("g++", "-std=c++11", "alone.cpp")] {
-        let source = folder.join(file);
-        let uses = if file.ends_with(".cpp") {
-            "bool open(const gpuflame::Window &w) { gpuflame::Range range(\"x\"); return !!w; }\n"
-        } else {
-            ""
-        };
-        let body = "int answer(void);\nint answer(void) { return gpuflame_start() == GPUFLAME_OK; }\n";
-        fs::write(&source, format!("#include <gpuflame.h>\n#include <gpuflame.h>\n{uses}{body}")).unwrap();
-        let mut command = Command::new(compiler);
-        command.args([standard, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-I"]);
-        output(command.arg(root().join("include")).arg(source));
+    let body = "int answer(void);\nint answer(void) { return gpuflame_start() == GPUFLAME_OK; }\n";
+    let objects = "bool open(const gpuflame::Window &w) { gpuflame::Range range(\"x\"); return !!w; }\n\
+                   uint64_t busy() { gpuflame::Stats stats; return stats ? stats.busy_ns : 0; }\n";
+    let (c, cpp) = (folder.join("alone.c"), folder.join("alone.cpp"));
+    let twice = "#include <gpuflame.h>\n#include <gpuflame.h>\n";
+    fs::write(&c, format!("{twice}{body}")).unwrap();
+    fs::write(&cpp, format!("{twice}{objects}{body}")).unwrap();
+    for (source, compilers) in [(&c, &C[..]), (&cpp, &CPP[..])] {
+        for compiler in compilers {
+            output(&mut strict(*compiler, source));
+            output(strict(*compiler, source).arg("-DGPUFLAME_HEADER_ONLY"));
+        }
     }
+}
+
+#[test]
+fn an_object_without_a_name_is_told_where_the_language_can() {
+    let source = scratch("nameless").join("nameless.cpp");
+    for object in ["gpuflame::Range(\"x\")", "gpuflame::Window()"] {
+        fs::write(&source, format!("#include <gpuflame.h>\nvoid f();\nvoid f() {{ {object}; }}\n")).unwrap();
+        for compiler in &CPP[2..] {
+            let refused = strict(*compiler, &source).output().unwrap();
+            let why = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success() && why.contains("nodiscard"), "{compiler:?}: {why}");
+        }
+    }
+}
+
+#[test]
+fn files_with_the_header_alone_share_what_they_found() {
+    let folder = scratch("shared");
+    let text = "#define GPUFLAME_HEADER_ONLY\n#include <gpuflame.h>\n";
+    let call = |name: &str| {
+        format!(
+            "{text}void **{name}(void);\nvoid **{name}(void) {{ (void)gpuflame_step(); return &gpuflame_library_; }}\n"
+        )
+    };
+    fs::write(folder.join("one.c"), call("one")).unwrap();
+    fs::write(folder.join("two.c"), call("two")).unwrap();
+    let main = "void **one(void);\nvoid **two(void);\nint main(void) { return one() != two(); }\n";
+    fs::write(folder.join("main.c"), main).unwrap();
+    let mut command = Command::new("gcc");
+    command.current_dir(&folder).args(["one.c", "two.c", "main.c", "-o", "main", "-ldl", "-I"]);
+    output(command.arg(root().join("include")));
+    output(&mut Command::new(folder.join("main")));
+}
+
+#[test]
+fn it_has_the_name_that_programs_look_for_and_each_of_its_functions_a_version() {
+    assert!(readelf("-d").contains("Library soname: [libgpuflame.so.0]"));
+    let beside = gpuflame().with_file_name("libgpuflame.so.0");
+    assert_eq!(beside.canonicalize().unwrap(), gpuflame().canonicalize().unwrap());
+    if cfg!(target_arch = "x86_64") {
+        let symbols = readelf("--dyn-syms");
+        for name in declared() {
+            assert!(symbols.contains(&format!(" {name}@@GPUFLAME_0")), "{name}\n{symbols}");
+        }
+    }
+}
+
+#[test]
+fn installed_it_is_found_by_pkg_config_and_by_its_own_command() {
+    let (built, prefix) = (scratch("built"), scratch("prefix").join("moved"));
+    symlink(gpuflame(), built.join("libgpuflame.so")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_gpuflame"), built.join("gpuflame")).unwrap();
+    let first = prefix.with_file_name("first");
+    output(Command::new(root().join("capi/install.sh")).arg(&first).arg(&built));
+    fs::rename(&first, &prefix).unwrap();
+    let config = fs::read_to_string(prefix.join("lib/pkgconfig/gpuflame.pc")).unwrap();
+    assert!(config.contains(concat!("Version: ", env!("CARGO_PKG_VERSION"), "\n")), "{config}");
+    let source = prefix.join("main.c");
+    let body = "int main(void) { return !gpuflame_version()[0]; }";
+    fs::write(&source, format!("#include <gpuflame.h>\n{body}\n")).unwrap();
+    let mut asked = Command::new("pkg-config");
+    asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = match asked.output() {
+        Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
+        // Not on every machine: what it would say.
+        Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
+    };
+    assert!(flags.contains("-lgpuflame"), "{flags}");
+    let program = prefix.join("main");
+    let mut compiler = Command::new("gcc");
+    compiler.arg(&source).args(flags.split_whitespace()).arg("-o").arg(&program);
+    output(&mut compiler);
+    output(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+    let mut command = Command::new(prefix.join("bin/gpuflame"));
+    let ran = command.args(["run", "true"]).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success() && said.contains("nothing was recorded"), "{said}");
+    let cmake = fs::read_to_string(prefix.join("lib/cmake/gpuflame/gpuflame-config.cmake")).unwrap();
+    assert!(cmake.contains("lib/libgpuflame.so.0") && prefix.join("lib/libgpuflame.so.0").exists());
 }
 
 #[test]
@@ -100,6 +193,13 @@ fn the_version_is_that_of_the_package() {
     // The header's own words for it, too.
     let header = fs::read_to_string(root().join("include/gpuflame.h")).unwrap();
     assert!(header.contains(concat!("such as \"", env!("CARGO_PKG_VERSION"), "\"")));
+    for (part, number) in [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ] {
+        assert!(header.contains(&format!("#define GPUFLAME_VERSION_{part} {number}\n")), "{part}");
+    }
 }
 
 #[test]

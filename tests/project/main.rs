@@ -6,4 +6,5 @@ mod support;
 mod examples;
 mod layers;
 mod library;
+mod python;
 mod readme;

@@ -7,6 +7,8 @@ mod call_sites;
 mod copies;
 mod dependencies;
 mod devices;
+#[cfg(feature = "cli")]
+mod embedding;
 mod graphs;
 mod idle;
 mod incomplete_stacks;

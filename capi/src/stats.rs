@@ -1,0 +1,128 @@
+//! What a program asks about itself in mid-run, as C has it. It grows at its end; who was compiled against an older header
+//! gets as much as it has room for.
+
+use std::mem::{offset_of, size_of};
+use std::ptr::NonNull;
+
+use gpuflame::ledger::{Cause, Sum};
+use gpuflame::{Error, ErrorKind, Result, Stats};
+
+/// So many kernels are told, and so many bytes of each name with the zero behind it.
+const KERNELS: usize = 8;
+const NAME: usize = 240;
+
+/// `struct gpuflame_kernel`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Kernel {
+    count: u64,
+    ns: u64,
+    name: [u8; NAME],
+}
+
+/// `struct gpuflame_statistics`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Statistics {
+    size: u64,
+    windows: u64,
+    steps: u64,
+    launches: u64,
+    matched: u64,
+    pending: u64,
+    outside: u64,
+    dropped: u64,
+    activities: u64,
+    gpus: u64,
+    window_ns: u64,
+    busy_ns: u64,
+    idle_ns: u64,
+    /// In the order of [`Cause::ALL`], then before the first and behind the last work of a window.
+    idle_by_cause_ns: [u64; 6],
+    kernels: u64,
+    top: [Kernel; KERNELS],
+}
+
+const _: () =
+    assert!(size_of::<Statistics>() == 160 + KERNELS * 256, "the header's first version has this size");
+const _: () = assert!(Cause::ALL.len() == 4, "the header names each cause");
+
+/// Where a caller wants it, and how much fits.
+pub(crate) struct Place {
+    at: NonNull<Statistics>,
+    size: usize,
+}
+
+impl Place {
+    /// # Safety
+    /// At `at` there are as many bytes as its first eight say.
+    pub(crate) unsafe fn new(at: NonNull<Statistics>) -> Result<Self> {
+        // SAFETY: the caller says that at least the size is there; it need not be aligned.
+        let size = unsafe { at.cast::<u64>().read_unaligned() };
+        let least = size_of::<Statistics>();
+        if size < least as u64 {
+            let message = format!(
+                "gpuflame_stats: the structure says that it has {size} bytes, and the first version has {least}: set its \
+                 size to sizeof(struct gpuflame_statistics)"
+            );
+            return Err(Error::new(ErrorKind::Setting, message));
+        }
+        Ok(Self { at, size: usize::try_from(size).unwrap_or(usize::MAX) })
+    }
+
+    /// # Safety
+    /// As for [`Place::new`], still.
+    pub(crate) unsafe fn fill(&self, stats: &Stats) {
+        let mut all = Statistics::of(stats);
+        all.size = self.size.min(size_of::<Statistics>()) as u64;
+        // SAFETY: there is room for all of it, as its size says.
+        unsafe { self.at.write_unaligned(all) };
+    }
+}
+
+impl Statistics {
+    fn of(stats: &Stats) -> Self {
+        let ledger = &stats.ledger;
+        let launches = ledger.launches();
+        let devices = || ledger.devices.iter();
+        let time = |of: fn(&gpuflame::ledger::DeviceTime) -> u64| {
+            devices().filter_map(|d| d.time.as_ref()).map(of).sum()
+        };
+        let timed = || devices().filter(|device| device.time.is_some());
+        let mut idle_by_cause_ns = [0; 6];
+        for device in timed() {
+            let parts = device.between.into_iter().chain([device.opening, device.closing]);
+            idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+        }
+        let mut top = [Kernel { count: 0, ns: 0, name: [0; NAME] }; KERNELS];
+        for (place, kernel) in top.iter_mut().zip(&stats.kernels) {
+            (place.count, place.ns) = (kernel.count, kernel.nanos);
+            let name = &kernel.name[..kernel.name.floor_char_boundary(NAME - 1)];
+            place.name[..name.len()].copy_from_slice(name.as_bytes());
+        }
+        Self {
+            size: 0,
+            windows: stats.windows.into(),
+            steps: stats.steps,
+            launches: launches.total,
+            matched: part(&launches, "matched"),
+            pending: part(&launches, "launch_pending"),
+            outside: part(&launches, "outside"),
+            dropped: part(&launches, "dropped"),
+            activities: ledger.activities().total,
+            gpus: devices().count() as u64,
+            window_ns: time(|time| time.window),
+            busy_ns: time(|time| time.busy),
+            idle_ns: time(|time| time.idle),
+            idle_by_cause_ns,
+            kernels: stats.kernels.len() as u64,
+            top,
+        }
+    }
+}
+
+fn part(sum: &Sum, word: &str) -> u64 {
+    sum.parts.iter().find(|(known, _)| *known == word).map_or(0, |(_, part)| *part)
+}
+
+const _: () = assert!(offset_of!(Statistics, top) == 160, "as the header has it");

@@ -1,0 +1,87 @@
+//! Programs that call gpuflame themselves, by its C interface: linked to the library, or to nothing.
+
+use std::collections::BTreeMap;
+
+use crate::support::command::gpuflame;
+use crate::support::{Done, Run, Way, compile};
+
+/// What the program said that it was told: by moment and name.
+fn told(done: &Done) -> BTreeMap<&str, u64> {
+    done.stdout
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, n)| (name, n.parse().unwrap()))
+        .collect()
+}
+
+#[test]
+fn what_a_program_is_told_in_mid_run_is_what_has_completed_and_its_sums_hold() {
+    let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
+    // The last kernel runs for ten minutes: it has not completed, and nobody waits for it.
+    let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
+    let done = run.ok();
+    let told = told(&done);
+    let at = |name: &str| *told.get(name).unwrap_or_else(|| panic!("no {name} in {}", done.stdout));
+    for (when, matched, pending, outside) in [("done", 25, 0, 0), ("held", 25, 1, 0), ("left", 25, 1, 4)] {
+        let now = |name: &str| at(&format!("{when}.{name}"));
+        assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
+        assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
+        // CUPTI holds back what stands in a buffer behind one that has not completed.
+        assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
+        assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
+        // One after another on a stream, as the truth file has it; those outside are in another stream.
+        assert_eq!((now("large_d5000"), now("small_d1000")), (10 * 5000, 15 * 1000), "{when}");
+        assert_eq!(now("window_ns"), now("busy_ns") + now("idle_ns"), "{when}");
+        let causes = ["host_late", "launch_latency", "dependency", "unknown", "opening", "closing"];
+        let causes: u64 = causes.iter().map(|cause| now(&format!("idle_{cause}_ns"))).sum();
+        assert_eq!(now("idle_ns"), causes, "{when}");
+    }
+    let truth = done.truth();
+    let inside: u64 =
+        truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
+    assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
+    // The files are where the program last said, the recording with them, and nothing is where it once was to go.
+    let found = done.folded_file("second/prefix.folded");
+    let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, 65_000, "{found:?}");
+    assert!(done.folder.join("second/prefix.gfr").exists(), "{}", done.stderr);
+    assert!(!done.folder.join("mid").exists() && !done.folder.join("out.folded").exists());
+    assert_eq!(done.folder.join("first").read_dir().map_or(0, Iterator::count), 0, "{}", done.stderr);
+    // What was marked in the window is on its timeline, in order.
+    let trace = gpuflame(&done.folder, ["convert", "second/prefix.gfr", "--to", "chrome"]).ok();
+    let trace: serde_json::Value = serde_json::from_str(&trace.stdout).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let marks: Vec<_> = events.iter().filter(|event| event["ph"] == "i").collect();
+    let names: Vec<_> = marks.iter().map(|mark| mark["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["step 0", "step 1", "step 2", "step 3", "step 4"]);
+    let first_call = events.iter().find(|event| event["ph"] == "X").unwrap();
+    assert!(marks.iter().all(|mark| mark["tid"] == first_call["tid"]), "{marks:?}");
+    assert!(marks[0]["ts"].as_f64() <= first_call["ts"].as_f64(), "{first_call}");
+}
+
+#[test]
+fn a_program_with_the_header_alone_runs_without_the_library() {
+    let program = compile("tests/programs/header_only.c", &["-O2"]);
+    for when in ["early", "late"] {
+        let done = Run::new(&program, Way::None).args([when, "alone"]).ok();
+        assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
+        assert_eq!(done.truth().count("count"), 1);
+    }
+}
+
+#[test]
+fn a_program_with_the_header_alone_finds_the_library_that_comes_before_its_first_call_or_after() {
+    let program = compile("tests/programs/header_only.c", &["-O2"]);
+    for (way, when, name) in [
+        (Way::Injected, "early", "found"),
+        (Way::Injected, "late", "at once"),
+        (Way::Preloaded, "late", "at once"),
+    ] {
+        let done = Run::new(&program, way).args([when]).ok();
+        let expected: Vec<_> =
+            ["main", "launch", "cudaLaunchKernel", &format!("[range]{name}"), "[GPU_Kernel]work_d1000"]
+                .map(str::to_owned)
+                .to_vec();
+        assert_eq!(done.folded(), [(expected, 1000)], "{when}\n{}", done.stderr);
+    }
+}
