@@ -1,0 +1,1 @@
+"""Windows of a server's workers, said by a file: see manager."""

@@ -1,0 +1,35 @@
+"""`python -m gpuflame` is the command `gpuflame`, and `python -m gpuflame run script.py` runs the script by this Python."""
+
+import os
+import sys
+
+from ._library import Error, place_of
+
+
+# The options of `run` behind which a value stands.
+WITH_VALUE = ("-o", "--output", "--formats", "--library", "--window", "--config")
+
+
+def arguments(given, executable):
+    """The command's arguments: in front of a script that is to be recorded stands the Python that runs it."""
+    if given[:1] not in (["run"], ["record"]):
+        return given
+    at = 1
+    while at < len(given) and given[at].startswith("-") and given[at] != "--":
+        at += 2 if given[at] in WITH_VALUE else 1
+    first = at + (given[at:at + 1] == ["--"])
+    if given[first:first + 1] and given[first].endswith((".py", ".pyc")):
+        return given[:at] + ["--", executable] + given[first:]
+    return given
+
+
+def main():
+    try:
+        command = place_of("gpuflame")
+    except Error as error:
+        sys.exit("gpuflame: %s" % error)
+    os.execv(command, ["gpuflame"] + arguments(sys.argv[1:], sys.executable))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Recordings and traces as tables: what the command makes of them, over a pipe."""
+
+import html
+import os
+import subprocess
+
+from . import _library
+from ._library import Error
+
+
+def command(*arguments):
+    """What the command says on standard output, as bytes. Raises Error with its own sentence."""
+    done = subprocess.run([_library.place_of("gpuflame"), *map(os.fspath, arguments)], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended with %d" % done.returncode]
+        raise Error(said[-1].replace("gpuflame: ", "", 1), done.returncode)
+    return done.stdout
+
+
+def read(path):
+    """A recording (.gfr), or a trace of any tool that the command reads, as tables. Nothing is read before it is asked for;
+    a file that cannot be read is an Error then."""
+    path = os.path.abspath(os.fspath(path))
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    return Run(path)
+
+
+class Run:
+    """A run. The tables are Arrow's (pyarrow.Table), for pandas, polars and DuckDB: `run.activities.to_pandas()`.
+
+    activities: one row for each kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, thread ...
+    launches: one row for each call that started work: call, stack, thread, launch_ns, launch_duration_ns, and how many
+        activities it had
+    stacks: one row for each stack: activities and duration_ns
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self._table = None
+
+    def table(self):
+        """All rows as the command has them: activities, and launches that had none (kind `launch`)."""
+        if self._table is None:
+            try:
+                import pyarrow
+                import pyarrow.parquet
+            except ImportError as error:
+                raise ImportError("tables are Arrow's: pip install 'gpuflame[arrow]', or pyarrow") from error
+            content = command("convert", "--quiet", "--to", "parquet", "--", self.path)
+            texts = ["kind", "name", "call", "stack", "thread_name", "reason"]
+            self._table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), read_dictionary=texts)
+        return self._table
+
+    @property
+    def activities(self):
+        import pyarrow.compute as compute
+        table = self.table()
+        return table.filter(compute.not_equal(_plain(table, "kind"), "launch"))
+
+    @property
+    def launches(self):
+        import pyarrow
+        import pyarrow.compute as compute
+        table = self.table()
+        table = table.filter(compute.is_valid(table["launch_ns"]))
+        keys = ["thread", "correlation", "launch_ns", "launch_duration_ns", "call", "stack"]
+        counted = compute.cast(compute.not_equal(_plain(table, "kind"), "launch"), pyarrow.int64())
+        table = table.select(keys).append_column("activities", counted)
+        return table.group_by(keys).aggregate([("activities", "sum")]).rename_columns(_renamed(keys, ["activities"]))
+
+    @property
+    def stacks(self):
+        keys = ["stack"]
+        table = self.activities.select(["stack", "duration_ns"])
+        sums = table.group_by(keys).aggregate([("duration_ns", "count"), ("duration_ns", "sum")])
+        return sums.rename_columns(_renamed(keys, ["activities", "duration_ns"], sums.column_names)) \
+            .sort_by([("duration_ns", "descending")])
+
+    def info(self):
+        """What was seen, what became of it and what was lost, as the command says it."""
+        return command("info", "--quiet", "--", self.path).decode()
+
+    def svg(self):
+        """The flame graph."""
+        return command("flamegraph", "--quiet", "-o", "-", "--", self.path).decode()
+
+    def _repr_html_(self):
+        # In a frame of its own the picture's script works, and finds nothing of the notebook's.
+        return '<iframe srcdoc="%s" style="width:100%%;height:600px;border:0" title="%s"></iframe>' % (
+            html.escape(self.svg()), html.escape(os.path.basename(self.path)))
+
+    def __repr__(self):
+        return "gpuflame.read(%r)" % self.path
+
+
+def _plain(table, name):
+    """A column of texts without its dictionary: kind has five values, and comparing takes no time."""
+    import pyarrow
+    return table[name].cast(pyarrow.string())
+
+
+def _renamed(keys, sums, given=None):
+    """Names for what group_by gives: some versions of Arrow put the keys first, others last."""
+    if given is None or given[:len(keys)] == keys:
+        return keys + sums
+    return sums + keys

@@ -1,0 +1,251 @@
+//! The Python package: installed by one command into an empty environment, of the oldest Python that it is for and of the
+//! newest that is here, and used there on the simulated stack.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{Done, Run, Way, compile, gpuflame, is_ci, root, scratch};
+
+const OLDEST: (u32, u32) = (3, 9);
+
+/// Pythons that are here, by version: the one that is called so, and those of pyenv.
+fn pythons() -> BTreeMap<(u32, u32), PathBuf> {
+    let versions = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
+    let folders = versions.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
+    let others = folders.map(|folder| folder.path().join("bin/python3"));
+    let all = others.chain([PathBuf::from("python3")]);
+    all.filter_map(|python| Some((version(&python)?, python))).filter(|(found, _)| *found >= OLDEST).collect()
+}
+
+fn version(python: &Path) -> Option<(u32, u32)> {
+    let code = "import sys, venv, ensurepip; print(*sys.version_info[:2])";
+    let output = Command::new(python).args(["-c", code]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let (major, minor) = text.trim().split_once(' ')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}\n{said}{failed}");
+    said.into_owned()
+}
+
+/// A folder with the library and the command as the tests have them.
+fn built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = scratch("built");
+        symlink(gpuflame(), folder.join("libgpuflame.so")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
+        folder
+    })
+}
+
+/// An environment with nothing in it but the package, installed from here without a network. Returns its Python.
+fn installed(python: &Path, how: &[&str]) -> PathBuf {
+    let folder = scratch("venv");
+    run(Command::new(python).args(["-m", "venv"]).arg(&folder));
+    let inside = folder.join("bin/python");
+    let option = format!("--config-settings=built={}", built().display());
+    let mut pip = Command::new(&inside);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check", &option])
+        .args(how);
+    run(pip.arg(root().join("capi/python")).env("PIP_NO_CACHE_DIR", "1"));
+    inside
+}
+
+/// That of the Python that is called so, which the tests share.
+fn shared() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(|| installed(Path::new("python3"), &[]))
+}
+
+fn script(python: &Path, way: Way, path: &str) -> Run {
+    Run::new(python, way).arg(root().join(path))
+}
+
+fn assert_the_middle_hundred(done: &Done) {
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"], parts["outside"]), (200, 100, 100), "{}", done.stderr);
+    let mut by_range = BTreeMap::new();
+    for (frames, nanos) in done.folded() {
+        let range = frames[frames.len() - 2].clone();
+        *by_range.entry(range).or_insert(0) += nanos;
+    }
+    let ranges: Vec<_> = by_range.keys().map(String::as_str).collect();
+    assert_eq!(ranges, ["[range]first half", "[range]second half"]);
+    let busy: u64 = by_range.values().sum();
+    assert!(done.stdout.starts_with(&format!("100 launches, {busy} ns busy and ")), "{}", done.stdout);
+    assert!(done.stdout.ends_with(" ns idle, 1 step\n"), "{}", done.stdout);
+}
+
+#[test]
+fn installed_by_one_command_it_records_a_part_of_a_program_on_the_oldest_python_and_the_newest() {
+    let all = pythons();
+    let ends = [all.first_key_value(), all.last_key_value()];
+    let mut ends: Vec<_> = ends.into_iter().flatten().collect();
+    ends.dedup();
+    assert!(!ends.is_empty(), "the tests need Python");
+    for (version, python) in ends {
+        let python = installed(python, &[]);
+        let done = script(&python, Way::None, "examples/embed.py").ok();
+        assert_the_middle_hundred(&done);
+        println!("{version:?}");
+    }
+}
+
+#[test]
+fn its_wheel_says_what_it_needs_and_has_what_it_promises() {
+    let python = shared();
+    let code = "import importlib.metadata as m; d = m.distribution('gpuflame')\n\
+                print(d.version, d.read_text('WHEEL'))\n\
+                import gpuflame, os; print(os.path.exists(gpuflame.get_include() + '/gpuflame.h'))";
+    let said = run(Command::new(python).args(["-c", code]));
+    assert!(said.starts_with(env!("CARGO_PKG_VERSION")), "{said}");
+    // No newer glibc than the files ask for, which is what the linker of this machine gave them.
+    let versions = ["libgpuflame.so", "gpuflame"].map(|name| {
+        run(Command::new("readelf").args(["-V", "-W"]).arg(built().join(name)).env("LC_ALL", "C"))
+    });
+    let newest = versions.iter().flat_map(|text| text.split("GLIBC_2.").skip(1));
+    let newest =
+        newest.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok());
+    let tag = format!("py3-none-manylinux_2_{}_{}", newest.max().unwrap(), std::env::consts::ARCH);
+    assert!(said.contains(&tag) && said.trim_end().ends_with("True"), "{tag}\n{said}");
+    let command = python.with_file_name("gpuflame");
+    assert_eq!(
+        run(Command::new(command).arg("--version")),
+        concat!("gpuflame ", env!("CARGO_PKG_VERSION"), "\n")
+    );
+}
+
+#[test]
+fn installed_for_editing_it_is_the_files_of_the_clone() {
+    let python = installed(Path::new("python3"), &["-e"]);
+    let code = "import gpuflame, chakra_trace.manager; print(gpuflame.__file__)";
+    let said = run(Command::new(python).args(["-c", code]));
+    assert_eq!(Path::new(said.trim()), root().join("capi/python/src/gpuflame/__init__.py"));
+}
+
+#[test]
+fn its_module_runs_a_script_recorded() {
+    let run = Run::new(shared(), Way::None).args(["-m", "gpuflame", "run"]);
+    let done = run.arg(root().join("examples/embed.py")).ok();
+    // Injected, it is there from the beginning: the first window has what comes before the program's own.
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
+    assert!(done.stderr.contains("300 launches"), "{}", done.stderr);
+    let failed = Run::new(shared(), Way::None).args(["-m", "gpuflame", "run", "--", "false"]).done();
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+}
+
+#[test]
+fn without_cuda_a_window_warns_once_and_the_program_runs_on() {
+    let code = "import gpuflame\n\
+                for _ in range(3):\n    with gpuflame.window('w'), gpuflame.range('r'):\n        gpuflame.mark('m')\n\
+                gpuflame.step()\n\
+                try:\n    gpuflame.start()\nexcept gpuflame.Error as error:\n    print(error.code)\n\
+                print(gpuflame.is_active())\n";
+    let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
+    let done = run.ok();
+    assert_eq!(done.stdout, "-1\nFalse\n", "{}", done.stderr);
+    assert_eq!(done.stderr.matches("gpuflame does not record").count(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn a_range_is_not_put_around_what_stops_in_its_middle() {
+    let code = "import gpuflame\n\
+                async def wait(): pass\n\
+                def give(): yield\n\
+                for function in (wait, give):\n    try:\n        gpuflame.range('x')(function)\n    except TypeError as error:\n        print(error)\n";
+    let said = run(Command::new(shared()).args(["-c", code]));
+    assert_eq!(said.matches("use `with`").count(), 2, "{said}");
+}
+
+#[test]
+fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let python = target.join("python/arrow/bin/python");
+    if !python.exists() {
+        assert!(!is_ci(), "tests/python/install is to be run first");
+        eprintln!("skipped: no Arrow here; tests/python/install installs it");
+        return;
+    }
+    let program = compile("tests/programs/ranges.c", &["-O2", "-DLINKED"]);
+    let recorded = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded,gfr").ok();
+    let trace = recorded.folder.join("trace.json");
+    let events = r#"{"traceEvents": [
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 2, "args": {"correlation": 7}},
+        {"ph": "X", "cat": "kernel", "name": "softmax", "pid": 0, "tid": 7, "ts": 9, "dur": 30, "args": {"correlation": 7, "device": 0, "stream": 7}}
+    ]}"#;
+    fs::write(&trace, events).unwrap();
+    // The package is in another environment of the same Python.
+    let packages =
+        run(Command::new(shared()).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
+    let mut command = Command::new(python);
+    command.arg(root().join("tests/python/read.py")).env("PYTHONPATH", packages.trim());
+    command.args(["out.gfr", "trace.json", "out.folded"]).current_dir(&recorded.folder);
+    let said = run(&mut command);
+    assert_eq!(said, format!("{} activities\n", recorded.sum("activities").0));
+}
+
+/// Calls and fills of each timeline in `folder`.
+fn timelines(folder: &Path) -> Vec<(usize, usize)> {
+    let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kineto_"));
+    let counts = files.map(|path| {
+        let text = fs::read_to_string(path).unwrap();
+        let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let of = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
+        (of("cuda_runtime"), of("gpu_memset"))
+    });
+    counts.collect()
+}
+
+#[test]
+fn a_driver_has_two_workers_record_by_a_flag() {
+    let folder = scratch("flag");
+    script(shared(), Way::None, "examples/vllm_window.py").arg(&folder).ok();
+    // Two windows of each of two workers. A window opens at the first tick that sees the flag, and closes at the first
+    // that does not: two steps with the flag and one without lie between them, of ten fills each.
+    assert_eq!(timelines(&folder), [(30, 30); 4]);
+}
+
+#[test]
+fn the_manager_keeps_its_rules_with_torch_and_without() {
+    for torch in [true, false] {
+        let folder = scratch("manager");
+        let run = script(shared(), Way::None, "tests/python/manager.py").arg(&folder);
+        let done = if torch { run.arg("--with-torch") } else { run }.ok();
+        assert_eq!(done.stdout, "3 windows, and one is open\n", "{}", done.stderr);
+        let mut windows = timelines(&folder);
+        windows.sort_unstable();
+        assert_eq!(windows, [(3, 3), (4, 4), (5, 5), (6, 6)], "{}", done.stderr);
+        for (word, lines) in
+            [("AUTO_CONVERT", 1), ("RECORD_SHAPES", 1), ("PyTorch is not installed", usize::from(!torch))]
+        {
+            let told = done.stderr.lines().filter(|line| line.contains(word)).count();
+            assert_eq!(told, lines, "{word}\n{}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_can_be_recorded_the_manager_says_what_is_missing() {
+    let code = "import os, sys\nsys.modules['torch'] = None\n\
+                from chakra_trace.manager import get_global_manager\n\
+                manager = get_global_manager()\nopen('flag', 'w').close()\n\
+                for _ in range(3):\n    manager.tick_by_flag()\nos.remove('flag')\nmanager.tick_by_flag()\nprint(manager.written)\n";
+    let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
+    let done = run.env("VLLM_CHAKRA_FLAG", "flag").env("VLLM_CHAKRA_TRACE_MAX_STEPS", "many").ok();
+    assert_eq!(done.stdout, "[]\n", "{}", done.stderr);
+    for word in ["no timeline", "no execution trace", "traces go to", "is no number"] {
+        assert_eq!(done.stderr.matches(word).count(), 1, "{word}\n{}", done.stderr);
+    }
+}

@@ -1,0 +1,129 @@
+"""The manager of windows by a flag, step by step: python manager.py FOLDER. What is launched in each window is counted by hand."""
+
+import ctypes
+import glob
+import json
+import os
+import sys
+import types
+
+FOLDER = os.path.abspath(sys.argv[1])
+FLAG = os.path.join(FOLDER, "flag")
+os.environ.update(VLLM_CHAKRA_TRACE_DIR=FOLDER, VLLM_CHAKRA_FLAG=FLAG, VLLM_CHAKRA_TRACE_MAX_STEPS="2",
+                  VLLM_CHAKRA_SYNC_CUDA="YES", VLLM_CHAKRA_WITH_STACK="1", VLLM_CHAKRA_AUTO_CONVERT="1",
+                  VLLM_CHAKRA_RECORD_SHAPES="on")
+
+# Stands for PyTorch: notes in which order it is called.
+ORDER = []
+
+
+class ExecutionTraceObserver:
+    def register_callback(self, path):
+        self.path = path
+
+    def start(self):
+        ORDER.append("start")
+
+    def stop(self):
+        ORDER.append("stop")
+        with open(self.path, "w") as file:
+            json.dump({"schema": "1.1.1"}, file)
+
+    def unregister_callback(self):
+        ORDER.append("unregister")
+
+
+if "--with-torch" in sys.argv:
+    torch = types.ModuleType("torch")
+    torch.profiler = types.ModuleType("torch.profiler")
+    torch.profiler.ExecutionTraceObserver = ExecutionTraceObserver
+    torch.cuda = types.SimpleNamespace(is_available=lambda: True, synchronize=lambda: ORDER.append("synchronize"))
+    sys.modules.update({"torch": torch, "torch.profiler": torch.profiler})
+else:
+    sys.modules["torch"] = None  # also where it is installed
+
+from chakra_trace.manager import ChakraTraceManager, get_global_manager  # noqa: E402
+
+manager = get_global_manager()
+assert manager is get_global_manager() and isinstance(manager, ChakraTraceManager)
+manager.tick_by_flag()
+cuda = ctypes.CDLL("libcudart.so")
+cuda.cudaMemsetAsync.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p]
+memory = ctypes.c_void_p()
+assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(4096)) == 0
+
+
+def fill(count):
+    for _ in range(count):
+        assert cuda.cudaMemsetAsync(memory, 0, 4096, None) == 0
+
+
+def touch():
+    with open(FLAG, "w"):
+        pass
+
+
+def windows():
+    """Calls and fills of each window, in their order."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(FOLDER, "kineto_*.json")), key=lambda path: int(path[:-5].rsplit("_")[-1])):
+        with open(path) as file:
+            events = json.load(file)["traceEvents"]
+        calls = [event for event in events if event.get("cat") == "cuda_runtime"]
+        assert all("cudaMemsetAsync" in event["args"]["stack"] for event in calls), calls[:1]
+        found.append((len(calls), sum(event.get("cat") == "gpu_memset" for event in events)))
+    return found
+
+
+fill(1)  # before every window
+manager.tick_by_flag()
+assert not manager.active and windows() == []
+
+# As many steps as are allowed; then the flag is still there, and the window stays closed.
+touch()
+manager.tick_by_flag()
+assert manager.active
+fill(3)
+manager.tick_by_flag()
+assert not manager.active
+for _ in range(5):
+    fill(1)
+    manager.tick_by_flag()
+assert not manager.active and windows() == [(3, 3)], windows()
+
+# Created anew while nobody looked: a new window.
+os.remove(FLAG)
+touch()
+manager.tick_by_flag()
+assert manager.active
+fill(4)
+os.remove(FLAG)
+touch()
+os.utime(FLAG, ns=(1, 1))  # the same moment may be the same file
+manager.tick_by_flag()
+assert manager.active and windows() == [(3, 3), (4, 4)], windows()
+fill(5)
+os.remove(FLAG)
+manager.tick_by_flag()
+assert not manager.active and windows() == [(3, 3), (4, 4), (5, 5)], windows()
+
+# A folder is no flag, and neither stop nor step does anything without a window.
+os.mkdir(FLAG)
+manager.tick_by_flag()
+manager.stop()
+manager.step()
+assert not manager.active and len(windows()) == 3
+
+# By hand, and open at the exit: written there. A child does not write it.
+manager.start()
+fill(6)
+manager.step()
+if os.fork() == 0:
+    sys.exit(0)
+assert os.wait()[1] == 0 and len(windows()) == 3
+if "--with-torch" in sys.argv:
+    # Each observer ends before its timeline is made; steps wait for the GPU.
+    one = ["start", "synchronize", "synchronize", "stop", "unregister"]
+    assert ORDER[:5] == one, ORDER
+    assert len(glob.glob(os.path.join(FOLDER, "pytorch_et_*.json"))) == 3
+print("3 windows, and one is open")
