@@ -88,7 +88,7 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
     spawned.map_err(|error| {
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
-    exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.done.has(WRITE) });
+    exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.is_settled(WRITE) });
     if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
@@ -98,7 +98,7 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
 /// Comes before all exit handlers that were registered so far: the driver's may be among them, and after those
 /// nothing is left to gather.
 pub(super) fn come_first_at_exit() {
-    exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.done.has(GATHER) });
+    exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.is_settled(GATHER) });
 }
 
 /// Ends the process as its last thread does when `main` has ended by `pthread_exit`: ours would keep it alive.
@@ -167,12 +167,22 @@ impl Ending {
         }
     }
 
-    /// Has the thread do this, and waits until it has. On a thread that exits.
-    fn ask(&self, what: u32) {
+    /// Whether nobody has to wait for this any more. Else an exit handler is registered anew, again and again.
+    fn is_settled(&self, what: u32) -> bool {
+        self.done.has(what) || self.is_out_of_reach()
+    }
+
+    /// Whether the thread will not do anything: it is another process's, or has not got on.
+    fn is_out_of_reach(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // By a bug of ours; else it is over when it is done.
         let is_over = life::is_over() && !self.asked.has(WRITE);
-        if is_forked || is_over || self.gave_up.load(Ordering::Acquire) {
+        is_forked || is_over || self.gave_up.load(Ordering::Acquire)
+    }
+
+    /// Has the thread do this, and waits until it has. On a thread that exits.
+    fn ask(&self, what: u32) {
+        if self.is_out_of_reach() {
             return;
         }
         self.asked.set(what);

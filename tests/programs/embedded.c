@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
@@ -95,6 +97,21 @@ static void odd_sizes(void)
         exit(5);
 }
 
+/* A child that has nothing to record ends as it would without us. */
+static void child_exits(void)
+{
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        exit(gpuflame_start() == GPUFLAME_ERROR_STATE ? 0 : 7);
+    }
+    if (waitpid(child, &status, 0) != child || status) {
+        fprintf(stderr, "the child ends with %d\n", status);
+        exit(6);
+    }
+}
+
 int main(void)
 {
     struct gpuflame_statistics none;
@@ -131,6 +148,7 @@ int main(void)
     if (cudaStreamSynchronize(other))
         return 1;
     EXPECT(gpuflame_set_output("second/prefix"), GPUFLAME_OK, "");
+    child_exits();
     tell("left");
     return 0;
 }
