@@ -9,6 +9,7 @@ mod console;
 mod convert;
 mod decode_steps;
 mod diff;
+mod doctor;
 mod explain;
 mod extract;
 mod flamegraph;
@@ -62,6 +63,7 @@ enum Verb {
     Convert(convert::Convert),
     DecodeSteps(decode_steps::DecodeSteps),
     Diff(diff::Diff),
+    Doctor(doctor::Doctor),
     Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
     Info(info::Info),
@@ -104,6 +106,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
+        Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Info(verb) => verb.run(console),

@@ -30,6 +30,43 @@ impl Driver {
         self.version
     }
 
+    /// The names of the GPUs that this process may use. Initialises CUDA.
+    ///
+    /// # Errors
+    /// What the driver answers: 100 where there is no GPU.
+    #[cfg(feature = "cli")]
+    pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
+        // SAFETY: the driver is mapped, as this proves.
+        let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        let ask = |name: &CStr| {
+            // SAFETY: an open library and a C string.
+            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            if address.is_null() { Err(0_u32) } else { Ok(address) }
+        };
+        let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
+        // SAFETY: NVIDIA's documentation gives the function of this name this type.
+        let init: unsafe extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(ask(c"cuInit")?) };
+        // SAFETY: as above.
+        let count: unsafe extern "C" fn(*mut c_int) -> u32 =
+            unsafe { std::mem::transmute(ask(c"cuDeviceGetCount")?) };
+        // SAFETY: as above.
+        let name: unsafe extern "C" fn(*mut u8, c_int, c_int) -> u32 =
+            unsafe { std::mem::transmute(ask(c"cuDeviceGetName")?) };
+        // SAFETY: it takes a number.
+        done(unsafe { init(0) })?;
+        let mut devices = 0;
+        // SAFETY: it writes one int, for which there is room.
+        done(unsafe { count(&raw mut devices) })?;
+        let named = |device| {
+            let mut text = [0_u8; 256];
+            // SAFETY: it writes as many bytes as it is told that there is room for.
+            done(unsafe { name(text.as_mut_ptr(), text.len() as c_int, device) })?;
+            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+            Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+        };
+        (0..devices).map(named).collect()
+    }
+
     /// A driver of some version, for tests whose CUPTI is made of their own functions.
     #[cfg(test)]
     pub(super) fn pretended(version: u32) -> Self {

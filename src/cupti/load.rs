@@ -43,11 +43,45 @@ pub(super) fn attach<T: Tracer>(
     options: &Options,
 ) -> Result<&'static Api, Error> {
     let search = surroundings.search();
+    let attached = attach_any::<T>(driver, &search, options);
+    attached
+        .map(|(_, api)| api)
+        .map_err(|tried| explain(surroundings, &search, &tried, super::here::has_gpu_file()))
+}
+
+/// A CUPTI that started and refused, and its answer.
+#[cfg(feature = "cli")]
+pub(super) type Started = (Candidate, Version, Status);
+
+/// The same, and why it was that one; or which one refused, if one did.
+#[cfg(feature = "cli")]
+pub(super) fn probe<T: Tracer>(
+    driver: Driver,
+    surroundings: &Surroundings,
+    options: &Options,
+) -> Result<(Source, &'static Api), (Option<Started>, Error)> {
+    let search = surroundings.search();
+    attach_any::<T>(driver, &search, options).map_err(|tried| {
+        let error = explain(surroundings, &search, &tried, super::here::has_gpu_file());
+        let started = tried.into_iter().rev().find_map(|(candidate, reason)| match reason {
+            Skipped::NotStarted(version, _, status) => Some((candidate, version, status)),
+            _ => None,
+        });
+        (started, error)
+    })
+}
+
+/// The first candidate that works, or why each does not.
+fn attach_any<T: Tracer>(
+    driver: Driver,
+    search: &Search,
+    options: &Options,
+) -> Result<(Source, &'static Api), Vec<(Candidate, Skipped)>> {
     let mut tried = Vec::new();
     let mut seen = Vec::new();
     for candidate in &search.candidates {
         match attach_one::<T>(driver, candidate, options, &mut seen) {
-            Ok(api) => return Ok(api),
+            Ok(api) => return Ok((candidate.source, api)),
             Err(reason) => {
                 let is_last = ends_search(&reason, candidate.source);
                 tried.push((candidate.clone(), reason));
@@ -57,7 +91,7 @@ pub(super) fn attach<T: Tracer>(
             }
         }
     }
-    Err(explain(surroundings, &search, &tried, super::here::has_gpu_file()))
+    Err(tried)
 }
 
 /// Loads, checks and starts one candidate. `seen` holds the files loaded so far: the linker may give a

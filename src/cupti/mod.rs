@@ -26,6 +26,8 @@ mod host_calls;
 mod kinds;
 mod load;
 mod names;
+#[cfg(feature = "cli")]
+mod probe;
 #[cfg(test)]
 #[path = "real_test.rs"]
 mod real;
@@ -37,6 +39,8 @@ pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
 pub use driver::Driver;
 pub use names::KernelNames;
+#[cfg(feature = "cli")]
+pub use probe::{Cupti, Probe, Refusal, probe};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tracer::Tracer;

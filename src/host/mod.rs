@@ -17,6 +17,8 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod heap;
+#[cfg(feature = "cli")]
+pub mod library;
 pub mod loaded;
 pub mod memory;
 pub mod signals;

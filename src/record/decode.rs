@@ -543,3 +543,20 @@ fn graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
         _ => Row::GraphEnd { graph },
     })
 }
+
+/// Whether a recording says at its end that nothing is missing. Those that processes leave that are killed do not.
+///
+/// # Errors
+/// The file's.
+pub fn is_ended(path: &std::path::Path) -> std::io::Result<bool> {
+    use std::io::Seek;
+    let mut file = std::fs::File::open(path)?;
+    let length = file.seek(std::io::SeekFrom::End(0))?;
+    let mut tail = [0; 5];
+    if length < HEADER + tail.len() as u64 {
+        return Ok(false);
+    }
+    file.seek(std::io::SeekFrom::End(-(tail.len() as i64)))?;
+    file.read_exact(&mut tail)?;
+    Ok(tail == [tag::WHOLE, 0, 0, 0, 0])
+}

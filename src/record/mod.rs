@@ -31,7 +31,7 @@ pub use activity::{
 };
 pub use caller::Caller;
 pub use chunk::Chunk;
-pub use decode::Reader;
+pub use decode::{Reader, is_ended};
 pub use deps::{EventCall, EventRecord, EventUse, Sync, SyncKind};
 pub(crate) use encode::Payload;
 pub use encode::Writer;

@@ -6,6 +6,7 @@ mod support;
 
 mod command;
 mod convert;
+mod doctor;
 mod formats;
 mod graph_capture;
 mod kernel_extractor;

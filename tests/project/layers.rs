@@ -68,6 +68,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "explain",
             "export",
             "run",
+            "control",
+            "cupti",
         ],
     ),
 ];

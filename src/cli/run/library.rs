@@ -16,7 +16,7 @@ const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// The library, as an absolute path: `wanted`, or the one beside this command: in its own folder, as in a build, or in the
 /// `lib` beside that, as installed.
-pub(super) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
+pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return look_at(wanted);
     }

@@ -3,7 +3,7 @@
 //! All it does is set variables, wait, and read what the processes of the command left about themselves
 //! (`GPUFLAME_REPORT`): recording is the library's business.
 
-mod library;
+pub(super) mod library;
 mod processes;
 
 use std::ffi::OsString;

@@ -1,0 +1,326 @@
+//! `gpuflame doctor`: whether programs can be recorded here, and what is in the way.
+//!
+//! What could crash or hang is asked in a process of its own (`probe`): it loads the driver, CUPTI and our library, and
+//! initialises CUDA. Nothing is changed anywhere.
+
+mod probe;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::console::{Console, Outcome};
+use super::report::{self, Cell, Format, Report, Table};
+use super::run::library;
+use crate::control::{Facts, Outputs};
+use crate::error::Result;
+use crate::host::file::Draft;
+use crate::host::library::c_library;
+use crate::record;
+use crate::settings;
+use probe::Found;
+
+/// Say whether programs can be recorded here, and what is in the way.
+///
+/// A line for each thing that recording needs: ok, warn or fail, and what to do. Ends with 1 if anything fails. Reading
+/// recordings and traces needs none of it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame doctor\n  gpuflame doctor --format json")]
+pub(super) struct Doctor {
+    /// The libgpuflame.so to look at, instead of the one beside this command.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// What the process of its own is started with.
+    #[arg(long, hide = true)]
+    probe: bool,
+    #[command(flatten)]
+    report: Report,
+}
+
+/// How it is with one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ok,
+    Warn,
+    Fail,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// What is said of one thing.
+#[derive(Debug)]
+struct Line {
+    state: State,
+    what: &'static str,
+    found: String,
+    /// What to do; empty where nothing is to be done.
+    remedy: String,
+}
+
+impl Line {
+    fn ok(what: &'static str, found: impl Into<String>) -> Self {
+        Self { state: State::Ok, what, found: found.into(), remedy: String::new() }
+    }
+
+    fn warn(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Warn, what, found: found.into(), remedy: remedy.into() }
+    }
+
+    fn fail(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Fail, what, found: found.into(), remedy: remedy.into() }
+    }
+}
+
+impl Doctor {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.probe {
+            self.report.output.write(console, |out| probe::answer(self.library.as_deref(), out))?;
+            return Ok(Outcome::Clean);
+        }
+        let lines = self.lines();
+        self.report.output.write(console, |out| match self.report.format {
+            Format::Text => text(&lines, out),
+            format => report::write(&[table(&lines)], format, out),
+        })?;
+        let fails = lines.iter().any(|line| line.state == State::Fail);
+        Ok(if fails { Outcome::Found } else { Outcome::Clean })
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let library = library::find(self.library.as_deref());
+        let (settings, warnings) = settings::from_environment();
+        let mut lines = match probe::ask(library.as_deref().ok()) {
+            Ok(found) => {
+                let mut lines = about_cuda(&found);
+                lines.push(about_library(library, &found));
+                lines
+            }
+            Err(why) => vec![Line::fail(
+                "driver",
+                why,
+                "the driver, CUPTI or the library does not survive being loaded here: try another CUPTI (GPUFLAME_CUPTI=FILE), \
+                 or build the library anew",
+            )],
+        };
+        lines.push(Line::ok("glibc", c_library()));
+        lines.push(about_injection());
+        lines.extend(about_settings(&settings, warnings));
+        let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
+        lines.extend(about_outputs(&outputs, &settings));
+        lines.push(Line::ok(
+            "offline",
+            "recordings and traces can be read here: info, top, flamegraph, diff, convert, merge-ranks need no GPU",
+        ));
+        lines
+    }
+}
+
+/// Driver, GPU, CUPTI, and whether it may be used.
+fn about_cuda(found: &Found) -> Vec<Line> {
+    if !found.has_driver {
+        return vec![Line::fail(
+            "driver",
+            "libcuda.so.1 cannot be loaded: there is no NVIDIA driver here",
+            "to record, install it or, in a container, run that with --gpus all; to read recordings nothing is missing",
+        )];
+    }
+    let version = found.driver.map_or("of unknown version".to_owned(), |version| {
+        format!("for CUDA {}.{}", version / 1000, version % 1000 / 10)
+    });
+    let mut lines = vec![Line::ok("driver", version)];
+    lines.push(match &found.gpus {
+        Ok(gpus) if !gpus.is_empty() => Line::ok("GPU", format!("{}: {}", gpus.len(), gpus.join(", "))),
+        Ok(_) => no_gpu("the driver shows none".to_owned()),
+        Err(status) => no_gpu(format!("the driver shows none (cuInit or a call after it answers {status})")),
+    });
+    match &found.cupti {
+        Some(cupti) => {
+            lines.push(Line::ok("CUPTI", format!("{} at {}, {}", cupti.version, cupti.file, cupti.why)));
+            for hazard in &cupti.hazards {
+                lines.push(Line::warn(
+                    "CUPTI",
+                    hazard.clone(),
+                    "another release does not have that; see GPUFLAME_CUPTI",
+                ));
+            }
+        }
+        None => {
+            let why = found.refused.as_ref().map_or("none was found", |(_, why)| why.as_str());
+            lines.push(Line::fail(
+                "CUPTI",
+                why,
+                "it comes with the CUDA toolkit and with PyTorch; GPUFLAME_CUPTI names one elsewhere",
+            ));
+        }
+    }
+    lines.extend(about_permission(found));
+    lines
+}
+
+fn no_gpu(found: String) -> Line {
+    let remedy = "is CUDA_VISIBLE_DEVICES empty, or is this a container without --gpus all?";
+    Line::fail("GPU", found, remedy)
+}
+
+/// Whether CUPTI records for this user, and whether nobody else has it.
+fn about_permission(found: &Found) -> Vec<Line> {
+    if found.cupti.is_none() {
+        return Vec::new();
+    }
+    let (why, other, permission) = match &found.refused {
+        None => {
+            let mut lines = vec![Line::ok("other tools", "nobody else has CUPTI in a new process")];
+            lines.push(match found.notes.is_empty() {
+                true => Line::ok("permission", "kernels, copies and fills may be recorded"),
+                false => {
+                    Line::warn("permission", found.notes.join("; "), "what is named here is in no output")
+                }
+            });
+            return lines;
+        }
+        Some((kind, why)) => (why, kind == "other_tool", kind == "permission"),
+    };
+    let remedy = match (other, permission) {
+        (true, _) => {
+            "run without the other profiler or debugger; look for one in LD_PRELOAD and CUDA_INJECTION64_PATH"
+        }
+        (_, true) => {
+            "run as root, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0 (ERR_NVGPUCTRPERM)"
+        }
+        _ => "the sentence says what CUPTI answered",
+    };
+    let what = match (other, permission) {
+        (true, _) => "other tools",
+        (_, true) => "permission",
+        _ => "recording",
+    };
+    vec![Line::fail(what, why, remedy)]
+}
+
+/// The library, and whether it is of this command.
+fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
+    let own = env!("CARGO_PKG_VERSION");
+    match (library, &found.library) {
+        (Err(error), _) => Line::fail("library", error.to_string(), "programs are recorded by it"),
+        (Ok(path), Some(Ok(version))) if version == own => {
+            Line::ok("library", format!("{}, version {version} as this command", path.display()))
+        }
+        (Ok(path), Some(Ok(version))) => Line::warn(
+            "library",
+            format!("{} is of version {version}, this command of {own}", path.display()),
+            "build or install both at once: cargo build --release",
+        ),
+        (Ok(path), Some(Err(why))) => Line::fail(
+            "library",
+            format!("{} cannot be loaded: {why}", path.display()),
+            "build it on this machine, or on one with an older glibc",
+        ),
+        (Ok(path), None) => {
+            Line::warn("library", format!("{} was not asked", path.display()), "run doctor again")
+        }
+    }
+}
+
+/// Whether something else is injected into CUDA programs that are started from here.
+fn about_injection() -> Line {
+    let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
+        return Line::ok(
+            "injection",
+            "CUDA_INJECTION64_PATH is not set; `gpuflame run` sets it for its command",
+        );
+    };
+    let shown = format!("CUDA_INJECTION64_PATH={}", path.display());
+    let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libgpuflame.so"));
+    match (path.is_file(), is_ours) {
+        (true, true) => Line::ok("injection", shown),
+        (true, false) => Line::warn(
+            "injection",
+            format!("{shown} is another tool"),
+            "only one can be injected: unset it, or record with `gpuflame run --preload`",
+        ),
+        (false, _) => Line::fail(
+            "injection",
+            format!("{shown}: there is no such file, and the driver says nothing of it"),
+            "name libgpuflame.so by its absolute path, or unset it",
+        ),
+    }
+}
+
+/// What the environment asks for, and what of that is not understood.
+fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<Line> {
+    let mut lines: Vec<_> = warnings
+        .into_iter()
+        .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all of them"))
+        .collect();
+    let formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
+    let when = if settings.enabled { "from the start" } else { "from the first gpuflame_start() on" };
+    lines.push(Line::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
+    lines
+}
+
+/// Where the files would go, and what lies there of processes that were killed.
+fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
+    let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
+    let (paths, _) = outputs.choose(&suffixes, |_| false);
+    let Some(first) = paths.first() else { return Vec::new() };
+    let folder = first.parent().unwrap_or(Path::new("/"));
+    // Folders that are not there are made when files are written.
+    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+    let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
+        Ok(_) => Line::ok("outputs", format!("files would go to {}/", folder.display())),
+        Err(error) => Line::fail(
+            "outputs",
+            format!("files cannot be written to {}/: {error}", folder.display()),
+            "set GPUFLAME_OUTPUT to a prefix in a folder that can be written",
+        ),
+    }];
+    let left = left_behind(folder);
+    if let Some(first) = left.first() {
+        lines.push(Line::warn(
+            "checkpoints",
+            format!("{} of processes that were killed, or still run: {} ...", left.len(), first.display()),
+            format!("`gpuflame recover {}` makes the usual files of it", first.display()),
+        ));
+    } else {
+        lines.push(Line::ok("checkpoints", "no process has left one there"));
+    }
+    lines
+}
+
+/// Recordings in `folder` that nobody has ended.
+fn left_behind(folder: &Path) -> Vec<PathBuf> {
+    let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));
+    let mut left: Vec<_> = recordings.filter(|path| matches!(record::is_ended(path), Ok(false))).collect();
+    left.sort();
+    left
+}
+
+fn table(lines: &[Line]) -> Table {
+    let mut table = Table::new("doctor", &["result", "what", "found", "remedy"]);
+    for line in lines {
+        let remedy = if line.remedy.is_empty() { Cell::Nothing } else { line.remedy.as_str().into() };
+        table.row([line.state.word().into(), line.what.into(), line.found.as_str().into(), remedy]);
+    }
+    table
+}
+
+fn text(lines: &[Line], out: &mut dyn Write) -> Result<()> {
+    for line in lines {
+        writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, line.found)?;
+        if !line.remedy.is_empty() {
+            writeln!(out, "{:18} -> {}", "", line.remedy)?;
+        }
+    }
+    Ok(())
+}

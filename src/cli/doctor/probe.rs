@@ -1,0 +1,180 @@
+//! The part of `doctor` that may crash or hang: in a process of its own, whose answer is an object of JSON.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cupti::find::Source;
+use crate::cupti::{self, Probe, Refusal};
+use crate::error::Result;
+use crate::host::library;
+use crate::settings;
+
+/// A driver takes seconds to start where no other process has it.
+const LONGEST: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What the other process found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) has_driver: bool,
+    pub(super) driver: Option<u64>,
+    pub(super) gpus: std::result::Result<Vec<String>, u64>,
+    pub(super) cupti: Option<FoundCupti>,
+    /// What kind of refusal, and the sentence.
+    pub(super) refused: Option<(String, String)>,
+    pub(super) notes: Vec<String>,
+    /// The version of the library, or why it cannot be loaded.
+    pub(super) library: Option<std::result::Result<String, String>>,
+}
+
+#[derive(Debug)]
+pub(super) struct FoundCupti {
+    pub(super) file: String,
+    pub(super) why: String,
+    pub(super) version: String,
+    pub(super) hazards: Vec<String>,
+}
+
+/// Starts it and waits for its answer.
+///
+/// # Errors
+/// How it ended, if that was without an answer.
+pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> {
+    let myself = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(myself);
+    command.args(["doctor", "--probe"]);
+    if let Some(library) = library {
+        command.arg("--library").arg(library);
+    }
+    // What the driver would inject would have CUPTI before us.
+    command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut answer = String::new();
+    let deadline = Instant::now() + LONGEST;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!(
+                    "a process that asked the driver got no answer within {} s",
+                    LONGEST.as_secs()
+                ));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    };
+    // It is less than a pipe holds.
+    if let Some(mut pipe) = child.stdout.take() {
+        let _ = pipe.read_to_string(&mut answer);
+    }
+    match serde_json::from_str::<Value>(&answer) {
+        Ok(answer) => Ok(Found::of(&answer)),
+        Err(_) => Err(format!("a process that asked the driver ended with {status} and without an answer")),
+    }
+}
+
+/// What the other process does: looks, and says what it found.
+pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
+    let version = path.map(library::version_of);
+    let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
+        Ok(probe) => of_probe(&probe),
+        Err(_) => json!({ "has_driver": false }),
+    };
+    answer["library"] = match version {
+        Some(Ok(version)) => json!({ "version": version }),
+        Some(Err(why)) => json!({ "why": why }),
+        None => Value::Null,
+    };
+    Ok(writeln!(out, "{answer}")?)
+}
+
+fn of_probe(probe: &Probe) -> Value {
+    let cupti = probe.cupti.as_ref().map(|cupti| {
+        json!({
+            "file": cupti.file.to_string_lossy(),
+            "why": why(cupti.source),
+            "version": cupti.version.to_string(),
+            "hazards": cupti.version.hazards().collect::<Vec<_>>(),
+        })
+    });
+    let refused = probe.refused.as_ref().map(|(kind, error)| {
+        let kind = match kind {
+            Refusal::OtherTool => "other_tool",
+            Refusal::Permission => "permission",
+            Refusal::Other => "other",
+        };
+        json!([kind, error.to_string()])
+    });
+    json!({
+        "has_driver": true,
+        "driver": probe.driver,
+        "gpus": probe.gpus.as_ref().ok(),
+        "gpus_status": probe.gpus.as_ref().err(),
+        "cupti": cupti,
+        "refused": refused,
+        "notes": probe.notes,
+    })
+}
+
+/// Why that one.
+fn why(source: Source) -> &'static str {
+    match source {
+        Source::Setting => "which GPUFLAME_CUPTI names",
+        Source::Mapped => "which is in the process already",
+        Source::BesideRuntime => "which lies beside libcudart",
+        Source::SitePackages => "which is a package of the running Python",
+        Source::ByName => "which the dynamic linker finds by its name",
+        Source::Toolkit => "which is the CUDA toolkit's",
+        Source::System => "which lies among the system's libraries",
+    }
+}
+
+impl Found {
+    fn of(answer: &Value) -> Self {
+        let texts = |value: &Value| -> Vec<String> {
+            value
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|text| Some(text.as_str()?.to_owned()))
+                .collect()
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (cupti, library) = (&answer["cupti"], &answer["library"]);
+        Self {
+            has_driver: answer["has_driver"].as_bool() == Some(true),
+            driver: answer["driver"].as_u64(),
+            gpus: match answer["gpus_status"].as_u64() {
+                Some(status) => Err(status),
+                None => Ok(texts(&answer["gpus"])),
+            },
+            cupti: cupti.is_object().then(|| FoundCupti {
+                file: text(&cupti["file"]),
+                why: text(&cupti["why"]),
+                version: text(&cupti["version"]),
+                hazards: texts(&cupti["hazards"]),
+            }),
+            refused: answer["refused"].is_array().then(|| {
+                let refused = texts(&answer["refused"]);
+                (refused.first().cloned().unwrap_or_default(), refused.get(1).cloned().unwrap_or_default())
+            }),
+            notes: texts(&answer["notes"]),
+            library: library.is_object().then(|| match library["version"].as_str() {
+                Some(version) => Ok(version.to_owned()),
+                None => Err(text(&library["why"])),
+            }),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a recording would meet here, without recording: for `gpuflame doctor`. To be asked in a process of its own, since it
+//! loads the driver and initialises CUDA.
+
+use std::path::PathBuf;
+
+use cupti_sys::Status;
+
+use super::driver::Driver;
+use super::find::Source;
+use super::version::Version;
+use super::{Options, here, load, no_driver};
+use crate::error::{Error, Result};
+use crate::tracer::{Buffer, Call, Filled, Tracer};
+
+/// What there is of CUDA, and whether it can be recorded.
+#[derive(Debug)]
+pub struct Probe {
+    /// The newest CUDA that the driver supports, in its own numbers (12040 = 12.4), if it says so.
+    pub driver: Option<u32>,
+    /// The names of the GPUs that this process may use, or what the driver answered.
+    pub gpus: std::result::Result<Vec<String>, u32>,
+    /// The CUPTI that was started, whether or not it went on.
+    pub cupti: Option<Cupti>,
+    /// Why nothing can be recorded.
+    pub refused: Option<(Refusal, Error)>,
+    /// What cannot be recorded, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A CUPTI.
+#[derive(Debug)]
+pub struct Cupti {
+    /// Where it lies.
+    pub file: PathBuf,
+    /// Why that one.
+    pub source: Source,
+    /// Which one it is.
+    pub version: Version,
+}
+
+/// Why CUPTI does not record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another tool has the subscription.
+    OtherTool,
+    /// This user may not.
+    Permission,
+    /// There is none, or something else.
+    Other,
+}
+
+/// Looks, with the CUPTI that `library` names or the one that is found.
+///
+/// # Errors
+/// `NoDriver`.
+pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
+    let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
+    let surroundings = here::surroundings(driver, library);
+    let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
+    match load::probe::<Nobody>(driver, &surroundings, &Options::default()) {
+        Ok((source, api)) => {
+            cupti = Some(Cupti { file: api.file().to_owned(), source, version: api.version() });
+            notes = api.notes().to_vec();
+            api.unsubscribe();
+        }
+        Err((started, error)) => {
+            refused = Some((Refusal::of(started.as_ref().map(|(_, _, status)| *status)), error));
+            if let Some((candidate, version, _)) = started {
+                cupti = Some(Cupti { file: candidate.file, source: candidate.source, version });
+            }
+        }
+    }
+    Ok(Probe { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
+}
+
+impl Refusal {
+    fn of(status: Option<Status>) -> Self {
+        match status {
+            Some(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) => Self::OtherTool,
+            Some(Status::INSUFFICIENT_PRIVILEGES | Status::VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES) => {
+                Self::Permission
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Nothing is launched, so there is nothing to tell.
+struct Nobody;
+
+impl Tracer for Nobody {
+    fn enter(_: &Call<'_>) {}
+
+    fn exit(_: &Call<'_>) {}
+
+    fn request_buffer() -> Option<Buffer> {
+        None
+    }
+
+    fn buffer_completed(_: Filled) {}
+
+    fn records_discarded(_: u64) {}
+}

@@ -1,0 +1,220 @@
+//! `gpuflame doctor`: each of its lines, provoked on the simulated stack, and on a machine without a GPU.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{cuda, gpuflame, scratch, stage};
+
+/// What doctor says: its exit code, and of each thing the result, what was found and what to do.
+struct Said {
+    code: i32,
+    lines: Vec<(String, String, String, String)>,
+}
+
+/// In an empty folder, with the simulated stack and these variables.
+fn doctor(variables: &[(&str, &str)]) -> Said {
+    doctor_in(&scratch("doctor"), cuda(), &gpuflame(), variables)
+}
+
+fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str, &str)]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["GPUFLAME_", "GPUSIM_", "CUDA_", "NVTX_", "VIRTUAL_ENV"].iter().any(|own| name.starts_with(own)) {
+            command.env_remove(name);
+        }
+    }
+    command.args(["doctor", "--format", "json", "--library"]).arg(library).current_dir(folder);
+    command.env("LD_LIBRARY_PATH", libraries).envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}\n{}", String::from_utf8_lossy(&output.stderr)));
+    let text = |row: &Value, column: &str| row[column].as_str().unwrap_or_default().to_owned();
+    let lines = answer["doctor"].as_array().unwrap().iter();
+    let lines =
+        lines.map(|row| (text(row, "what"), text(row, "result"), text(row, "found"), text(row, "remedy")));
+    Said { code: output.status.code().unwrap(), lines: lines.collect() }
+}
+
+impl Said {
+    /// One line about `what` has this result and these words, in what was found or in what to do; and what is not ok has a
+    /// remedy.
+    fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
+        let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;
+        let said: Vec<_> =
+            self.lines.iter().filter(of_it).map(|line| format!("{} -> {}", line.2, line.3)).collect();
+        let one = said.iter().any(|text| words.iter().all(|word| text.contains(word)));
+        assert!(one, "no {result} of {what} with {words:?} in {:#?}", self.lines);
+        for (what, result, found, remedy) in &self.lines {
+            assert_eq!(result == "ok", remedy.is_empty(), "{what}: {found} -> {remedy}");
+        }
+        let fails = self.lines.iter().any(|line| line.1 == "fail");
+        assert_eq!(self.code, i32::from(fails), "{:#?}", self.lines);
+        self
+    }
+
+    fn results(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut results = BTreeMap::<_, Vec<_>>::new();
+        for (what, result, ..) in &self.lines {
+            results.entry(what.as_str()).or_default().push(result.as_str());
+        }
+        results
+    }
+}
+
+#[test]
+fn where_all_is_well_every_line_is_ok() {
+    let said = doctor(&[("GPUSIM_CUPTI_VERSION", "13.4"), ("GPUSIM_NDEV", "2")]);
+    said.has("driver", "ok", &["CUDA 13.0"])
+        .has("GPU", "ok", &["2: "])
+        .has("CUPTI", "ok", &["13.4 at ", "libcupti.so.13", "dynamic linker finds"])
+        .has("other tools", "ok", &["nobody else"])
+        .has("permission", "ok", &["may be recorded"])
+        .has("library", "ok", &["libgpuflame.so", concat!("version ", env!("CARGO_PKG_VERSION"))])
+        .has("glibc", "ok", &["."])
+        .has("injection", "ok", &["not set"])
+        .has("settings", "ok", &["from the start", "folded, svg, csv, idle"])
+        .has("outputs", "ok", &["files would go to "])
+        .has("checkpoints", "ok", &["no process"])
+        .has("offline", "ok", &["need no GPU"]);
+    assert_eq!(said.results().len(), 12, "{:?}", said.results());
+}
+
+#[test]
+fn without_a_driver_it_says_what_works_here() {
+    let said = doctor_in(&scratch("doctor"), Path::new("/nowhere"), &gpuflame(), &[]);
+    said.has("driver", "fail", &["no NVIDIA driver", "--gpus all", "to read recordings nothing is missing"])
+        .has("library", "ok", &["libgpuflame.so"])
+        .has("offline", "ok", &["flamegraph"]);
+    assert!(!said.results().contains_key("CUPTI"), "{:?}", said.results());
+}
+
+#[test]
+fn what_is_in_the_way_of_cupti_is_told_with_its_remedy() {
+    let no_cupti = stage("no-cupti", &[]);
+    for (libraries, variables, what, result, words) in [
+        (cuda(), vec![("GPUSIM_NDEV", "0")], "GPU", "fail", vec!["100", "CUDA_VISIBLE_DEVICES"]),
+        (no_cupti.as_path(), vec![], "CUPTI", "fail", vec!["libcupti.so.13", "CUDA toolkit"]),
+        (
+            cuda(),
+            vec![("GPUFLAME_CUPTI", "/nowhere/libcupti.so.12")],
+            "CUPTI",
+            "fail",
+            vec!["/nowhere/libcupti.so.12"],
+        ),
+        (
+            cuda(),
+            vec![("GPUSIM_OTHER_SUBSCRIBER", "1")],
+            "other tools",
+            "fail",
+            vec!["another tool", "LD_PRELOAD"],
+        ),
+        (
+            cuda(),
+            vec![("GPUSIM_FAULTS", "enable:10=35,enable:1=35,enable:22=35,enable:2=35")],
+            "permission",
+            "fail",
+            vec!["cuptiActivityEnable", "ERR_NVGPUCTRPERM"],
+        ),
+        (cuda(), vec![("GPUSIM_FAULTS", "enable:2=35")], "permission", "warn", vec!["fills"]),
+        (cuda(), vec![("GPUSIM_CUPTI_VERSION", "13.2")], "CUPTI", "warn", vec!["slows down with every call"]),
+        (cuda(), vec![("GPUSIM_CUPTI_VERSION", "12.9")], "CUPTI", "warn", vec!["wrong correlation ids"]),
+    ] {
+        doctor_in(&scratch("doctor"), libraries, &gpuflame(), &variables).has(what, result, &words);
+    }
+}
+
+#[test]
+fn a_library_that_is_missing_broken_or_of_another_version_is_told() {
+    let folder = scratch("libraries");
+    let of_source = |name: &str, source: &str| -> PathBuf {
+        let library = folder.join(name);
+        let (file, flags) = (folder.join("source.c"), ["-shared", "-fPIC", "-o"]);
+        fs::write(&file, source).unwrap();
+        assert!(Command::new("gcc").args(flags).arg(&library).arg(&file).status().unwrap().success());
+        library
+    };
+    let other = of_source("other.so", "const char *gpuflame_version(void) { return \"9.9.9\"; }\n");
+    let stranger = of_source("stranger.so", "int stranger(void) { return 1; }\n");
+    let broken = folder.join("broken.so");
+    let bytes = fs::read(&stranger).unwrap();
+    fs::write(&broken, &bytes[..100]).unwrap();
+    let crashes = of_source(
+        "crashes.so",
+        "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n",
+    );
+    for (library, what, result, words) in [
+        (other, "library", "warn", ["9.9.9", "cargo build --release"]),
+        (stranger, "library", "fail", ["no gpuflame_version", "build it"]),
+        (broken, "library", "fail", ["cannot be loaded", "glibc"]),
+        (folder.join("missing.so"), "library", "fail", ["missing.so", "recorded by it"]),
+        (crashes, "driver", "fail", ["without an answer", "GPUFLAME_CUPTI"]),
+    ] {
+        doctor_in(&folder, cuda(), &library, &[]).has(what, result, &words);
+    }
+}
+
+#[test]
+fn what_the_environment_says_is_looked_at() {
+    let folder = scratch("environment");
+    let other = folder.join("libother.so");
+    symlink(gpuflame(), &other).unwrap();
+    let (ours, other) = (gpuflame().display().to_string(), other.display().to_string());
+    for (name, value, what, result, words) in [
+        ("CUDA_INJECTION64_PATH", ours.as_str(), "injection", "ok", "libgpuflame.so"),
+        ("CUDA_INJECTION64_PATH", &other, "injection", "warn", "--preload"),
+        ("CUDA_INJECTION64_PATH", "/nowhere/libgpuflame.so", "injection", "fail", "no such file"),
+        ("GPUFLAME_FORMAT", "svg", "settings", "warn", "GPUFLAME_FORMATS"),
+        ("GPUFLAME_EXIT_LIMIT", "soon", "settings", "warn", "soon"),
+        ("GPUFLAME_ENABLED", "0", "settings", "ok", "gpuflame_start()"),
+        ("GPUFLAME_OUTPUT", "/proc/nowhere/x", "outputs", "fail", "GPUFLAME_OUTPUT"),
+        ("GPUFLAME_OUTPUT", "made/later/x", "outputs", "ok", "made/later/"),
+    ] {
+        doctor_in(&folder, cuda(), &gpuflame(), &[(name, value)]).has(what, result, &[words]);
+    }
+    assert!(!folder.join("made").exists(), "it changes nothing");
+}
+
+#[test]
+fn what_killed_processes_have_left_is_told() {
+    let folder = scratch("left");
+    // A recording without an end, and one with it.
+    let head = b"gpuflame\x01\x00\x00\x00\x00\x00\x00\x00";
+    fs::write(folder.join("killed.gfr"), [&head[..], &[15, 9, 0, 0, 0]].concat()).unwrap();
+    fs::write(folder.join("whole.gfr"), [&head[..], &[23, 0, 0, 0, 0]].concat()).unwrap();
+    let said = doctor_in(&folder, cuda(), &gpuflame(), &[]);
+    said.has("checkpoints", "warn", &["1 of processes", "killed.gfr", "gpuflame recover "]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_to_those_who_may_not() {
+    let folder = scratch("locked");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    // Root may write everywhere.
+    let may = fs::write(folder.join("x"), "").is_ok();
+    let said = doctor_in(&folder, cuda(), &gpuflame(), &[]);
+    said.has("outputs", if may { "ok" } else { "fail" }, &["files"]);
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn people_get_a_line_for_each_thing_and_what_to_do_below_it() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    command.arg("doctor").env("LD_LIBRARY_PATH", "/nowhere").env("GPUFLAME_TYPO", "1");
+    let output = command.current_dir(scratch("text")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].starts_with("fail  driver       libcuda.so.1 cannot be loaded"), "{text}");
+    assert!(lines[1].starts_with("                   -> to record, install it"), "{text}");
+    assert!(
+        lines.iter().any(|line| line.starts_with("warn  settings     ") && line.contains("GPUFLAME_TYPO")),
+        "{text}"
+    );
+    assert!(lines.last().unwrap().starts_with("ok    offline      "), "{text}");
+}
