@@ -1,7 +1,7 @@
 //! What a user may ask of the library, in one table of environment variables, and the words that its values and
 //! the command's flags share.
 //!
-//! The defaults, the README's table and `gpuflame help settings` come from [`SETTINGS`]. Nothing here does what
+//! The defaults, the table of `docs/settings.md` and `gpuflame settings` come from [`SETTINGS`]. Nothing here does what
 //! it is told: those who do read [`Settings`].
 
 mod table;

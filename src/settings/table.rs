@@ -15,7 +15,7 @@ use super::words::{GraphStacks, Root, Unit};
 pub struct Setting {
     /// Its name, with prefix.
     pub name: &'static str,
-    /// What a user writes for its value, in the README's table.
+    /// What a user writes for its value, in the table of `docs/settings.md`.
     pub values: &'static str,
     /// The value it has when unset; [`Settings::default`] is made from these.
     pub default: &'static str,

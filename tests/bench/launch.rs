@@ -2,7 +2,7 @@
 //!
 //! Three situations (see `paths`), each at four depths, with one thread and with two; then the whole callback
 //! on the simulated CUDA stack, and a whole process. First it tests that all unwinders give the same stacks.
-//! Writes the tables of `tests/bench/performance.md` and the README, and ends with one line a figure:
+//! Writes the tables of `tests/bench/performance.md` and `docs/cost.md`, and ends with one line a figure:
 //! `name value unit`. With arguments (`-- half 64`) it measures only that, and writes nothing.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -438,5 +438,5 @@ fn write_pages(
         let cells = all.iter().filter(|one| one.depth == 64).map(|one| nanoseconds(one.nanoseconds(at)));
         short.row(&std::iter::once(method.name.to_owned()).chain(cells).collect::<Vec<_>>());
     }
-    page::write("README.md", &format!("\n{}\n({machine}.)\n", short.text()));
+    page::write("docs/cost.md", &format!("\n{}\n({machine}.)\n", short.text()));
 }

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod docs;
 mod examples;
 mod layers;
 mod library;

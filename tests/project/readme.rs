@@ -1,4 +1,4 @@
-//! The README says what the code does: its table of settings is made from the one that is parsed.
+//! Pages say what the code does: the table of settings is made from the one that is parsed, that of costs by the benchmark.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ const HEADER: &str = "| variable | values | default | what it does |\n|---|---|-
 
 #[test]
 fn the_table_of_settings_is_that_of_the_code() {
-    let path = crate::support::root().join("README.md");
-    let readme = fs::read_to_string(&path).unwrap();
-    let (before, rest) = readme.split_once(HEADER).expect("README.md has the table's header");
+    let path = crate::support::root().join("docs/settings.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(HEADER).expect("docs/settings.md has the table's header");
     let (table, after) = rest.split_once("\n\n").expect("an empty line ends the table");
     let expected = rows();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -33,7 +33,7 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
         let (_, rest) = text.split_once("<!-- `cargo bench` writes this table. -->").expect(file);
         rest.split_once("<!-- End of the table. -->").expect(file).0.to_owned()
     };
-    let (short, page) = (between("README.md"), between("tests/bench/performance.md"));
+    let (short, page) = (between("docs/cost.md"), between("tests/bench/performance.md"));
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");

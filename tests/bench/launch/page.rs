@@ -1,4 +1,4 @@
-//! The tables: on the performance page all of them, in the README the one for a depth of 64.
+//! The tables: on the performance page all of them, in `docs/cost.md` the one for a depth of 64.
 
 use std::fmt::Write as _;
 use std::fs;

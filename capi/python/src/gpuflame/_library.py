@@ -10,7 +10,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # As installed, and in a clone, where this file is capi/python/src/gpuflame/_library.py.
 PLACES = (os.path.join(HERE, "_bin"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "target", "release")))
 
-OK, ERROR_SETTING, ERROR_STATE = 0, -4, -7
+OK = 0
 
 
 class Error(RuntimeError):

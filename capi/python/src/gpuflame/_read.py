@@ -84,7 +84,7 @@ class Run:
 
     def svg(self):
         """The flame graph."""
-        return command("flamegraph", "--quiet", "-o", "-", "--", self.path).decode()
+        return command("convert", "--quiet", "--to", "svg", "--", self.path).decode()
 
     def _repr_html_(self):
         # In a frame of its own the picture's script works, and finds nothing of the notebook's.

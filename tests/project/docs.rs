@@ -1,0 +1,243 @@
+//! The pages in `docs/` and the README hold: links lead somewhere, what this machine can run of them is run and compared, and
+//! the rest is at least in the language that it says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::support::{compile, cuda, gpuflame, is_ci, root, scratch};
+
+/// A block of a page: what stands behind the fence, and what is in it.
+struct Block {
+    page: PathBuf,
+    kind: String,
+    text: String,
+}
+
+fn pages() -> Vec<PathBuf> {
+    let folder = root().join("docs").read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut pages: Vec<_> =
+        folder.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();
+    pages.extend(
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "capi/python/README.md"]
+            .map(|page| root().join(page)),
+    );
+    pages.sort();
+    pages
+}
+
+fn blocks(page: &Path) -> Vec<Block> {
+    let (text, mut blocks, mut open) = (fs::read_to_string(page).unwrap(), Vec::new(), None::<Block>);
+    for line in text.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (Some(_), Some("")) => blocks.extend(open.take()),
+            (Some(block), _) => {
+                block.text += line;
+                block.text.push('\n');
+            }
+            (None, Some(kind)) => {
+                open = Some(Block { page: page.to_owned(), kind: kind.to_owned(), text: String::new() });
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "{}: a block is not closed", page.display());
+    blocks
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let headings =
+        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let anchor = |heading: &str| {
+        let kept = heading
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .collect::<String>();
+        kept.replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            let is_there = target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
+            if !is_there {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_list_of_pages() {
+    let list = fs::read_to_string(root().join("docs/README.md")).unwrap();
+    for page in root().join("docs").read_dir().unwrap().map(|entry| entry.unwrap().file_name()) {
+        let page = page.into_string().unwrap();
+        assert!(
+            page == "README.md" || list.contains(&format!("({page})")),
+            "docs/README.md does not name {page}"
+        );
+    }
+}
+
+/// The command and the library as they are installed.
+fn installed() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let (built, prefix) = (scratch("built"), scratch("prefix"));
+        symlink(gpuflame(), built.join("libgpuflame.so")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_gpuflame"), built.join("gpuflame")).unwrap();
+        let installed =
+            Command::new(root().join("capi/install.sh")).args([&prefix, &built]).output().unwrap();
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+        prefix
+    })
+}
+
+/// Whether `line` is what `pattern` says, where `…` stands for anything.
+fn is_like(line: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('…');
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let parts: Vec<_> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn what_can_be_run_of_a_page_prints_what_it_says() {
+    let program = compile("examples/llm_inference.c", &["-O2"]);
+    let path = format!("{}:{}", installed().join("bin").display(), std::env::var("PATH").unwrap());
+    let mut ran = 0;
+    for page in pages() {
+        let folder = scratch("page");
+        fs::copy(&program, folder.join("app")).unwrap();
+        let blocks = blocks(&page);
+        for (at, block) in blocks.iter().enumerate().filter(|(_, block)| block.kind == "sh run") {
+            let mut command = Command::new("bash");
+            for (name, _) in std::env::vars_os() {
+                if ["GPUFLAME_", "GPUSIM_", "CUDA_INJ", "RANK"]
+                    .iter()
+                    .any(|own| name.to_string_lossy().starts_with(own))
+                {
+                    command.env_remove(name);
+                }
+            }
+            command.args(["-euo", "pipefail", "-c", &block.text]).current_dir(&folder);
+            let output = command.env("PATH", &path).env("LD_LIBRARY_PATH", cuda()).output().unwrap();
+            let printed = [&output.stdout[..], &output.stderr].concat();
+            let printed = String::from_utf8_lossy(&printed);
+            assert!(output.status.success(), "{}\n{}\n{printed}", page.display(), block.text);
+            let said = blocks
+                .get(at + 1)
+                .filter(|next| next.kind == "text")
+                .expect("what it prints stands behind it");
+            let mut lines = printed.lines();
+            for pattern in said.text.lines() {
+                assert!(
+                    lines.any(|line| is_like(line, pattern)),
+                    "{}: no line like\n{pattern}\nin this order in what this prints:\n{}\n{printed}",
+                    page.display(),
+                    block.text
+                );
+            }
+            ran += 1;
+        }
+    }
+    assert!(ran >= 5, "{ran}");
+}
+
+/// A Python with a reader of YAML, where one was installed.
+fn python() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let python = target.join("python/arrow/bin/python");
+    let has_yaml =
+        Command::new(&python).args(["-c", "import yaml"]).output().is_ok_and(|done| done.status.success());
+    assert!(has_yaml || !is_ci(), "tests/python/install is to be run first");
+    has_yaml.then_some(python)
+}
+
+#[test]
+fn the_other_blocks_are_in_the_language_that_they_say() {
+    let folder = scratch("blocks");
+    let include = root().join("include");
+    for block in pages().iter().flat_map(|page| blocks(page)) {
+        // A piece of a program stands in a function.
+        let is_piece = !block.text.contains("#include");
+        let inside = |head: &str| match is_piece {
+            true => format!(
+                "#include <gpuflame.h>\n{head}void piece(void *model);\nvoid piece(void *model) {{\n{}}}\n",
+                block.text
+            ),
+            false => block.text.clone(),
+        };
+        let (source, mut command) = match block.kind.as_str() {
+            "sh" | "sh run" => (block.text.clone(), Command::new("bash")),
+            "c" => (inside("void decode(void *);\n"), Command::new("gcc")),
+            "cpp" => (inside("void decode(void *);\n"), Command::new("g++")),
+            "python" => (block.text.clone(), Command::new("python3")),
+            "yaml" => match python() {
+                Some(python) => (block.text.clone(), Command::new(python)),
+                None => continue,
+            },
+            "rust" | "text" | "" => continue,
+            other => panic!("{}: no test knows what {other} is", block.page.display()),
+        };
+        let kind = block.kind.split(' ').next().unwrap();
+        let file = folder.join(format!("block.{}", if kind == "python" { "py" } else { kind }));
+        fs::write(&file, source).unwrap();
+        match kind {
+            "sh" => command.arg("-n").arg(&file),
+            "c" => {
+                command.args(["-std=c99", "-fsyntax-only", "-Wall", "-Werror", "-I"]).arg(&include).arg(&file)
+            }
+            "cpp" => command
+                .args(["-std=c++11", "-fsyntax-only", "-Wall", "-Werror", "-I"])
+                .arg(&include)
+                .arg(&file),
+            "python" => {
+                command.args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"]).arg(&file)
+            }
+            _ => command
+                .args(["-c", "import sys, yaml; assert list(yaml.safe_load_all(open(sys.argv[1])))"])
+                .arg(&file),
+        };
+        let output = command.output().unwrap();
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}\n{}\n{why}", block.page.display(), block.text);
+    }
+}
+
+#[test]
+fn patterns_stand_for_what_lies_between_their_words() {
+    for (line, pattern, is) in [
+        ("a 1 b 2 c", "a … b … c", true),
+        ("a 1 b 2 c", "a … c", true),
+        ("a 1 b 2 c", "…b…", true),
+        ("a 1 b 2 c", "a … d", false),
+        ("a 1", "a 2", false),
+        ("a 1", "a", false),
+        ("a", "a", true),
+    ] {
+        assert_eq!(is_like(line, pattern), is, "{line} {pattern}");
+    }
+}
