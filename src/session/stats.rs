@@ -39,7 +39,7 @@ impl Stats {
     pub(super) fn of(snapshot: Snapshot<'_>) -> Self {
         let Snapshot { profile, ledger } = snapshot;
         let (windows, steps) = (window::state().openings(), steps::count());
-        Self { kernels: kernels(profile, |name| symbolize::kernel_name(name)), ledger, windows, steps }
+        Self { kernels: kernels(profile, symbolize::kernel_name), ledger, windows, steps }
     }
 }
 

@@ -92,11 +92,10 @@ fn installed_by_one_command_it_records_a_part_of_a_program_on_the_oldest_python_
     let mut ends: Vec<_> = ends.into_iter().flatten().collect();
     ends.dedup();
     assert!(!ends.is_empty(), "the tests need Python");
-    for (version, python) in ends {
+    for (_, python) in ends {
         let python = installed(python, &[]);
         let done = script(&python, Way::None, "examples/embed.py").ok();
         assert_the_middle_hundred(&done);
-        println!("{version:?}");
     }
 }
 
