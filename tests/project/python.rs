@@ -177,6 +177,9 @@ fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
     }
     let program = compile("tests/programs/ranges.c", &["-O2", "-DLINKED"]);
     let recorded = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded,gfr").ok();
+    let large = compile("examples/llm_inference.c", &["-O2"]);
+    let large =
+        Run::new(&large, Way::Injected).env("GPUFLAME_FORMATS", "gfr").args(["--tokens", "1900"]).ok();
     let trace = recorded.folder.join("trace.json");
     let events = r#"{"traceEvents": [
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 5, "dur": 2, "args": {"correlation": 7}},
@@ -188,7 +191,8 @@ fn a_recording_and_a_trace_are_tables_with_the_sums_of_the_stacks() {
         run(Command::new(shared()).args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]));
     let mut command = Command::new(python);
     command.arg(root().join("tests/python/read.py")).env("PYTHONPATH", packages.trim());
-    command.args(["out.gfr", "trace.json", "out.folded"]).current_dir(&recorded.folder);
+    command.args(["out.gfr", "trace.json", "out.folded"]).arg(large.folder.join("out.gfr"));
+    command.current_dir(&recorded.folder);
     let said = run(&mut command);
     assert_eq!(said, format!("{} activities\n", recorded.sum("activities").0));
 }

@@ -1,10 +1,10 @@
-"""A recording and a trace as tables: python read.py RECORDING TRACE FOLDED. The same sums as the folded stacks have."""
+"""A recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. The same sums as the folded stacks have."""
 
 import sys
 
 import gpuflame
 
-recording, trace, folded = sys.argv[1:]
+recording, trace, folded, large = sys.argv[1:]
 run = gpuflame.read(recording)
 sums = {}
 with open(folded) as file:
@@ -27,6 +27,11 @@ assert "launches" in run.info()
 other = gpuflame.read(trace)
 assert [row["name"] for row in other.activities.to_pylist()] == ["softmax"]
 assert other.launches.num_rows == 1
+
+# More rows than the command writes at once.
+big = gpuflame.read(large)
+assert big.activities.num_rows > 140000
+assert big.launches.num_rows == sum(big.stacks["activities"].to_pylist()) == big.activities.num_rows
 
 for wrong, error in (("/nowhere.gfr", FileNotFoundError), (folded, gpuflame.Error)):
     try:

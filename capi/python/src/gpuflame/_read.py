@@ -50,7 +50,9 @@ class Run:
                 raise ImportError("tables are Arrow's: pip install 'gpuflame[arrow]', or pyarrow") from error
             content = command("convert", "--quiet", "--to", "parquet", "--", self.path)
             texts = ["kind", "name", "call", "stack", "thread_name", "reason"]
-            self._table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), read_dictionary=texts)
+            table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), read_dictionary=texts)
+            # Each group of rows has a dictionary of its own, which sums by stack cannot do with.
+            self._table = table.unify_dictionaries()
         return self._table
 
     @property
