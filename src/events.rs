@@ -149,7 +149,14 @@ impl Events {
         let hosts = self.host_calls.iter().map(|call| call.time);
         let syncs = self.syncs.iter().map(|sync| sync.start);
         let marks = self.marks.iter().map(|mark| mark.time);
-        calls.chain(starts).chain(hosts).chain(syncs).chain(marks).filter(|time| time.0 != 0).min().unwrap_or_default()
+        calls
+            .chain(starts)
+            .chain(hosts)
+            .chain(syncs)
+            .chain(marks)
+            .filter(|time| time.0 != 0)
+            .min()
+            .unwrap_or_default()
     }
 }
 

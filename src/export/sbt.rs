@@ -258,8 +258,9 @@ impl Body<'_> {
 
     fn head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        self.numbers([time - self.last]);
-        self.last = time;
+        // Times of a damaged recording may lie anywhere; others ascend.
+        self.numbers([time.saturating_sub(self.last)]);
+        self.last = self.last.max(time);
     }
 
     fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {

@@ -81,8 +81,8 @@ pub fn start() -> Result<()> {
     }
 }
 
-/// Closes the window. Closing it again does nothing. Launches made in it are followed to their end on the GPU, however late that comes;
-/// those made from now on are counted as outside. Does not wait for the GPU.
+/// Closes the window. Closing it again does nothing. Launches made in it are followed to their end on the GPU, however late
+/// that comes; those made from now on are counted as outside. Does not wait for the GPU.
 ///
 /// # Errors
 /// As [`start`], where that has failed; `State` where no window was ever opened.

@@ -26,7 +26,9 @@ use probe::Found;
 /// A line for each thing that recording needs: ok, warn or fail, and what to do. Ends with 1 if anything fails. Reading
 /// recordings and traces needs none of it.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gpuflame doctor\n  gpuflame doctor --format json")]
+#[command(
+    after_help = "Examples:\n  gpuflame doctor --format json\n  gpuflame doctor --library build/libgpuflame.so"
+)]
 pub(super) struct Doctor {
     /// The libgpuflame.so to look at, instead of the one beside this command.
     #[arg(long, value_name = "FILE")]
