@@ -103,7 +103,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_TRUTH",
         "",
-        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
+        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `started:PATH`: its line when it starts, at once. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
     ),
 ];
 
