@@ -9,6 +9,7 @@
 pub mod json;
 
 mod capture;
+mod collect;
 mod cupti_text;
 mod edges;
 mod folded;
@@ -33,6 +34,7 @@ mod told;
 mod work;
 
 pub use capture::Tied;
+pub use collect::Collect;
 pub use json::Seen;
 pub use link::Linked;
 pub use model::{
@@ -43,7 +45,7 @@ pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};
 pub use options::{Backward, Options};
 pub use recording::{CutOff, Recorded, recording};
-pub use rows::{Collect, rows};
+pub use rows::rows;
 pub use text::Text;
 
 /// A number of microseconds as people write it, in nanoseconds; `None` where it is no number.
