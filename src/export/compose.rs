@@ -7,7 +7,7 @@ use super::frame::Frame;
 use super::numbers;
 use super::options::{GraphStacks, Names, Options};
 use super::roots::Roots;
-use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, Tip, View};
+use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, ShownFrameId, Tip, View};
 use crate::record::{
     ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, Work,
 };
@@ -47,7 +47,7 @@ impl<'a> Composer<'a> {
     pub(super) fn frames(&self, sample: &Sample) -> Vec<Frame<'a>> {
         let mut frames = self.below(sample);
         frames.extend(self.stack(sample.place));
-        frames.extend(self.upon(sample));
+        frames.extend(sample.leaf.tips().map(|tip| self.tip(tip, sample.device)));
         frames
     }
 
@@ -68,12 +68,21 @@ impl<'a> Composer<'a> {
         stack(self.profile, place, self.graph, self.names)
     }
 
-    /// The frames upon the stack.
-    pub(super) fn upon(&self, sample: &Sample) -> Vec<Frame<'a>> {
-        sample.leaf.tips().map(|tip| self.tip(tip, sample.device)).collect()
+    /// The frames of a stack of none but those that the profile knows, leaf first; `None` for any other.
+    pub(super) fn known(&self, place: Place) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
+        let profile = self.profile;
+        let Place::Context(context) = place else { return None };
+        let is_whole = profile.context(context)?.flags.label().is_none();
+        profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
-    fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
+    /// Such a frame.
+    pub(super) fn known_frame(&self, id: ShownFrameId) -> Frame<'a> {
+        known_frame(self.profile, id, self.names)
+    }
+
+    /// A frame upon the stack.
+    pub(super) fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
         let profile = self.profile;
         match tip {
             Tip::Work(work) => work_frame(profile, work, device),
@@ -140,14 +149,7 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
         return vec![Frame::new(Kind::Loss, Missing::NoStack.label())];
     };
     let mut frames: Vec<_> = match profile.shown(context) {
-        Some(shown) => profile
-            .shown_stack(shown)
-            .map(|id| {
-                let shown = profile.shown_frame(id);
-                let name = numbers::fold(shown.kind, profile.strings().get(shown.name).into(), names);
-                Frame { id: Some(id), ..Frame::new(shown.kind, name) }
-            })
-            .collect(),
+        Some(shown) => profile.shown_stack(shown).map(|id| known_frame(profile, id, names)).collect(),
         None => {
             profile.stack(known.stack).map(|frame| raw(profile, profile.frames()[frame.index()])).collect()
         }
@@ -155,6 +157,12 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
     frames.extend(known.flags.label().map(|cut| Frame::new(Kind::Loss, cut)));
     frames.reverse();
     frames
+}
+
+fn known_frame(profile: &Profile, id: ShownFrameId, names: Names) -> Frame<'_> {
+    let shown = profile.shown_frame(id);
+    let name = numbers::fold(shown.kind, profile.strings().get(shown.name).into(), names);
+    Frame { id: Some(id), ..Frame::new(shown.kind, name) }
 }
 
 /// A frame that nobody gave a name.

@@ -3,14 +3,14 @@
 //! Built once for each file. Stacks stay shared in it, and where no stack ends and none branches off a frame is 4 bytes:
 //! writing a hundred thousand deep stacks out costs that and one line's text, not all lines at once.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::io;
 
 use super::compose::Composer;
 use super::frame::{Frame, Label};
 use super::options::Options;
-use crate::profile::{NodeId, Place, Profile, Sample, ShownFrameId, Tree, View};
-use crate::record::IdMap;
+use crate::profile::{Index, NodeId, Place, Profile, Sample, ShownFrameId, Tip, Tree, View};
+use crate::record::{DeviceId, IdMap, hash_one};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -52,8 +52,20 @@ impl Flame {
     }
 
     /// All frames that are in it, each once.
+    #[cfg(feature = "cli")]
     pub(super) fn labels(&self) -> &[Label] {
         &self.labels.all
+    }
+
+    /// Those of them that [`Flame::lines`] shows.
+    pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = &Label> {
+        let mut is_shown = vec![false; self.labels.all.len()];
+        for (node, _, run) in self.tree.nodes() {
+            if self.nodes[node.index()].total >= lightest {
+                run.iter().for_each(|&label| is_shown[label as usize] = true);
+            }
+        }
+        self.labels.all.iter().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
     /// Calls `line` with each stack, `;` between what `text` makes of its frames, and its weight. Subtrees
@@ -62,7 +74,7 @@ impl Flame {
     pub(super) fn lines(
         &self,
         lightest: u64,
-        text: impl Fn(&Label) -> &str,
+        text: impl Fn(&Label) -> Cow<'_, str>,
         mut line: impl FnMut(&str, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut path = String::new();
@@ -83,7 +95,7 @@ impl Flame {
                 continue;
             }
             for &label in self.tree.run(at) {
-                push_name(&mut path, text(&self.labels.all[label as usize]));
+                push_name(&mut path, &text(&self.labels.all[label as usize]));
             }
             if let Some(own) = node.own {
                 line(&path, own)?;
@@ -118,24 +130,33 @@ fn push_name(path: &mut String, name: &str) {
 #[derive(Default)]
 struct Labels {
     all: Vec<Label>,
-    ids: HashMap<String, u32>,
-    /// Those that the profile knows: most, and seen again in every stack.
-    known: IdMap<ShownFrameId, u32>,
+    index: Index,
+    /// Those of the frames that the profile knows: most, and seen again in every stack.
+    known: Vec<Option<u32>>,
 }
 
 impl Labels {
-    fn intern(&mut self, frame: &Frame<'_>) -> u32 {
-        if let Some(&id) = frame.id.and_then(|id| self.known.get(&id)) {
-            return id;
+    /// That of a frame that the profile knows, which `made` makes at first sight.
+    fn of_known<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> Frame<'a>) -> u32 {
+        let at = known.index();
+        if at >= self.known.len() {
+            self.known.resize(at + 1, None);
         }
-        let label = Label::of(frame);
-        let next = self.all.len() as u32;
-        let id = *self.ids.entry(label.text.clone()).or_insert(next);
-        if id == next {
-            self.all.push(label);
-        }
-        frame.id.map(|known| self.known.insert(known, id));
+        let id = self.known[at].unwrap_or_else(|| self.intern(&made()));
+        self.known[at] = Some(id);
         id
+    }
+
+    fn intern(&mut self, frame: &Frame<'_>) -> u32 {
+        let Self { all, index, .. } = self;
+        let label = Label::of(frame);
+        let hash = hash_one(&label.text);
+        index.find(hash, |at| all[at as usize].text == label.text).unwrap_or_else(|| {
+            let at = all.len() as u32;
+            index.insert(hash, at, |at| hash_one(&all[at as usize].text));
+            all.push(label);
+            at
+        })
     }
 
     /// The place of each text in the order of all.
@@ -155,6 +176,10 @@ struct Build {
     own: IdMap<NodeId, u64>,
     /// Where stacks end, by where they begin: most have several samples.
     stacks: IdMap<(NodeId, Place), NodeId>,
+    /// Labels of what stands upon stacks.
+    tips: IdMap<(Tip, Option<DeviceId>), u32>,
+    /// Room for the labels of one stack.
+    leaf_first: Vec<u32>,
 }
 
 impl Build {
@@ -163,20 +188,43 @@ impl Build {
         let stack = match self.stacks.get(&(base, sample.place)) {
             Some(&known) => known,
             None => {
-                let at = self.path(base, &composer.stack(sample.place));
+                let at = self.stack(base, composer, sample.place);
                 self.stacks.insert((base, sample.place), at);
                 at
             }
         };
-        let end = self.path(stack, &composer.upon(sample));
+        let end = self.upon(stack, composer, sample);
         let own = self.own.entry(end).or_default();
         *own = own.saturating_add(weight);
+    }
+
+    /// Where the frames of a stack upon `from` end. Nearly all stacks are frames that the profile knows and nothing
+    /// else: then no texts are made only to look for them.
+    fn stack(&mut self, from: NodeId, composer: &Composer<'_>, place: Place) -> NodeId {
+        let Some(known) = composer.known(place) else { return self.path(from, &composer.stack(place)) };
+        let Self { labels, tree, leaf_first, .. } = self;
+        leaf_first.clear();
+        leaf_first.extend(known.map(|id| labels.of_known(id, || composer.known_frame(id))));
+        tree.chain(from, leaf_first.iter().rev().copied())
+    }
+
+    /// Where what stands upon a stack that ends at `from` does: the same few kernels upon all stacks.
+    fn upon(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
+        let Self { labels, tree, tips, .. } = self;
+        let device = sample.device;
+        let label =
+            |tip| *tips.entry((tip, device)).or_insert_with(|| labels.intern(&composer.tip(tip, device)));
+        tree.chain(from, sample.leaf.tips().map(label))
     }
 
     /// Where these frames upon `from` end.
     fn path(&mut self, from: NodeId, frames: &[Frame<'_>]) -> NodeId {
         let Self { labels, tree, .. } = self;
-        tree.chain(from, frames.iter().map(|frame| labels.intern(frame)))
+        let label = |frame: &Frame<'_>| match frame.id {
+            Some(id) => labels.of_known(id, || frame.clone()),
+            None => labels.intern(frame),
+        };
+        tree.chain(from, frames.iter().map(label))
     }
 
     fn finish(self) -> Flame {

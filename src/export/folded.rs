@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use super::format::{Drawing, Format};
+use super::frame::Label;
 #[cfg(feature = "cli")]
 use super::options::Unit;
 use crate::error::Result;
@@ -24,11 +25,10 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     }
     lost(profile.lost(), out)?;
     let is_micros = options.unit.is_micros_of(view);
-    drawing.flame().lines(
-        0,
-        |label| &label.text,
-        |stack, weight| writeln!(out, "{stack} {}", shown(weight, is_micros)),
-    )?;
+    drawing.flame().lines(0, Label::text, |stack, weight| {
+        out.write_all(stack.as_bytes())?;
+        writeln!(out, " {}", shown(weight, is_micros))
+    })?;
     Ok(())
 }
 

@@ -23,15 +23,14 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The text of a frame, made clean, in the two ways to write it.
+/// The text of a frame, made clean, which is written in two ways.
 #[derive(Clone, Debug)]
 pub(super) struct Label {
     pub(super) kind: Kind,
     /// As folded stacks have it: the tag first.
     pub(super) text: String,
-    /// As pictures have it, where that is different: `gemm [GPU_Kernel]`. Where a frame is narrow its end is
-    /// cut off, and the colour already says that it is a kernel.
-    name_first: Option<String>,
+    /// How much of it is a tag and not a name.
+    tag: usize,
 }
 
 impl Label {
@@ -41,14 +40,20 @@ impl Label {
 
     /// Of a text that is clean.
     pub(super) fn new(kind: Kind, text: String, tag: usize) -> Self {
-        let name_first = match text.split_at_checked(tag) {
-            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => Some(format!("{name} {tag}")),
-            _ => None,
-        };
-        Self { kind, text, name_first }
+        Self { kind, text, tag }
     }
 
-    pub(super) fn name_first(&self) -> &str {
-        self.name_first.as_deref().unwrap_or(&self.text)
+    /// As folded stacks have it.
+    pub(super) fn text(&self) -> Cow<'_, str> {
+        self.text.as_str().into()
+    }
+
+    /// As pictures have it: `gemm [GPU_Kernel]`. Where a frame is narrow its end is cut off, and the colour already
+    /// says that it is a kernel.
+    pub(super) fn name_first(&self) -> Cow<'_, str> {
+        match self.text.split_at_checked(self.tag) {
+            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => format!("{name} {tag}").into(),
+            _ => self.text.as_str().into(),
+        }
     }
 }

@@ -28,7 +28,7 @@ impl Lines {
             lines.weights.insert(stack.to_owned(), weight);
             Ok(())
         };
-        flame.lines(0, |label| &label.text, add).expect("nothing is written");
+        flame.lines(0, Label::text, add).expect("nothing is written");
         lines.lost = profile.lost().collect();
         lines.labels = flame.labels().iter().map(|label| (label.text.clone(), label.clone())).collect();
         lines
@@ -96,8 +96,9 @@ impl Lines {
 
     /// `stack` as pictures have it.
     pub(super) fn name_first(&self, stack: &str) -> String {
-        let drawn = |text| self.labels.get(text).map_or(text, Label::name_first);
-        stack.split(';').map(drawn).collect::<Vec<_>>().join(";")
+        let frames = stack.split(';');
+        let drawn = frames.map(|text| self.labels.get(text).map_or(text.into(), Label::name_first));
+        drawn.collect::<Vec<_>>().join(";")
     }
 }
 

@@ -31,12 +31,13 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     if flame.total() == 0 {
         return write_empty(title, (view.nothing)(profile), &subtitle, out);
     }
+    let lightest = flame.total() / SHARE;
     let mut lines = Vec::new();
-    flame.lines(flame.total() / SHARE, Label::name_first, |stack, weight| {
+    flame.lines(lightest, Label::name_first, |stack, weight| {
         lines.push(format!("{stack} {weight}"));
         Ok(())
     })?;
-    let mut colors = colors::palette(flame.labels());
+    let mut colors = colors::palette(flame.labels_from(lightest));
     let value = &view.values[options.unit.value(view)];
     let unit = match value.unit {
         Measure::Nanos => options.unit,

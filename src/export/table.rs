@@ -50,7 +50,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
         (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
     });
     for (name, work) in works {
-        table.write_record(work_row(profile, &name, work, total)).map_err(error)?;
+        write_work(&mut table, profile, &name, work, total)?;
     }
     for sums in unified(profile) {
         table.write_record(unified_row(&sums)).map_err(error)?;
@@ -66,30 +66,33 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn work_row(profile: &Profile, name: &str, work: &WorkStats, total: u64) -> [String; 14] {
-    let weight = work.weight;
-    let [p50, p95, p99] = work.percentiles;
+fn write_work(
+    table: &mut csv::Writer<&mut impl Write>,
+    profile: &Profile,
+    name: &str,
+    work: &WorkStats,
+    total: u64,
+) -> Result<()> {
+    let &WorkStats { work, device, weight, min, max, percentiles, .. } = work;
     let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
-    let symbol = match work.work {
+    let symbol = match work {
         Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
         Work::Copy(_) | Work::Set | Work::Graph => "",
     };
-    [
-        Kind::of(work.work).word().to_owned(),
+    let symbol = if symbol.is_empty() { String::new() } else { clean::text(symbol) };
+    let times = (weight.nanos, average as u64, min, max, percentiles);
+    let share = share(weight.nanos, total);
+    let row = (
+        Kind::of(work).word(),
         clean::text(name),
-        work.device.0.to_string(),
-        weight.count.to_string(),
-        weight.nanos.to_string(),
-        average.to_string(),
-        work.min.to_string(),
-        work.max.to_string(),
-        p50.to_string(),
-        p95.to_string(),
-        p99.to_string(),
-        share(weight.nanos, total),
-        weight.bytes.to_string(),
-        if symbol.is_empty() { String::new() } else { clean::text(symbol) },
-    ]
+        device.0,
+        weight.count,
+        times,
+        share,
+        weight.bytes,
+        symbol,
+    );
+    table.serialize(row).map_err(error)
 }
 
 fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [String; 14] {
@@ -117,8 +120,11 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
+/// Percent, to four places.
 fn share(nanos: u64, total: u64) -> String {
-    format!("{:.4}", 100.0 * nanos as f64 / total.max(1) as f64)
+    let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
+    let share = (nanos * 2_000_000 + total) / (total * 2);
+    format!("{}.{:04}", share / 10_000, share % 10_000)
 }
 
 pub(super) fn error(error: csv::Error) -> Error {

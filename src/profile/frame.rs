@@ -9,6 +9,13 @@ use crate::record::Work;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownFrameId(pub(super) u32);
 
+impl ShownFrameId {
+    /// The position in tables that run beside the frames.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A frame as it is shown, and all that is known of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {

@@ -7,14 +7,14 @@ const EMPTY: u32 = u32::MAX;
 
 /// Positions by hash. Never more than three quarters full.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     buckets: Vec<u32>,
     len: usize,
 }
 
 impl Index {
     /// The position of a thing with this hash for which `is_it` holds.
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.buckets.len().checked_sub(1)?;
         let mut at = hash as usize & mask;
         while self.buckets[at] != EMPTY {
@@ -28,7 +28,7 @@ impl Index {
 
     /// Adds the position of a thing that [`Index::find`] did not find. `hash_of` gives the hashes of the
     /// things added before.
-    pub(super) fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
+    pub(crate) fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
         if (self.len + 1) * 4 > self.buckets.len() * 3 {
             let size = (self.buckets.len() * 2).max(16);
             let old = std::mem::replace(&mut self.buckets, vec![EMPTY; size]);
@@ -39,7 +39,7 @@ impl Index {
     }
 
     /// Has the thing with this hash that is at `old`, which was added, be found at `new`.
-    pub(super) fn replace(&mut self, hash: u64, old: u32, new: u32) {
+    pub(crate) fn replace(&mut self, hash: u64, old: u32, new: u32) {
         let mask = self.buckets.len() - 1;
         let mut at = hash as usize & mask;
         while self.buckets[at] != old {
@@ -49,7 +49,7 @@ impl Index {
         self.buckets[at] = new;
     }
 
-    pub(super) fn heap_bytes(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u32>()
     }
 

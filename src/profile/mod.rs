@@ -34,7 +34,7 @@ use crate::record::{
     ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row, ThreadId,
     WindowEdge, hash_one, map_bytes,
 };
-use index::Index;
+pub(crate) use index::Index;
 pub(crate) use tree::{NodeId, Tree};
 
 /// A distinct frame of a profile: dense, in order of first sight.
@@ -441,8 +441,12 @@ impl Profile {
     /// How a kernel is shown: by its demangled name, else as the tracer gave it. `None` where its row was
     /// lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
-        let text = self.shown_kernels.get(&id).or_else(|| self.kernels.get(&id))?;
-        Some(self.strings.get(*text))
+        self.kernel_text(id).map(|text| self.strings.get(text))
+    }
+
+    /// The same, by the id of the text.
+    pub fn kernel_text(&self, id: NameId) -> Option<StringId> {
+        self.shown_kernels.get(&id).or_else(|| self.kernels.get(&id)).copied()
     }
 
     /// Whether [`Profile::set_shown_kernel`] said how it is shown.

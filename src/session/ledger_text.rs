@@ -184,7 +184,7 @@ fn top(profile: &Profile) -> Vec<String> {
         let share = percent(nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
-    kernels(profile, str::to_owned).into_iter().take(TOP).enumerate().map(line).collect()
+    kernels(profile, TOP, str::to_owned).into_iter().enumerate().map(line).collect()
 }
 
 /// What was found by taking stacks again, where that was asked for.

@@ -16,14 +16,14 @@ mod vendor;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 
 pub use demangle::kernel_name;
 
 use crate::profile::{
     FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
 };
-use crate::record::{ContextId, Frame, FrameKind, LabelId, LabelKind, Module, RangeId, hash_one};
+use crate::record::{ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, RangeId, hash_one};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleIndex;
@@ -44,7 +44,7 @@ pub struct Symbolizer {
     /// What each frame of the profile is called, at [`FrameId::index`].
     frames: Vec<Named>,
     /// The hashes of the symbols of all kernels.
-    kernels: HashSet<u64>,
+    kernels: IdMap<u64, ()>,
     /// How many frames have no name, for each reason.
     misses: BTreeMap<Unnamed, u64>,
     /// How often the profile had given new numbers when it was named last.
@@ -59,7 +59,7 @@ struct Named {
     is_label: bool,
     /// How a label is shown that is the call itself.
     call: Option<ShownFrameId>,
-    /// Its file was not asked, since nobody sees the frame; see [`Symbolizer::name_seen`].
+    /// Its file was not asked, since nobody sees the frame; see [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
@@ -84,8 +84,11 @@ impl Symbolizer {
         }
         self.name_kernels(profile);
         self.name_frames(profile);
-        self.name_seen(profile);
-        self.name_stacks(profile);
+        let mut contexts = profile.contexts();
+        contexts.retain(|&context| profile.shown(context).is_none());
+        let waiting = self.name_stacks(profile, &contexts);
+        self.name_hidden(profile, waiting.frames);
+        self.name_stacks(profile, &waiting.contexts);
     }
 
     /// How many frames of code have no name and why, of those that were looked up: the ones that may be seen.
@@ -106,7 +109,7 @@ impl Symbolizer {
                 continue;
             }
             let symbol = profile.strings().get(symbol);
-            self.kernels.insert(hash_one(symbol));
+            self.kernels.insert(hash_one(symbol), ());
             let name = kernel_name(symbol);
             let name = profile.intern(&name);
             profile.set_shown_kernel(id, name);
@@ -128,31 +131,31 @@ impl Symbolizer {
         }
     }
 
-    /// Names those frames of the C and C++ runtimes that somebody sees. Nearly all of them are start code, and
-    /// libc's debug information, where it is installed, takes 40 ms to read.
-    fn name_seen(&mut self, profile: &mut Profile) {
-        let mut seen = BTreeSet::new();
-        for context in profile.contexts() {
-            if profile.shown(context).is_none() {
-                let shown = self.shown(profile, context).into_iter().map(|(frame, _)| frame);
-                seen.extend(shown.filter(|frame| self.frames[*frame].is_hidden));
+    /// Says how stacks are shown: not yet those in which somebody sees a frame whose file was not asked.
+    fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
+        let mut waiting = Waiting::default();
+        for &context in contexts {
+            let shown = self.shown(profile, context);
+            let known = waiting.frames.len();
+            let hidden = shown.iter().map(|(frame, _)| *frame).filter(|frame| self.frames[*frame].is_hidden);
+            waiting.frames.extend(hidden);
+            match waiting.frames.len() > known {
+                true => waiting.contexts.push(context),
+                false => profile.set_shown(context, shown.into_iter().map(|(_, frame)| frame)),
             }
         }
-        let seen: Vec<usize> = seen.into_iter().collect();
+        waiting
+    }
+
+    /// Names those frames of the C and C++ runtimes that somebody sees. Nearly all of them are start code, and
+    /// libc's debug information, where it is installed, takes 40 ms to read.
+    fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
+        seen.sort_unstable();
+        seen.dedup();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
         for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile.modules(), |_| true)) {
             self.note(&found);
             self.frames[at] = name_frame(profile, found);
-        }
-    }
-
-    fn name_stacks(&mut self, profile: &mut Profile) {
-        for context in profile.contexts() {
-            if profile.shown(context).is_none() {
-                let shown: Vec<_> =
-                    self.shown(profile, context).into_iter().map(|(_, frame)| frame).collect();
-                profile.set_shown(context, shown);
-            }
         }
     }
 
@@ -175,13 +178,21 @@ impl Symbolizer {
         let text = |called: Called| profile.strings().get(profile.shown_frame(called.frame).name);
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
-            let is_kernel = !is_label && self.kernels.contains(&called.symbol);
+            let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
             Name { text: text(called), origin, is_label, is_kernel }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
         shown.map(|((frame, called), _)| (frame, called.frame)).collect()
     }
+}
+
+/// What is to be named before the rest can be shown.
+#[derive(Default)]
+struct Waiting {
+    contexts: Vec<ContextId>,
+    /// Positions of the frames.
+    frames: Vec<usize>,
 }
 
 /// What is known of a frame before it has a name.
