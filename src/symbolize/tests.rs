@@ -137,17 +137,18 @@ fn a_profile_that_grows_is_named_again_for_what_is_new() {
 
 #[test]
 fn a_thread_of_this_program_begins_at_the_function_given_to_it() {
-    let capture = || {
+    #[inline(never)]
+    fn given_to_the_thread() -> Vec<u64> {
         let mut addresses = Vec::new();
         backtrace::trace(|frame| {
             addresses.push((frame.ip() as u64).saturating_sub(1));
             !frame.ip().is_null()
         });
         addresses
-    };
-    let addresses = std::thread::spawn(capture).join().unwrap();
+    }
+    let addresses = std::thread::spawn(given_to_the_thread).join().unwrap();
     let names = shown(&mut profile_of(&own_modules(), &addresses), SymbolizeOptions::default());
-    assert!(names[0].contains("a_thread_of_this_program"), "{names:#?}");
+    assert!(names[0].contains("given_to_the_thread"), "{names:#?}");
     let all = shown(&mut profile_of(&own_modules(), &addresses), ALL);
     assert!(all.len() > names.len() + 3, "{all:#?}");
 }
