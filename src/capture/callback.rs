@@ -44,8 +44,8 @@ impl Tracer for Capture {
         if life::is_over() {
             return;
         }
-        if call.kind.ends_context() {
-            return notices::announce(Notice::ContextEnds);
+        if call.kind.is_control() {
+            return announce(call.kind);
         }
         let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
             return refuse(call, &Refused::now());
@@ -127,6 +127,16 @@ impl Tracer for Capture {
         life::end();
         notices::announce(Notice::Panicked);
     }
+}
+
+/// Passes on a call that is about recording itself.
+#[cold]
+fn announce(kind: CallKind) {
+    notices::announce(match kind {
+        CallKind::ProfilerStart => Notice::ProfilerStart,
+        CallKind::ProfilerStop => Notice::ProfilerStop,
+        _ => Notice::ContextEnds,
+    });
 }
 
 /// A launch that may not be noted: a signal handler makes it in the middle of our own work.

@@ -47,9 +47,9 @@ pub use graphs::drain_graphs;
 pub use host_calls::{drain_host_calls, note_waits};
 pub use log::refill;
 pub use nvtx::NvtxTable;
-pub use range_names::{RangeDomain, RangeName, ignore_domains};
+pub use range_names::{RangeDomain, RangeName, ignore_domains, watch_range};
 pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
-pub use sums::{cost, graph_cost, losses, verified};
+pub use sums::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
 /// Keeps what each thread and its logs take to a share of `ceiling` bytes: a sixteenth for the ids of a thread's

@@ -10,6 +10,12 @@ pub enum Notice<'a> {
     /// An API call begins that ends a context or resets a device: the last moment for a flush, which is
     /// allowed here.
     ContextEnds,
+    /// The program asks that launches be recorded from now on, by `cudaProfilerStart`. In a callback, as the next.
+    ProfilerStart,
+    /// Or that they be recorded no more.
+    ProfilerStop,
+    /// A range opens that begins a step ([`watch_range`](super::watch_range)).
+    Step,
     /// Filled buffers have piled up. Inside the tracer's lock: no waiting, and no call to the tracer.
     BuffersWait,
     /// The tracer gave up, for this reason.

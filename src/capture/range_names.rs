@@ -119,6 +119,32 @@ static NAMES: AtomicPtr<RangeNames> = AtomicPtr::new(null_mut());
 /// The domains of NVTX that are to be left out; null: none. A list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
+/// What the name of a range that begins a step looks like; null: no range does. Never freed.
+static WATCHED: AtomicPtr<String> = AtomicPtr::new(null_mut());
+
+/// Has ranges of this name, in any domain, begin a step when they open; with a `*` at its end, ranges whose names begin
+/// so. Each is a [`Notice::Step`](super::notices::Notice::Step).
+pub fn watch_range(name: &str) {
+    WATCHED.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
+}
+
+/// Whether a range that opens begins a step. `id` is the name's, where it has one.
+pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
+    // SAFETY: null, or what `watch_range` has leaked.
+    let Some(watched) = (unsafe { WATCHED.load(Ordering::Acquire).as_ref() }) else { return false };
+    let is_it = |text: &[u8]| match watched.strip_suffix('*') {
+        Some(beginning) => text.starts_with(beginning.as_bytes()),
+        None => text == watched.as_bytes(),
+    };
+    match (name, id) {
+        (RangeName::Known(_), Some(id)) => RangeNames::if_any()
+            .and_then(|names| names.entry(id.0))
+            .is_some_and(|entry| is_it(entry.text().as_bytes())),
+        (RangeName::Known(_), None) => false,
+        _ => with_text(name, is_it),
+    }
+}
+
 /// Says which domains of NVTX are to be left out.
 pub fn ignore_domains(domains: &[String]) {
     IGNORED.store(Box::into_raw(Box::new(domains.to_vec())), Ordering::Release);

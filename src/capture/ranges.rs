@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering;
 use crate::record::{Loss, RangeId};
 
 use super::forks;
+use super::notices::{self, Notice};
 use super::open_ranges::{SERIAL, SERIAL_BITS};
-use super::range_names::{RangeDomain, RangeName, domain, intern};
+use super::range_names::{RangeDomain, RangeName, begins_step, domain, intern};
 use super::thread::{Entered, Refused, Thread, all};
 
 const PAGE_BITS: u32 = 12;
@@ -34,7 +35,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     let ranges = &mut own.ranges;
     ranges.notice_ends(&thread.ended);
     let around = ranges.count(domain);
-    let opened = ranges.named(domain, name).and_then(|id| {
+    let id = ranges.named(domain, name);
+    let opened = id.and_then(|id| {
         if id == RangeId::OTHER {
             thread.tally.lose(Loss::RangesDropped);
         }
@@ -44,7 +46,17 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
         ranges.beyond += 1;
         thread.tally.lose(Loss::RangesDropped);
     }
+    drop(entered);
+    tell_of_step(name, id);
     opened.map(|()| around)
+}
+
+/// A range that opens may be the beginning of a step. Called when this thread's own state is free again: whoever is told
+/// may take its time and look at it.
+fn tell_of_step(name: RangeName<'_>, id: Option<RangeId>) {
+    if begins_step(name, id) {
+        notices::announce(Notice::Step);
+    }
 }
 
 /// What became of a range that was to be closed.
@@ -97,12 +109,15 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     let (own, thread) = entered.parts();
     own.ranges.notice_ends(&thread.ended);
     let serial = thread.ended.next_serial();
-    let opened = own.ranges.named(domain, name).and_then(|id| own.ranges.open(domain, id, serial));
+    let id = own.ranges.named(domain, name);
+    let opened = id.and_then(|id| own.ranges.open(domain, id, serial));
     if opened.is_none() {
         thread.tally.lose(Loss::RangesDropped);
-        return 0;
     }
-    page_of(thread) << SERIAL_BITS | u64::from(serial)
+    let page = page_of(thread);
+    drop(entered);
+    tell_of_step(name, id);
+    if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
 }
 
 /// Closes a range by its id, whichever thread opened it. What is no id is passed over.

@@ -17,10 +17,14 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     })
 }
 
+/// How many launches there were so far, inside of windows and outside.
+pub fn calls() -> u64 {
+    all().map(|thread| thread.tally.calls.get()).sum()
+}
+
 /// What the callbacks cost the application so far.
 pub fn cost() -> Cost {
-    let calls = all().map(|thread| thread.tally.calls.get()).sum();
-    cost::of_all(calls, all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
+    cost::of_all(calls(), all().flat_map(|thread| [&thread.tally.times, &thread.tally.graph_times]))
 }
 
 /// The same for `launches` of graphs.

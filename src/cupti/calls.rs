@@ -19,6 +19,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
         "CtxDestroy" | "DevicePrimaryCtxReset" | "DevicePrimaryCtxRelease" => {
             return Some(CallKind::ContextDestroy);
         }
+        "ProfilerStart" => return Some(CallKind::ProfilerStart),
+        "ProfilerStop" => return Some(CallKind::ProfilerStop),
         "GraphAddChildGraphNode" | "GraphClone" => return Some(CallKind::GraphCopy),
         "GraphExecUpdate" => return Some(CallKind::GraphUpdate),
         _ if verb.starts_with("GraphInstantiate") => return Some(CallKind::GraphCopy),
@@ -111,7 +113,7 @@ pub(super) struct CallTable {
 
 /// The kinds in the order of their code, which is what a table entry holds above the label's 16 bits.
 /// Code 0 is a call that was not enabled.
-const KINDS: [CallKind; 19] = [
+const KINDS: [CallKind; 21] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
     CallKind::Copy { sync: false },
@@ -131,6 +133,8 @@ const KINDS: [CallKind; 19] = [
     CallKind::Allocate(AllocationKind::Pinned),
     CallKind::Allocate(AllocationKind::Managed),
     CallKind::Free,
+    CallKind::ProfilerStart,
+    CallKind::ProfilerStop,
 ];
 
 impl CallTable {

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// From here on. Loops that close what is open mostly end at 255 or 1,023, and new files of the host get the
 /// lowest number that is free.
@@ -103,6 +104,14 @@ fn is_out_of_reach(file: &File) -> bool {
     file.as_raw_fd() >= FIRST
 }
 
+/// Bytes that all appenders have written.
+static APPENDED: AtomicU64 = AtomicU64::new(0);
+
+/// How many bytes were written to files of ours so far.
+pub fn appended() -> u64 {
+    APPENDED.load(Ordering::Relaxed)
+}
+
 impl Write for Appender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut file = match self.take() {
@@ -110,6 +119,7 @@ impl Write for Appender {
             None => self.open()?,
         };
         let written = file.write(bytes);
+        APPENDED.fetch_add(written.as_ref().map_or(0, |written| *written as u64), Ordering::Relaxed);
         self.kept = Some(file).filter(is_out_of_reach);
         written
     }

@@ -26,21 +26,12 @@ impl Bits {
     /// Sets these, and wakes all who wait.
     pub fn set(&self, bits: u32) {
         self.0.fetch_or(bits, Ordering::SeqCst);
-        let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel wakes whoever sleeps on the address, and reads nothing.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wake, i32::MAX) };
+        wake(&self.0);
     }
 
     /// Sleeps while they are `known`, up to `patience`, or for some other reason shorter.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
-        let patience = patience.map(|patience| libc::timespec {
-            tv_sec: patience.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: patience.subsec_nanos().into(),
-        });
-        let patience = patience.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel compares the word and reads the time, both of which live through the call.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), wait, known, patience) };
+        wait(&self.0, known, patience);
     }
 }
 
@@ -48,6 +39,56 @@ impl Default for Bits {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Wakes a thread, and counts how often.
+#[derive(Debug)]
+pub struct Bell(AtomicU32);
+
+impl Bell {
+    /// It has not rung yet.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// How often it rang.
+    pub fn rung(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Rings. May be called in a signal handler.
+    pub fn ring(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        wake(&self.0);
+    }
+
+    /// Sleeps unless it rang more than `rung` times, up to `patience`, or for some other reason shorter.
+    pub fn wait(&self, rung: u32, patience: Option<Duration>) {
+        wait(&self.0, rung, patience);
+    }
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn wake(word: &AtomicU32) {
+    let wake = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel wakes whoever sleeps on the address, and reads nothing.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
+}
+
+fn wait(word: &AtomicU32, known: u32, patience: Option<Duration>) {
+    let patience = patience.map(|patience| libc::timespec {
+        tv_sec: patience.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: patience.subsec_nanos().into(),
+    });
+    let patience = patience.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel compares the word and reads the time, both of which live through the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, known, patience) };
 }
 
 #[cfg(test)]

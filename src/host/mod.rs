@@ -1,5 +1,5 @@
 //! What is asked of the operating system, for the process that gpuflame is a guest in and for the command: a call
-//! at exit, silence in forked children, no signals on our own thread, a line to stderr, files that are whole or
+//! at exit, silence in forked children, no signals on our own thread but those that it waits for, a line to stderr, files that are whole or
 //! not there, how many bytes we hold, and how many we may, and whether who wrote a file still lives.
 //!
 //! Nothing here knows what is recorded. The hot path does not come here.
@@ -26,3 +26,4 @@ pub mod stderr;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod threads;
+pub mod toggle;

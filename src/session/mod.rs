@@ -11,6 +11,7 @@
 //!    |                       |
 //! collector: the thread      ending: the thread that writes when the process ends
 //! that gathers               |       checkpoint: the one that writes for the case that it ends otherwise
+//!    |                       |       windows: the one that opens and closes them as the settings say
 //!    |                    progress: whether the collector gets on
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //! ```
@@ -31,6 +32,7 @@ mod set_up;
 mod stage;
 mod stats;
 mod stream;
+mod windows;
 mod write;
 
 pub use crate::capture::NvtxTable;
@@ -55,7 +57,7 @@ pub fn inject() {
     // The driver calls this inside `cuInit`. If this thread or another is setting up already, then
     // waiting for it could wait for ourselves.
     match stage::begin_if_idle(set_up::injected) {
-        Some(Ok(session)) if session.is_enabled() => drop(session.open_window()),
+        Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => tell(&format!("not recording: {error}")),
     }
@@ -100,7 +102,8 @@ pub fn is_active() -> bool {
     !life::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
-/// Says that another step begins, whatever the program repeats. [`stats`] counts them.
+/// Says that another step begins, whatever the program repeats. [`stats`] counts them, and `GPUFLAME_STEPS` names those
+/// to record: the window opens or closes before this returns.
 ///
 /// # Errors
 /// `State` in a process that is ending or was forked.
@@ -108,8 +111,15 @@ pub fn step() -> Result<()> {
     if forks::is_over() {
         return Err(life::over());
     }
-    steps::begin();
+    begin_step();
     Ok(())
+}
+
+fn begin_step() {
+    steps::begin();
+    if let Some(session) = Session::get() {
+        session.step_begins();
+    }
 }
 
 /// Marks this instant on the timeline of the calling thread: it is in the recording, and in what `gpuflame convert` makes
@@ -215,6 +225,17 @@ fn on_notice(notice: Notice<'_>) {
                 session.context_ends();
             }
         }
+        Notice::ProfilerStart => {
+            if let Some(session) = Session::get().filter(|session| session.follows_profiler_calls()) {
+                drop(session.open_window());
+            }
+        }
+        Notice::ProfilerStop => {
+            if let Some(session) = Session::get().filter(|session| session.follows_profiler_calls()) {
+                session.close_window();
+            }
+        }
+        Notice::Step => begin_step(),
         Notice::BuffersWait => {
             if let Some(session) = Session::get() {
                 session.buffers_wait();

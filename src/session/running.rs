@@ -29,6 +29,7 @@ use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::stats::Stats;
+use super::windows::{Turns, Windows};
 use super::write::{self, Report};
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
@@ -53,6 +54,8 @@ pub(super) struct Session {
     marks: Marks,
     collector: Collector,
     checkpoint: Option<Checkpoint>,
+    /// Windows that the settings open and close.
+    windows: Option<Windows>,
     /// The tracer did not answer when it was asked for everything.
     gave_up: AtomicBool,
     /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
@@ -75,6 +78,7 @@ impl Session {
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs),
+            windows: Windows::new(&settings),
             settings,
             outputs,
             api,
@@ -93,6 +97,9 @@ impl Session {
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
             tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
         }
+        if let Some(windows) = &session.windows {
+            windows.begin(session);
+        }
         Ok(session)
     }
 
@@ -101,9 +108,21 @@ impl Session {
         SESSION.get().copied()
     }
 
-    /// Whether it is to record before anybody opens a window.
-    pub(super) fn is_enabled(&self) -> bool {
-        self.settings.enabled
+    /// Whether a window is to be open from the start, and nobody else opens it.
+    pub(super) fn opens_at_once(&self) -> bool {
+        self.settings.enabled && self.windows.is_none()
+    }
+
+    /// Whether `cudaProfilerStart` and `cudaProfilerStop` are about windows.
+    pub(super) fn follows_profiler_calls(&self) -> bool {
+        self.settings.profiler_calls
+    }
+
+    /// A step begins on this thread.
+    pub(super) fn step_begins(&self) {
+        if let Some(windows) = &self.windows {
+            windows.look(self);
+        }
     }
 
     /// Opens a window, if none is open.
@@ -264,6 +283,17 @@ impl Source for Session {
 
     fn write_down(&self) {
         self.pipeline.lock().write_down();
+    }
+}
+
+impl Turns for Session {
+    fn open(&self) {
+        // Where all is over there is nothing to record.
+        let _ = self.open_window();
+    }
+
+    fn close(&self) {
+        self.close_window();
     }
 }
 

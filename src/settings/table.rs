@@ -3,10 +3,13 @@
 //! A value that cannot be understood is never fatal: the default stands, or of a list what can be used, and a
 //! warning says so, since the application must run on.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::values::{Refused, SWITCH, bytes, list, seconds, switch, word};
+use super::values::{
+    Refused, SWITCH, bytes, list, number, numbers, seconds, seconds_or_none, signal, switch, word,
+};
 use super::wanted::Output;
 use super::words::{GraphStacks, Root, Unit};
 
@@ -50,6 +53,26 @@ pub struct Settings {
     pub unit: Unit,
     /// Whether a window is open from the start.
     pub enabled: bool,
+    /// How long before each window that the settings open.
+    pub delay: Duration,
+    /// How long such a window is; none: to the end.
+    pub duration: Option<Duration>,
+    /// How many such windows, where they have a length; 0: for ever.
+    pub repeat: u64,
+    /// Steps that are recorded; none: all.
+    pub steps: Option<Range<u64>>,
+    /// What a range is called that begins a step.
+    pub step_range: Option<String>,
+    /// After how many launches such a window closes.
+    pub max_launches: Option<u64>,
+    /// After how many bytes in files.
+    pub max_bytes: Option<u64>,
+    /// The file that says whether a window is open.
+    pub flag: Option<PathBuf>,
+    /// The signal that opens a window, and closes it.
+    pub signal: Option<i32>,
+    /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
+    pub profiler_calls: bool,
     /// Whether the ledger and warnings are kept off stderr.
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown.
@@ -92,6 +115,16 @@ impl Default for Settings {
             formats: Vec::new(),
             unit: Unit::default(),
             enabled: false,
+            delay: Duration::ZERO,
+            duration: None,
+            repeat: 0,
+            steps: None,
+            step_range: None,
+            max_launches: None,
+            max_bytes: None,
+            flag: None,
+            signal: None,
+            profiler_calls: false,
             quiet: false,
             internal_frames: false,
             graph: GraphStacks::default(),
@@ -159,8 +192,105 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_ENABLED",
         values: SWITCH,
         default: "1",
-        help: "0 starts with the window closed; gpuflame_start() opens it.",
+        help: "0 leaves windows to the program: gpuflame_start() opens one. Else one is open from CUDA's start, unless \
+               another setting says when.",
         apply: |settings, value| switch(value).map(|on| settings.enabled = on),
+    },
+    Setting {
+        name: "GPUFLAME_DELAY",
+        values: "seconds",
+        default: "0",
+        help: "How long before the window opens, from CUDA's start, and after each that GPUFLAME_REPEAT follows with \
+               another.",
+        apply: |settings, value| seconds_or_none(value).map(|delay| settings.delay = delay),
+    },
+    Setting {
+        name: "GPUFLAME_DURATION",
+        values: "seconds",
+        default: "",
+        help: "How long the window is; unset, to the end of the program.",
+        apply: |settings, value| {
+            settings.duration = if value.is_empty() { None } else { Some(seconds(value)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_REPEAT",
+        values: "number; 0: for ever",
+        default: "1",
+        help: "How many windows of GPUFLAME_DURATION, GPUFLAME_DELAY before each.",
+        apply: |settings, value| number(value, 0).map(|repeat| settings.repeat = repeat),
+    },
+    Setting {
+        name: "GPUFLAME_STEPS",
+        values: "FROM..TO, as 10..12",
+        default: "",
+        help: "Record only from the beginning of one step to the beginning of another: 10..12 are steps 10 and 11, the \
+               first is 1. Steps are what gpuflame_step() counts, or GPUFLAME_STEP_RANGE.",
+        apply: |settings, value| {
+            settings.steps = if value.is_empty() { None } else { Some(numbers(value)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_STEP_RANGE",
+        values: "name; NAME* for names that begin so",
+        default: "",
+        help: "A range of this name, by NVTX or gpuflame_range_push(), begins a step wherever it opens.",
+        apply: |settings, value| {
+            settings.step_range = (!value.is_empty()).then(|| value.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_MAX_LAUNCHES",
+        values: "number",
+        default: "",
+        help: "A window closes when so many launches were recorded in it; it is looked every 2 ms.",
+        apply: |settings, value| {
+            settings.max_launches = if value.is_empty() { None } else { Some(number(value, 1)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_MAX_BYTES",
+        values: "bytes, or with K, M or G",
+        default: "",
+        help: "A window closes when so much was written to files since it opened: to the recording, the table of \
+               activities, and the file of GPUFLAME_CHECKPOINT.",
+        apply: |settings, value| {
+            settings.max_bytes = if value.is_empty() { None } else { Some(bytes(value)? as u64) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_FLAG",
+        values: "path of a file",
+        default: "",
+        help: "Record while this file is there; it is looked for once a second. Where it is made anew, delays, steps \
+               and repetitions count anew.",
+        apply: |settings, value| {
+            settings.flag = (!value.is_empty()).then(|| PathBuf::from(value));
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_SIGNAL",
+        values: "USR1, USR2",
+        default: "",
+        help: "This signal opens a window, and the next closes it. It interrupts sleeps of the program, and is left alone \
+               where the program has a handler for it.",
+        apply: |settings, value| {
+            settings.signal = if value.is_empty() { None } else { Some(signal(value)?) };
+            Ok(())
+        },
+    },
+    Setting {
+        name: "GPUFLAME_PROFILER_CALLS",
+        values: SWITCH,
+        default: "1",
+        help: "Whether cudaProfilerStart() and cudaProfilerStop() open and close windows.",
+        apply: |settings, value| switch(value).map(|on| settings.profiler_calls = on),
     },
     Setting {
         name: "GPUFLAME_QUIET",
@@ -436,6 +566,16 @@ mod tests {
             ("GPUFLAME_FORMATS", "activities, idle, folded,folded"),
             ("GPUFLAME_UNIT", "count"),
             ("GPUFLAME_ENABLED", "0"),
+            ("GPUFLAME_DELAY", "1.5"),
+            ("GPUFLAME_DURATION", "2"),
+            ("GPUFLAME_REPEAT", "3"),
+            ("GPUFLAME_STEPS", "10..12"),
+            ("GPUFLAME_STEP_RANGE", "step *"),
+            ("GPUFLAME_MAX_LAUNCHES", "1000"),
+            ("GPUFLAME_MAX_BYTES", "5M"),
+            ("GPUFLAME_FLAG", "/tmp/on"),
+            ("GPUFLAME_SIGNAL", "SIGUSR2"),
+            ("GPUFLAME_PROFILER_CALLS", "0"),
             ("GPUFLAME_QUIET", "1"),
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_GRAPH", "capture"),
@@ -464,6 +604,16 @@ mod tests {
             ],
             unit: Unit::Count,
             enabled: false,
+            delay: Duration::from_millis(1500),
+            duration: Some(Duration::from_secs(2)),
+            repeat: 3,
+            steps: Some(10..12),
+            step_range: Some("step *".to_owned()),
+            max_launches: Some(1000),
+            max_bytes: Some(5 << 20),
+            flag: Some(PathBuf::from("/tmp/on")),
+            signal: Some(libc::SIGUSR2),
+            profiler_calls: false,
             quiet: true,
             internal_frames: true,
             graph: GraphStacks::Capture,
@@ -489,6 +639,10 @@ mod tests {
         let (settings, warnings) = parse_pairs(&[
             ("GPUFLAME_FORMATS", "png"),
             ("GPUFLAME_NVTX", "NCCL"),
+            ("GPUFLAME_DURATION", "0"),
+            ("GPUFLAME_MAX_LAUNCHES", "many"),
+            ("GPUFLAME_SIGNAL", "KILL"),
+            ("GPUFLAME_STEPS", "5..5"),
             ("GPUFLAME_QUIET", "2"),
             ("GPUFLAME_ROOT", "host"),
             ("GPUFLAME_UNIT", "hours"),
@@ -497,13 +651,19 @@ mod tests {
         assert_eq!(
             warnings,
             [
+                "GPUFLAME_DURATION=0: expected a number of seconds above 0, not `0`; going on with the default (unset)",
                 "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, gfr; \
                  going on with the default (folded,svg,csv,idle)",
+                "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
+                 (unset)",
                 "GPUFLAME_NVTX=NCCL: `NCCL` is none of 0, 1, and domains with a - before each; going on with the \
                  default (1)",
                 "GPUFLAME_QUIET=2: expected 0 or 1, not `2`; going on with the default (0)",
                 "GPUFLAME_ROOT=host: `host` is none of process, thread, device, stream; going on with the default \
                  (unset)",
+                "GPUFLAME_SIGNAL=KILL: `KILL` is neither USR1 nor USR2; going on with the default (unset)",
+                "GPUFLAME_STEPS=5..5: expected two numbers such as 10..12, the first the smaller, not `5..5`; going on \
+                 with the default (unset)",
                 "GPUFLAME_UNIT=hours: `hours` is none of ns, us, count; going on with the default (ns)",
             ]
         );

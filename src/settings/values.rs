@@ -1,5 +1,6 @@
 //! Values as people write them: `1`, `yes`, `On`; lists of which one word is misspelt.
 
+use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -54,6 +55,36 @@ pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
     seconds.map(Duration::from_secs_f64).ok_or_else(refused)
 }
 
+/// A number of seconds, or 0.
+pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
+    if value == "0" { Ok(Duration::ZERO) } else { seconds(value) }
+}
+
+/// A whole number, `least` or more.
+pub(super) fn number(value: &str, least: u64) -> Result<u64, Refused> {
+    let number = value.parse().ok().filter(|number| *number >= least);
+    number.ok_or_else(|| Refused::All(format!("expected a whole number, {least} or more, not `{value}`")))
+}
+
+/// `FROM..TO`, of which one may be missing: what is before the second.
+pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
+    let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
+    let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
+    let refused =
+        || Refused::All(format!("expected two numbers such as 10..12, the first the smaller, not `{value}`"));
+    range.filter(|range| !range.is_empty()).ok_or_else(refused)
+}
+
+/// A signal that is the user's to send.
+pub(super) fn signal(value: &str) -> Result<i32, Refused> {
+    let value = value.to_ascii_uppercase();
+    match value.strip_prefix("SIG").unwrap_or(&value) {
+        "USR1" => Ok(libc::SIGUSR1),
+        "USR2" => Ok(libc::SIGUSR2),
+        _ => Err(Refused::All(format!("`{value}` is neither USR1 nor USR2"))),
+    }
+}
+
 /// One of a few words.
 pub(super) fn word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Refused> {
     Ok(value.parse()?)
@@ -86,6 +117,17 @@ pub(super) fn list<T: PartialEq>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_numbers_are_a_stretch_that_is_not_empty() {
+        for (text, expected) in [("10..12", 10..12), ("..3", 0..3), ("7..", 7..u64::MAX), ("..", 0..u64::MAX)]
+        {
+            assert_eq!(numbers(text), Ok(expected), "{text}");
+        }
+        for text in ["", "5", "5..5", "6..5", "a..b", "1...2", "-1..2"] {
+            assert!(numbers(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn bytes_may_have_a_unit() {

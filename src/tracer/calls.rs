@@ -21,6 +21,10 @@ pub enum CallKind {
     DeviceReset,
     /// Destroys, resets or releases a context: the same.
     ContextDestroy,
+    /// Asks tools to record from now on.
+    ProfilerStart,
+    /// Asks tools to record no more.
+    ProfilerStop,
     /// Adds a node to a graph.
     GraphNode,
     /// Copies a graph with all its nodes: instantiates or clones it, or makes it a node of another.
@@ -55,7 +59,7 @@ pub enum AllocationKind {
 impl CallKind {
     /// Whether activities may come of it.
     pub fn makes_work(self) -> bool {
-        !self.ends_context() && !self.is_host_call()
+        !self.is_control() && !self.is_host_call()
     }
 
     /// Whether no activity comes of it by itself, and it ends no context.
@@ -70,6 +74,11 @@ impl CallKind {
     /// Whether it makes or changes graphs, which run later.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
+    }
+
+    /// Whether it is about what is recorded, or for how long it can be, and is told when it begins.
+    pub fn is_control(self) -> bool {
+        self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
     /// Whether it is time for a last flush.

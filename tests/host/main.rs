@@ -15,4 +15,5 @@ mod preload;
 mod running;
 mod runtimes;
 mod stress;
+mod timed;
 mod workers;

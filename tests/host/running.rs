@@ -33,6 +33,13 @@ impl Running {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
 
+    /// Whether it handles this signal.
+    pub(crate) fn takes(&self, signal: i32) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
+        u64::from_str_radix(caught, 16).unwrap() >> (signal - 1) & 1 == 1
+    }
+
     /// Waits until its file says that so many activities have found their launch.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {

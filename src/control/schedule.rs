@@ -1,0 +1,275 @@
+//! When a window is to be open, where the settings say so. Arithmetic alone: it is told how far the program has come, and
+//! says what to do about the window.
+//!
+//! ```text
+//! run      from the start; or while a flag file is there; or between two signals
+//!   cycle    GPUFLAME_DELAY, then GPUFLAME_DURATION, GPUFLAME_REPEAT times
+//!     window   the second part of a cycle, as far as GPUFLAME_STEPS are under way and no limit was reached
+//! ```
+//!
+//! Steps and time count from the beginning of the run. A window that reached a limit stays closed until the next cycle,
+//! or the next run, has one.
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the settings say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Before each window.
+    pub delay: Duration,
+    /// Of each window; none: to the end of the run.
+    pub duration: Option<Duration>,
+    /// So many windows, where they have a duration; 0: for ever.
+    pub repeat: u64,
+    /// Steps that are recorded, from 1; none: all, and what is before the first.
+    pub steps: Option<Range<u64>>,
+    /// A window closes when so many launches were recorded in it.
+    pub most_launches: Option<u64>,
+    /// A window closes when so many bytes were written to files while it was open.
+    pub most_bytes: Option<u64>,
+}
+
+/// How far the program has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// Since any moment that stays the same.
+    pub time: Duration,
+    /// Steps that have begun.
+    pub steps: u64,
+    /// Launches that were seen.
+    pub launches: u64,
+    /// Bytes that were written to files.
+    pub bytes: u64,
+}
+
+/// What is to be done about the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A window opens.
+    Open,
+    /// It closes.
+    Close,
+    /// It closes, and the next opens.
+    Next,
+}
+
+/// Which window: the run's number and the cycle's.
+type WindowId = (u64, u64);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    plan: Plan,
+    /// Where the run began; none: there is none.
+    run: Option<Reached>,
+    runs: u64,
+    /// The window that is open, and where it opened.
+    open: Option<(WindowId, Reached)>,
+    /// The last that reached a limit.
+    spent: Option<WindowId>,
+}
+
+impl Schedule {
+    /// A schedule without a run yet.
+    pub fn new(plan: Plan) -> Self {
+        Self { plan, ..Self::default() }
+    }
+
+    /// A run begins, in the place of another if there is one.
+    pub fn begin(&mut self, now: Reached) {
+        self.run = Some(now);
+        self.runs += 1;
+    }
+
+    /// The run ends.
+    pub fn end(&mut self) {
+        self.run = None;
+    }
+
+    /// Whether a run is under way.
+    pub fn is_running(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// What is to be done now, if anything.
+    pub fn turn(&mut self, now: Reached) -> Option<Turn> {
+        if let Some((id, opened)) = self.open
+            && self.plan.is_spent(opened, now)
+        {
+            self.spent = Some(id);
+        }
+        let wanted = self.window(now).filter(|id| self.spent != Some(*id));
+        let was = self.open.map(|(id, _)| id);
+        if wanted == was {
+            return None;
+        }
+        self.open = wanted.map(|id| (id, now));
+        Some(match (was, wanted) {
+            (None, _) => Turn::Open,
+            (Some(_), None) => Turn::Close,
+            (Some(_), Some(_)) => Turn::Next,
+        })
+    }
+
+    /// After how long time alone may change that; none: it does not.
+    pub fn patience(&self, now: Reached) -> Option<Duration> {
+        self.plan.patience(now.time.saturating_sub(self.run?.time))
+    }
+
+    /// Whether a window is open that may reach a limit, so that one should look often.
+    pub fn is_limited(&self) -> bool {
+        self.open.is_some() && (self.plan.most_launches.is_some() || self.plan.most_bytes.is_some())
+    }
+
+    fn window(&self, now: Reached) -> Option<WindowId> {
+        let run = self.run?;
+        let cycle = self.plan.cycle(now.time.saturating_sub(run.time))?;
+        let steps = now.steps.saturating_sub(run.steps);
+        let is_wanted = self.plan.steps.as_ref().is_none_or(|wanted| wanted.contains(&steps));
+        is_wanted.then_some((self.runs, cycle))
+    }
+}
+
+impl Plan {
+    /// Of a cycle, where cycles end.
+    fn length(&self) -> Option<u128> {
+        self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
+    }
+
+    /// In which cycle a window is open after so much time.
+    fn cycle(&self, elapsed: Duration) -> Option<u64> {
+        let elapsed = elapsed.as_nanos();
+        let (cycle, within) = match self.length() {
+            Some(length) => (elapsed / length, elapsed % length),
+            None => (0, elapsed),
+        };
+        let cycle = u64::try_from(cycle).unwrap_or(u64::MAX);
+        let is_over = self.duration.is_some() && self.repeat != 0 && cycle >= self.repeat;
+        (!is_over && within >= self.delay.as_nanos()).then_some(cycle)
+    }
+
+    fn patience(&self, elapsed: Duration) -> Option<Duration> {
+        let nanos = |nanos: u128| Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let (elapsed, delay) = (elapsed.as_nanos(), self.delay.as_nanos());
+        let Some(length) = self.length() else {
+            return (elapsed < delay).then(|| nanos(delay - elapsed));
+        };
+        let (cycle, within) = (elapsed / length, elapsed % length);
+        if self.repeat != 0 && cycle >= u128::from(self.repeat) {
+            return None;
+        }
+        Some(nanos(if within < delay { delay - within } else { length - within }))
+    }
+
+    fn is_spent(&self, opened: Reached, now: Reached) -> bool {
+        let is_past =
+            |most: Option<u64>, from: u64, to: u64| most.is_some_and(|most| to.saturating_sub(from) >= most);
+        is_past(self.most_launches, opened.launches, now.launches)
+            || is_past(self.most_bytes, opened.bytes, now.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u32) -> Reached {
+        Reached { time: seconds * SECOND, ..Reached::default() }
+    }
+
+    fn begun(plan: Plan) -> Schedule {
+        let mut schedule = Schedule::new(plan);
+        assert_eq!(schedule.turn(at(0)), None, "there is no run");
+        schedule.begin(at(0));
+        schedule
+    }
+
+    /// What happens in which second.
+    fn turns(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, Turn)> {
+        seconds.filter_map(|second| Some((second, schedule.turn(at(second))?))).collect()
+    }
+
+    #[test]
+    fn without_a_plan_the_window_is_the_run() {
+        let mut schedule = begun(Plan::default());
+        assert_eq!(turns(&mut schedule, 0..100), [(0, Turn::Open)]);
+        assert_eq!(schedule.patience(at(100)), None);
+        schedule.end();
+        assert_eq!(turns(&mut schedule, 100..110), [(100, Turn::Close)]);
+    }
+
+    #[test]
+    fn windows_of_a_length_come_after_a_delay_and_so_often() {
+        let plan = Plan { delay: 3 * SECOND, duration: Some(2 * SECOND), repeat: 2, ..Plan::default() };
+        let mut schedule = begun(plan);
+        let expected = [(3, Turn::Open), (5, Turn::Close), (8, Turn::Open), (10, Turn::Close)];
+        assert_eq!(turns(&mut schedule, 0..40), expected);
+        let patience = |second| schedule.patience(at(second));
+        assert_eq!([patience(0), patience(3), patience(4)], [3, 2, 1].map(|seconds| Some(seconds * SECOND)));
+        assert_eq!([patience(5), patience(9), patience(10)], [Some(3 * SECOND), Some(SECOND), None]);
+    }
+
+    #[test]
+    fn without_a_pause_each_length_is_a_window() {
+        let mut schedule = begun(Plan { duration: Some(2 * SECOND), repeat: 3, ..Plan::default() });
+        let expected = [(0, Turn::Open), (2, Turn::Next), (4, Turn::Next), (6, Turn::Close)];
+        assert_eq!(turns(&mut schedule, 0..40), expected);
+    }
+
+    #[test]
+    fn who_looks_late_sees_no_window_that_is_over() {
+        let mut schedule =
+            begun(Plan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..Plan::default() });
+        assert_eq!(schedule.turn(at(1)), Some(Turn::Open));
+        // The first is over, and the second has come and is under way.
+        assert_eq!(schedule.turn(at(3)), Some(Turn::Next));
+        assert_eq!(schedule.turn(at(77)), Some(Turn::Close));
+    }
+
+    #[test]
+    fn steps_count_from_the_beginning_of_their_run() {
+        let mut schedule = Schedule::new(Plan { steps: Some(2..4), ..Plan::default() });
+        let at = |steps| Reached { steps, ..Reached::default() };
+        schedule.begin(at(10));
+        let turns: Vec<_> = (10..16).map(|steps| schedule.turn(at(steps))).collect();
+        assert_eq!(turns, [None, None, Some(Turn::Open), None, Some(Turn::Close), None]);
+        schedule.end();
+        assert_eq!(schedule.turn(at(16)), None);
+        schedule.begin(at(16));
+        assert_eq!([schedule.turn(at(17)), schedule.turn(at(18))], [None, Some(Turn::Open)]);
+        // A run that begins anew is another window, and this one is over by that.
+        schedule.begin(at(18));
+        assert_eq!(schedule.turn(at(18)), Some(Turn::Close));
+        assert_eq!(schedule.turn(at(20)), Some(Turn::Open));
+    }
+
+    #[test]
+    fn a_window_that_reached_its_limit_stays_closed_until_the_next() {
+        let plan =
+            Plan { duration: Some(10 * SECOND), repeat: 0, most_launches: Some(100), ..Plan::default() };
+        let mut schedule = begun(plan);
+        let at = |second, launches| Reached { launches, ..at(second) };
+        assert_eq!(schedule.turn(at(0, 50)), Some(Turn::Open));
+        assert!(schedule.is_limited());
+        assert_eq!(schedule.turn(at(1, 149)), None);
+        assert_eq!(schedule.turn(at(2, 150)), Some(Turn::Close));
+        assert!(!schedule.is_limited());
+        assert_eq!(schedule.turn(at(9, 999)), None);
+        assert_eq!(schedule.turn(at(10, 1000)), Some(Turn::Open));
+        assert_eq!(schedule.turn(at(20, 1099)), Some(Turn::Next));
+        assert_eq!(schedule.turn(at(21, 1198)), None, "it counts from its own beginning");
+        schedule.begin(at(22, 1198));
+        assert_eq!(schedule.turn(at(22, 1198)), Some(Turn::Next));
+    }
+
+    #[test]
+    fn bytes_are_a_limit_too() {
+        let mut schedule = begun(Plan { most_bytes: Some(1000), ..Plan::default() });
+        let at = |bytes| Reached { bytes, ..Reached::default() };
+        assert_eq!(schedule.turn(at(5)), Some(Turn::Open));
+        assert_eq!([schedule.turn(at(1004)), schedule.turn(at(1005))], [None, Some(Turn::Close)]);
+    }
+}

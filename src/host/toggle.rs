@@ -1,0 +1,43 @@
+//! A signal by which somebody outside says "now", where the application has left it at its default.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static RING: OnceLock<fn()> = OnceLock::new();
+
+/// Counts this signal from now on, and calls `ring` for each: in a signal handler, which may interrupt anything. False: it
+/// has a handler, or is ignored, and stays as it is.
+pub fn take(signal: i32, ring: fn()) -> bool {
+    let _ = RING.set(ring);
+    // SAFETY: all-zero is a valid `sigaction`.
+    let (mut old, mut new): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
+    // SAFETY: without an action to set, the call only writes to `old`.
+    let is_known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut old) } == 0;
+    if !is_known || old.sa_sigaction != libc::SIG_DFL {
+        return false;
+    }
+    let handler: extern "C" fn(i32) = on_signal;
+    new.sa_sigaction = handler as usize;
+    new.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler is a function for ever (see `loaded::stay`) and of the type that the flags say.
+    unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) == 0 }
+}
+
+/// How many there were so far.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Acquire)
+}
+
+extern "C" fn on_signal(_: i32) {
+    // SAFETY: the C library's own place for it, this thread's.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: a number of this thread's.
+    let before = unsafe { errno.read() };
+    COUNT.fetch_add(1, Ordering::AcqRel);
+    if let Some(ring) = RING.get() {
+        ring();
+    }
+    // SAFETY: as above.
+    unsafe { errno.write(before) };
+}

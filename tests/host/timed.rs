@@ -1,0 +1,298 @@
+//! Windows that the settings open and close: what was launched in them is in the files, and nothing else. Beside what
+//! the simulated stack has really run, launch by launch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use gpuflame::record::{ContextId, Reader, Row, WindowEdge};
+use serde_json::Value;
+
+use crate::running::{Running, send};
+use crate::support::{Done, Run, Way, compile};
+
+/// At an edge the window has turned, and the time is yet to be noted: a thread may lose its processor in between.
+const SLACK: u64 = 150_000_000;
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/timed.c", &["-O2"]))
+}
+
+fn run(args: &[&str], settings: &[(&str, &str)]) -> Run {
+    let run = Run::new(program(), Way::Injected).args(args.iter().copied());
+    let run = run.env("GPUFLAME_FORMATS", "folded,gfr").env("GPUSIM_TRUTH", "truth.jsonl,summary:truth.json");
+    settings.iter().fold(run, |run, (name, value)| run.env(name, value))
+}
+
+/// A piece of work as it really ran.
+struct Work {
+    thread: u64,
+    /// When it was launched, and how long it took.
+    entered: u64,
+    nanos: u64,
+}
+
+/// What was recorded.
+#[derive(Default)]
+struct Recorded {
+    /// From and to when.
+    windows: Vec<(u64, u64)>,
+    /// Ids of launches in windows.
+    launches: BTreeSet<u32>,
+}
+
+fn recorded(done: &Done) -> Recorded {
+    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
+    let mut recorded = Recorded::default();
+    while let Some(row) = reader.next_row().unwrap() {
+        match row {
+            Row::Window { edge: WindowEdge::Open, time } => recorded.windows.push((time.0, u64::MAX)),
+            Row::Window { edge: WindowEdge::Close, time } => recorded.windows.last_mut().unwrap().1 = time.0,
+            Row::Launch(launch) if launch.context != ContextId::OUTSIDE => {
+                recorded.launches.insert(launch.correlation.0);
+            }
+            _ => {}
+        }
+    }
+    recorded
+}
+
+fn truth(done: &Done) -> BTreeMap<u32, Work> {
+    let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
+    let rows = done.file("truth.jsonl");
+    let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    rows.map(|row| {
+        let nanos = number(&row, "end") - number(&row, "start");
+        (
+            number(&row, "corr") as u32,
+            Work { thread: number(&row, "tid"), entered: number(&row, "enter"), nanos },
+        )
+    })
+    .collect()
+}
+
+/// Holds what was recorded against what ran. Returns how many launches each window has.
+fn assert_exact(done: &Done) -> Vec<usize> {
+    let (found, truth) = (recorded(done), truth(done));
+    let mut counts = vec![0; found.windows.len()];
+    let mut turns: BTreeMap<u64, (bool, usize)> = BTreeMap::new();
+    for (id, work) in &truth {
+        let is_in = found.launches.contains(id);
+        let window = found.windows.iter().position(|(from, to)| (*from..*to).contains(&work.entered));
+        let edges = found.windows.iter().flat_map(|(from, to)| [*from, *to]);
+        let is_near_an_edge = edges.into_iter().any(|edge| edge.abs_diff(work.entered) < SLACK);
+        assert!(is_in == window.is_some() || is_near_an_edge, "launch {id} at {}: {is_in}", work.entered);
+        if let Some(window) = window {
+            counts[window] += usize::from(is_in);
+        }
+        // On one thread a window has one beginning and one end.
+        let (was_in, seen) = turns.entry(work.thread).or_default();
+        *seen += usize::from(is_in && !*was_in);
+        *was_in = is_in;
+    }
+    for (thread, (_, seen)) in turns {
+        assert!(seen <= found.windows.len(), "{thread}: {seen} of {} windows", found.windows.len());
+    }
+    let nanos: u64 = found.launches.iter().map(|id| truth[id].nanos).sum();
+    assert_eq!(done.folded().iter().map(|(_, weight)| weight).sum::<u64>(), nanos, "{}", done.stderr);
+    let (launches, parts) = done.sum("launches");
+    assert_eq!(
+        (launches, parts["matched"]),
+        (truth.len() as u64, found.launches.len() as u64),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(parts["matched"] + parts["outside"], launches, "{}", done.stderr);
+    counts
+}
+
+/// Runs the program on so many threads until its own windows have come and gone, by `until`.
+fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
+    let mut running = Running::of(run(&["run", threads], settings));
+    until(&mut running);
+    running.tell("stop");
+    let done = running.ended();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    done
+}
+
+/// How many windows the recording says were opened and how many closed so far; it is written every second.
+fn edges(running: &Running) -> (usize, usize) {
+    let Ok(file) = File::open(running.folder.join("out.gfr")) else { return (0, 0) };
+    let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return (0, 0) };
+    let (mut opened, mut closed) = (0, 0);
+    while let Ok(Some(row)) = reader.next_row() {
+        match row {
+            Row::Window { edge: WindowEdge::Open, .. } => opened += 1,
+            Row::Window { edge: WindowEdge::Close, .. } => closed += 1,
+            _ => {}
+        }
+    }
+    (opened, closed)
+}
+
+fn wait_for_edges(running: &mut Running, opened: usize, closed: usize) {
+    running.wait_for(|running| {
+        let edges = edges(running);
+        (edges.0 >= opened && edges.1 >= closed, format!("{edges:?}"))
+    });
+}
+
+#[test]
+fn steps_are_recorded_from_one_to_another_to_the_launch() {
+    for (steps, expected) in [("4..7", 4 + 5 + 6), ("..3", 1 + 2), ("9..", 9 + 10), ("20..30", 0)] {
+        let done = run(&["steps", "10"], &[("GPUFLAME_STEPS", steps)]).ok();
+        assert_eq!(assert_exact(&done).into_iter().sum::<usize>(), expected, "{steps}\n{}", done.stderr);
+        assert_eq!(done.sum("launches").0, 55);
+    }
+}
+
+#[test]
+fn a_range_of_the_name_asked_for_begins_a_step() {
+    for (name, steps, expected) in [("step *", "4..7", 4 + 5 + 6), ("step 5", "1..2", 5 + 6 + 7 + 8 + 9 + 10)]
+    {
+        let settings = [("GPUFLAME_STEPS", steps), ("GPUFLAME_STEP_RANGE", name)];
+        let done = run(&["ranges", "10"], &settings).ok();
+        assert_eq!(assert_exact(&done), [expected], "{name}\n{}", done.stderr);
+    }
+}
+
+#[test]
+fn graphs_that_were_captured_before_the_first_window_have_both_their_stacks() {
+    let done = run(&["graphs", "10"], &[("GPUFLAME_STEPS", "3..5")]).ok();
+    let captured =
+        "main;graphs;replay;cudaGraphLaunch;[graph];launch;cudaLaunchKernel;[GPU_Kernel]step_d20000";
+    let folded = done.folded();
+    let found: Vec<_> = folded.iter().map(|(frames, weight)| (frames.join(";"), *weight)).collect();
+    assert_eq!(found, [(captured.to_owned(), 2 * 3 * 20_000)], "{}", done.stderr);
+}
+
+#[test]
+fn calls_to_cudas_profiler_open_and_close_a_window_unless_they_are_not_to() {
+    for (settings, expected) in [
+        (&[("GPUFLAME_ENABLED", "0")][..], vec![7]),
+        // One is open from the start, which the program then closes.
+        (&[], vec![5 + 7]),
+        (&[("GPUFLAME_PROFILER_CALLS", "0")], vec![5 + 7 + 11]),
+        (&[("GPUFLAME_PROFILER_CALLS", "0"), ("GPUFLAME_ENABLED", "0")], vec![]),
+    ] {
+        let done = run(&["profiler"], settings).ok();
+        assert_eq!(assert_exact(&done), expected, "{settings:?}\n{}", done.stderr);
+    }
+}
+
+#[test]
+fn time_opens_and_closes_windows_on_all_threads() {
+    let settings = [("GPUFLAME_DELAY", "0.5"), ("GPUFLAME_DURATION", "0.7"), ("GPUFLAME_REPEAT", "2")];
+    let done = while_it_runs("4", &settings, |running| wait_for_edges(running, 2, 2));
+    let windows = recorded(&done).windows;
+    assert_eq!(windows.len(), 2, "{}", done.stderr);
+    for (from, to) in windows {
+        assert!(to - from >= 600_000_000, "{from} to {to}");
+    }
+    assert!(assert_exact(&done).iter().all(|launches| *launches > 100));
+}
+
+#[test]
+fn a_length_alone_begins_at_once_and_kernels_may_outlast_it() {
+    let settings = [("GPUFLAME_DURATION", "0.5"), ("GPUSIM_CLOCK", "real")];
+    let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
+    assert_eq!(assert_exact(&done).len(), 1);
+}
+
+#[test]
+fn a_window_closes_when_it_has_its_launches() {
+    let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
+    let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
+    let counts = assert_exact(&done);
+    // It is looked every 2 ms, by a thread that gets its turn when it does.
+    assert!(counts.len() == 1 && recorded(&done).launches.len() >= 500, "{counts:?}");
+    assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
+}
+
+#[test]
+fn a_window_closes_when_its_files_have_their_bytes() {
+    let settings = [("GPUFLAME_MAX_BYTES", "100K")];
+    let done = while_it_runs("4", &settings, |running| wait_for_edges(running, 1, 1));
+    assert_eq!(assert_exact(&done).len(), 1);
+    assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
+}
+
+#[test]
+fn a_file_says_when_and_another_in_its_place_is_another_window() {
+    let flag = crate::support::scratch("flag").join("on");
+    let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap())];
+    let done = while_it_runs("2", &settings, |running| {
+        fs::write(&flag, "").unwrap();
+        wait_for_edges(running, 1, 0);
+        let next = flag.with_extension("next");
+        fs::write(&next, "").unwrap();
+        fs::rename(next, &flag).unwrap();
+        wait_for_edges(running, 2, 1);
+        fs::remove_file(&flag).unwrap();
+        wait_for_edges(running, 2, 2);
+        fs::write(&flag, "").unwrap();
+        wait_for_edges(running, 3, 2);
+    });
+    let counts = assert_exact(&done);
+    assert!(counts.len() == 3 && counts.iter().all(|launches| *launches > 0), "{counts:?}");
+}
+
+#[test]
+fn with_a_file_a_length_counts_from_each_time_it_is_made() {
+    let flag = crate::support::scratch("flag-length").join("on");
+    let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap()), ("GPUFLAME_DURATION", "0.3")];
+    let done = while_it_runs("1", &settings, |running| {
+        for window in 1..=2 {
+            fs::write(&flag, "").unwrap();
+            wait_for_edges(running, window, window);
+            fs::remove_file(&flag).unwrap();
+            // It is to be seen gone: looked for once a second.
+            let begun = Instant::now();
+            running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
+        }
+    });
+    assert_eq!(assert_exact(&done).len(), 2);
+}
+
+#[test]
+fn a_signal_opens_a_window_and_the_next_closes_it() {
+    let done = while_it_runs("2", &[("GPUFLAME_SIGNAL", "USR2")], |running| {
+        running.wait_for(|running| (running.takes(libc::SIGUSR2), "it takes no signal yet".to_owned()));
+        for window in 1..=2 {
+            send(running.process(), libc::SIGUSR2);
+            wait_for_edges(running, window, window - 1);
+            send(running.process(), libc::SIGUSR2);
+            wait_for_edges(running, window, window);
+        }
+    });
+    let counts = assert_exact(&done);
+    assert!(counts.len() == 2 && counts.iter().all(|launches| *launches > 0), "{counts:?}");
+}
+
+#[test]
+fn what_cannot_be_is_said_and_the_program_runs() {
+    for (settings, words) in [
+        (&[("GPUFLAME_FLAG", "/tmp")][..], "GPUFLAME_FLAG=/tmp: it is a folder"),
+        (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected two numbers"),
+        (&[("GPUFLAME_DURATION", "0")], "GPUFLAME_DURATION=0: expected a number of seconds"),
+        (&[("GPUFLAME_MAX_BYTES", "lots")], "GPUFLAME_MAX_BYTES=lots: expected a number of bytes"),
+        (
+            &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_DELAY", "1")],
+            "GPUFLAME_ENABLED=0 leaves windows to the program",
+        ),
+        (
+            &[("GPUFLAME_FLAG", "/nowhere/x"), ("GPUFLAME_SIGNAL", "USR1")],
+            "GPUFLAME_SIGNAL does nothing where",
+        ),
+    ] {
+        let done = while_it_runs("1", settings, |running| {
+            running.wait_for(|running| (running.stderr().contains(words), running.stderr()));
+        });
+        assert!(done.sum("launches").0 > 0, "{}", done.stderr);
+    }
+}
