@@ -60,12 +60,9 @@ impl Windows {
         let (steps, flag) = (settings.steps.clone(), settings.flag.clone());
         let plan =
             Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
-        let is_plain = plan == Plan { repeat, ..Plan::default() } && flag.is_none() && signal.is_none();
-        if is_plain {
-            return None;
-        }
-        if !settings.enabled {
-            if !settings.quiet {
+        if !settings.say_when() {
+            let would = Settings { enabled: true, ..settings.clone() }.say_when();
+            if would && !settings.quiet {
                 tell(
                     "GPUFLAME_ENABLED=0 leaves windows to the program; the other settings about windows do nothing",
                 );

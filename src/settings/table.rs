@@ -107,6 +107,16 @@ pub struct Settings {
     pub checkpoint_max: usize,
 }
 
+impl Settings {
+    /// Whether they say when a window is open, other than from the start to the end.
+    pub fn say_when(&self) -> bool {
+        let by_time = !self.delay.is_zero() || self.duration.is_some();
+        let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();
+        let by_others = self.flag.is_some() || self.signal.is_some();
+        self.enabled && (by_time || by_limits || by_others || self.steps.is_some())
+    }
+}
+
 impl Default for Settings {
     /// What the table says.
     fn default() -> Self {

@@ -172,6 +172,7 @@ fn what_the_environment_says_is_looked_at() {
         ("GPUFLAME_FORMAT", "svg", "settings", "warn", "GPUFLAME_FORMATS"),
         ("GPUFLAME_EXIT_LIMIT", "soon", "settings", "warn", "soon"),
         ("GPUFLAME_ENABLED", "0", "settings", "ok", "gpuflame_start()"),
+        ("GPUFLAME_DURATION", "5", "settings", "ok", "in windows"),
         ("GPUFLAME_OUTPUT", "/proc/nowhere/x", "outputs", "fail", "GPUFLAME_OUTPUT"),
         ("GPUFLAME_OUTPUT", "made/later/x", "outputs", "ok", "made/later/"),
     ] {

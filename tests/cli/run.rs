@@ -56,6 +56,39 @@ fn what_the_options_say_goes_before_the_environment() {
 }
 
 #[test]
+fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
+    let timed = compile("tests/programs/timed.c", &["-O2"]);
+    let config = scratch("config").join("nightly.toml");
+    fs::write(&config, "output = 'night/%e'\nformats = ['folded', 'csv']\nsteps = '1..3'\n").unwrap();
+    let options = ["--config", config.to_str().unwrap(), "--window", "steps=2..4", "--formats", "folded"];
+    // Of what several say the options count, then the environment, then the file.
+    let done = run(&options, &[timed.to_str().unwrap(), "steps", "5"]).env("GPUFLAME_STEPS", "4..5").done();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"]), (15, 2 + 3), "{}", done.stderr);
+    assert!(!done.folder.join("night").exists(), "the environment names the outputs");
+    assert!(done.folder.join("out.folded").exists() && !done.folder.join("out.csv").exists());
+}
+
+#[test]
+fn a_window_that_cannot_be_is_an_error_before_anything_runs() {
+    let wrong = scratch("config").join("wrong.toml");
+    fs::write(&wrong, "formats = ['svg']\nduration = 'long'\n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    for (options, words) in [
+        (["--window", "duration=0"], "--window duration=0: expected a number of seconds above 0"),
+        (["--window", "when=now"], "`when=now` is none of delay=, duration=, repeat=, steps=,"),
+        (["--config", wrong], "wrong.toml: duration: expected a number of seconds"),
+        (["--config", "/nowhere.toml"], "/nowhere.toml: "),
+    ] {
+        let done = run(&options, &["touch", "ran"]).done();
+        assert!(done.code == Some(2) || done.code == Some(1), "{:?}: {}", done.code, done.stderr);
+        assert!(done.stderr.contains(words), "{}", done.stderr);
+        assert!(!done.folder.join("ran").exists(), "{options:?}");
+    }
+}
+
+#[test]
 fn every_process_of_the_command_has_a_line_and_files_of_its_own() {
     let script = format!("{0} quick; {0} quick; exit 3", program().display());
     let done = run(&["-o", "out-%p"], &["sh", "-c", &script]).env("RANK", "5").done();

@@ -264,7 +264,11 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
         .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all of them"))
         .collect();
     let formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
-    let when = if settings.enabled { "from the start" } else { "from the first gpuflame_start() on" };
+    let when = match settings.enabled {
+        true if settings.say_when() => "in windows, as the settings about them say",
+        true => "from the start",
+        false => "from the first gpuflame_start() on",
+    };
     lines.push(Line::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
     lines
 }

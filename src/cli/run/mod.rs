@@ -3,6 +3,7 @@
 //! All it does is set variables, wait, and read what the processes of the command left about themselves
 //! (`GPUFLAME_REPORT`): recording is the library's business.
 
+mod chosen;
 pub(super) mod library;
 mod processes;
 
@@ -12,12 +13,16 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome};
 use super::recover::recover;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::child;
 use crate::settings;
+use chosen::Chosen;
 use processes::Report;
+
+const OUTPUT: &str = "GPUFLAME_OUTPUT";
+const FORMATS: &str = "GPUFLAME_FORMATS";
 
 /// What shells answer where a command is not there, or cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -30,7 +35,8 @@ const NOT_RUN: u8 = 126;
 /// record and where is as the GPUFLAME_* variables say (`gpuflame settings`) that the options do not.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame run ./app --steps 100\n  \
-    gpuflame run -o out/%e.%r --formats svg,gfr -- torchrun --nproc-per-node 8 train.py\n\n\
+    gpuflame run -o out/%e.%r --formats svg,gfr -- torchrun --nproc-per-node 8 train.py\n  \
+    gpuflame run --window delay=60,duration=5 -- python serve.py\n\n\
     Exit codes: the command's; 126 and 127 where it cannot be started.")]
 pub(super) struct Run {
     /// Path prefix of the outputs, with the macros of GPUFLAME_OUTPUT (%p process, %e program, %r rank ...).
@@ -39,6 +45,14 @@ pub(super) struct Run {
     /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, activities, gfr.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
+    /// When to record: delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO, step-range=NAME, launches=NUMBER,
+    /// bytes=SIZE, flag=FILE, signal=USR2, with commas between; off: the program says when.
+    #[arg(long, value_name = "WHEN")]
+    window: Option<String>,
+    /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`); the environment and the other
+    /// options go before it.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
     /// Come in by LD_PRELOAD instead of the driver's injection, for programs whose driver does not inject.
     #[arg(long)]
     preload: bool,
@@ -55,12 +69,10 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if let Some(formats) = &self.formats {
-            check_formats(formats)?;
-        }
+        let chosen = self.chosen()?;
         let library = library::find(self.library.as_deref())?;
         let reports = processes::Folder::new()?;
-        let mut command = self.command(&library, reports.path(), console)?;
+        let mut command = self.command(&library, reports.path(), &chosen, console)?;
         let status = match child::run(&mut command) {
             Ok(status) => status,
             Err(error) => {
@@ -73,7 +85,7 @@ impl Run {
             }
         };
         let mut left = reports.read();
-        left.extend(self.recover(&reports.cut(&left), console));
+        left.extend(Self::recover(&reports.cut(&left), &chosen, console));
         processes::lines(&left, &reports.survivors()).iter().for_each(|line| console.remark(line));
         if self.open {
             open(&left, console);
@@ -82,9 +94,9 @@ impl Run {
     }
 
     /// Writes the files of processes that ended without a word.
-    fn recover(&self, cut: &[PathBuf], console: Console) -> Vec<Report> {
-        let formats = self.formats.clone().or_else(|| std::env::var("GPUFLAME_FORMATS").ok());
-        let formats = formats.map(|formats| ("GPUFLAME_FORMATS".to_owned(), formats));
+    fn recover(cut: &[PathBuf], chosen: &[Chosen], console: Console) -> Vec<Report> {
+        let in_environment = std::env::var(FORMATS).ok().map(|formats| (FORMATS.to_owned(), formats));
+        let formats = chosen.iter().rfind(|(name, _)| name == FORMATS).cloned().or(in_environment);
         let (settings, _) = settings::parse(formats);
         let recovered = cut.iter().filter_map(|file| {
             let recovered = recover(file, &settings.formats, false, console);
@@ -93,8 +105,27 @@ impl Run {
         recovered.map(Report::of_recovered).collect()
     }
 
+    /// What the options say, and what the file says where nothing else does.
+    fn chosen(&self) -> Result<Vec<Chosen>> {
+        let mut chosen = Vec::new();
+        if let Some(file) = &self.config {
+            chosen = chosen::config(file)?;
+            chosen.retain(|(name, _)| std::env::var_os(name).is_none());
+        }
+        // Of two that are the same the later counts.
+        chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
+        chosen.extend(self.formats.as_deref().map(chosen::formats).transpose()?);
+        Ok(chosen)
+    }
+
     /// The command, with all that has its processes record.
-    fn command(&self, library: &Path, reports: &Path, console: Console) -> Result<Command> {
+    fn command(
+        &self,
+        library: &Path,
+        reports: &Path,
+        chosen: &[Chosen],
+        console: Console,
+    ) -> Result<Command> {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).env("GPUFLAME_REPORT", reports);
         if self.preload {
@@ -109,29 +140,19 @@ impl Run {
             command.env("CUDA_INJECTION64_PATH", library);
         }
         command.env("NVTX_INJECTION64_PATH", library);
+        command.envs(chosen.iter().map(|(name, value)| (name, value)));
         if let Some(prefix) = &self.output {
-            // Processes of the command may go to other folders.
-            command.env("GPUFLAME_OUTPUT", std::env::current_dir()?.join(prefix));
+            command.env(OUTPUT, prefix);
         }
-        if let Some(formats) = &self.formats {
-            command.env("GPUFLAME_FORMATS", formats);
+        if let Some(prefix) = command.get_envs().find_map(|(name, value)| value.filter(|_| name == OUTPUT)) {
+            // Processes of the command may go to other folders.
+            let absolute = std::env::current_dir()?.join(prefix);
+            command.env(OUTPUT, absolute);
         }
         if console.quiet {
             command.env("GPUFLAME_QUIET", "1");
         }
         Ok(command)
-    }
-}
-
-/// A word that the library would pass over is told before anything is run.
-fn check_formats(formats: &str) -> Result<()> {
-    let (_, warnings) = settings::parse([("GPUFLAME_FORMATS".to_owned(), formats.to_owned())]);
-    match warnings.first() {
-        None => Ok(()),
-        Some(warning) => {
-            let why = warning.split("; going on").next().unwrap_or(warning);
-            Err(usage(why.replacen("GPUFLAME_FORMATS=", "--formats ", 1)))
-        }
     }
 }
 

@@ -1,0 +1,165 @@
+//! What the options and the file of settings say, as the variables that the library reads. What it would pass over with a
+//! warning is an error here, before anything is run.
+
+use std::fs;
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use crate::cli::console::usage;
+use crate::error::{Error, ErrorKind, Result};
+use crate::settings::{SETTINGS, parse};
+
+/// A variable and its value.
+pub(super) type Chosen = (String, String);
+
+/// What `--window` may say, and the variables for it.
+const WINDOW: [(&str, &str); 9] = [
+    ("delay", "GPUFLAME_DELAY"),
+    ("duration", "GPUFLAME_DURATION"),
+    ("repeat", "GPUFLAME_REPEAT"),
+    ("steps", "GPUFLAME_STEPS"),
+    ("step-range", "GPUFLAME_STEP_RANGE"),
+    ("launches", "GPUFLAME_MAX_LAUNCHES"),
+    ("bytes", "GPUFLAME_MAX_BYTES"),
+    ("flag", "GPUFLAME_FLAG"),
+    ("signal", "GPUFLAME_SIGNAL"),
+];
+/// The program opens windows itself.
+const BY_THE_PROGRAM: &str = "off";
+
+/// What `--window delay=5,duration=2` says.
+pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
+    if text == BY_THE_PROGRAM {
+        return Ok(vec![("GPUFLAME_ENABLED".to_owned(), "0".to_owned())]);
+    }
+    let chosen: Result<Vec<Chosen>> = text.split(',').map(window_part).collect();
+    let chosen = chosen?;
+    check(&chosen).map_err(|why| usage(format!("--window {text}: {why}")))?;
+    Ok(chosen)
+}
+
+fn window_part(part: &str) -> Result<Chosen> {
+    let found = part.trim().split_once('=').and_then(|(word, value)| {
+        let (_, name) = WINDOW.iter().find(|(known, _)| *known == word.trim())?;
+        Some(((*name).to_owned(), value.trim().to_owned()))
+    });
+    found.ok_or_else(|| {
+        let words: Vec<_> = WINDOW.iter().map(|(word, _)| format!("{word}=")).collect();
+        usage(format!("--window: `{part}` is none of {} with a value, and not `off`", words.join(", ")))
+    })
+}
+
+/// What `--formats` says.
+pub(super) fn formats(text: &str) -> Result<Chosen> {
+    let chosen = ("GPUFLAME_FORMATS".to_owned(), text.to_owned());
+    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--formats {text}: {why}")))?;
+    Ok(chosen)
+}
+
+/// What a file says: settings by their names without the prefix, in lower case (`duration = 2.5`).
+pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
+    let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
+    settings_of(&text).map_err(|error| error.within(path.display()))
+}
+
+fn settings_of(text: &str) -> Result<Vec<Chosen>> {
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        let place = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        wrong(format!("line {place}: {}", error.message()))
+    })?;
+    let mut all = Vec::new();
+    for (key, value) in &table {
+        let chosen = (format!("GPUFLAME_{}", key.to_ascii_uppercase().replace('-', "_")), word(key, value)?);
+        check(std::slice::from_ref(&chosen)).map_err(|why| wrong(format!("{key}: {why}")))?;
+        all.push(chosen);
+    }
+    Ok(all)
+}
+
+/// A value as the variable would have it.
+fn word(key: &str, value: &Value) -> Result<String> {
+    Ok(match value {
+        Value::String(text) => text.clone(),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(on) => u8::from(*on).to_string(),
+        Value::Array(items) => {
+            let items: Result<Vec<_>> = items.iter().map(|item| word(key, item)).collect();
+            items?.join(",")
+        }
+        Value::Datetime(_) | Value::Table(_) => {
+            return Err(wrong(format!("{key}: no setting is a table or a date; write `{key} = VALUE`")));
+        }
+    })
+}
+
+/// Why the library would not take them as they are.
+fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
+    let unknown = chosen.iter().find(|(name, _)| SETTINGS.iter().all(|setting| setting.name != name));
+    let (_, warnings) = parse(chosen.iter().cloned());
+    let Some(warning) = warnings.first() else { return Ok(()) };
+    let why = warning.split("; going on").next().unwrap_or(warning);
+    let why = if unknown.is_some() { why } else { why.split_once(": ").map_or(why, |(_, why)| why) };
+    Err(why.to_owned())
+}
+
+fn wrong(message: String) -> Error {
+    Error::new(ErrorKind::Setting, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(chosen: &[Chosen]) -> Vec<(&str, &str)> {
+        chosen.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    #[test]
+    fn a_window_is_a_list_of_words_with_values() {
+        let chosen = window("delay=5, duration=0.5,repeat=0,steps=3..7,flag=/tmp/on").unwrap();
+        let expected = [
+            ("GPUFLAME_DELAY", "5"),
+            ("GPUFLAME_DURATION", "0.5"),
+            ("GPUFLAME_REPEAT", "0"),
+            ("GPUFLAME_STEPS", "3..7"),
+            ("GPUFLAME_FLAG", "/tmp/on"),
+        ];
+        assert_eq!(pairs(&chosen), expected);
+        assert_eq!(pairs(&window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
+        for (text, words) in [
+            ("5", "`5` is none of delay=, duration="),
+            ("length=5", "`length=5` is none of"),
+            ("duration=0", "expected a number of seconds above 0, not `0`"),
+            ("steps=9..3", "the first the smaller"),
+        ] {
+            let said = window(text).unwrap_err().to_string();
+            assert!(said.contains("--window") && said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_has_settings_by_their_short_names() {
+        let text = "# For the nightly job.\noutput = 'job/%r'\nformats = ['svg', 'gfr']\nduration = 2.5\nquiet = true\nstep-range = 'step *'\n";
+        let mut chosen = settings_of(text).unwrap();
+        chosen.sort();
+        let expected = [
+            ("GPUFLAME_DURATION", "2.5"),
+            ("GPUFLAME_FORMATS", "svg,gfr"),
+            ("GPUFLAME_OUTPUT", "job/%r"),
+            ("GPUFLAME_QUIET", "1"),
+            ("GPUFLAME_STEP_RANGE", "step *"),
+        ];
+        assert_eq!(pairs(&chosen), expected);
+        for (text, words) in [
+            ("a = 1\nb = = 2\n", "line 2"),
+            ("formats = 'png'", "formats: `png` is none of"),
+            ("outputs = 'x'", "did you mean GPUFLAME_OUTPUT?"),
+            ("[window]\ndelay = 1\n", "window: no setting is a table"),
+        ] {
+            let said = settings_of(text).unwrap_err().to_string();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+    }
+}
