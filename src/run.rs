@@ -24,6 +24,11 @@ pub struct ReadOptions {
     pub by_stream: bool,
     /// Whether stacks show the frames inside CUDA's libraries and those below `main`. Default: false.
     pub internal_frames: bool,
+    /// Whether a frame of Python is shown with the line that was executed. Default: with that in which its function
+    /// begins.
+    pub python_lines: bool,
+    /// Whether stacks with frames of Python are shown without native frames. Default: no.
+    pub python_only: bool,
     /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
     /// much that was. Default: as many as there are.
     pub max_memory: Option<usize>,
@@ -82,7 +87,7 @@ impl Run {
         mut sink: impl Sink,
         rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let &ReadOptions { by_stream, internal_frames, max_memory, .. } = options;
+        let &ReadOptions { by_stream, internal_frames, python_lines, python_only, max_memory, .. } = options;
         let apart = explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
         let mut explain = Explain::new(apart);
         let mut count = 0_usize;
@@ -96,7 +101,7 @@ impl Run {
         explain.fit_exports(explain.heap_bytes());
         let ledger = explain.snapshot(&[], &mut sink).ledger;
         let mut profile = explain.into_profile();
-        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames });
+        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames, python_lines, python_only });
         symbolizer.name(&mut profile);
         let unnamed = symbolizer.misses().clone();
         Ok((Self { profile, ledger, unnamed, remarks: Vec::new() }, said))

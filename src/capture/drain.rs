@@ -4,6 +4,7 @@
 
 use crate::record::Row;
 
+use super::python;
 use super::range_names;
 use super::records::{read_contexts, read_launches};
 use super::thread::{Readers, all};
@@ -43,6 +44,7 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
         let launches = readers.launches.mark_next(&thread.launches);
         let contexts = readers.contexts.mark(&thread.contexts);
         range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
         let Readers { launches: reader, told, noted, .. } = readers;
         let grown = told.grown(&thread.outside);
         if let Some(new) = grown {
@@ -66,6 +68,7 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
         let readers = unsafe { thread.readers() };
         let contexts = readers.contexts.mark(&thread.contexts);
         range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
     }
 }

@@ -36,6 +36,12 @@ impl Hash {
         }
     }
 
+    /// Both, in this order.
+    #[inline]
+    pub(super) fn and(self, other: Self) -> Self {
+        self.then(other.a).then(other.b)
+    }
+
     /// Bits that choose a place in a table.
     pub(super) fn bits(self) -> usize {
         (self.a >> 32) as usize
@@ -100,11 +106,11 @@ impl Interner {
     }
 
     /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are those of the
-    /// last call, inside of `ranges`.
-    #[inline]
+    /// last call, and what else tells it `apart`: open ranges, and frames of other languages.
+    #[inline(always)]
     pub(super) fn find(
         &mut self,
-        ranges: Option<Hash>,
+        apart: Option<Hash>,
         leaf: Frame,
         frames: &[Frame],
         kept: usize,
@@ -121,13 +127,25 @@ impl Interner {
         }
         self.depth = frames.len();
         let mut hash = hash.then(leaf.0);
-        if let Some(ranges) = ranges {
-            hash = hash.then(ranges.a).then(ranges.b);
+        if let Some(apart) = apart {
+            hash = hash.and(apart);
         }
         match self.last {
             Some((last, id)) if last == hash => Interned::Known(id),
             _ => self.look_up(hash),
         }
+    }
+
+    /// The same, where something else tells stacks apart: beside the way of most launches.
+    #[inline(never)]
+    pub(super) fn find_apart(
+        &mut self,
+        apart: Option<Hash>,
+        leaf: Frame,
+        frames: &[Frame],
+        kept: usize,
+    ) -> Interned {
+        self.find(apart, leaf, frames, kept)
     }
 
     fn look_up(&mut self, hash: Hash) -> Interned {

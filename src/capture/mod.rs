@@ -27,12 +27,14 @@ pub mod notices;
 mod nvtx;
 mod open_ranges;
 mod outside;
+mod python;
 mod range_names;
 mod ranges;
 mod records;
 mod refused;
 mod stack;
 mod sums;
+mod texts;
 mod thread;
 mod verifying;
 

@@ -59,13 +59,17 @@ struct Remembered {
 impl Ranges {
     pub(super) const NONE: Self = Self { table: None, depth: 0, beyond: 0, ends_seen: 0 };
 
-    /// What identifies the open ranges; `None` if there are none, which is all that most launches ask.
+    /// Whether none is open, which is all that most launches ask.
     #[inline]
-    pub(super) fn hash(&mut self, ended: &Ended) -> Option<Hash> {
-        if self.depth == 0 { None } else { self.hash_of_open(ended) }
+    pub(super) fn are_none(&self) -> bool {
+        self.depth == 0
     }
 
-    fn hash_of_open(&mut self, ended: &Ended) -> Option<Hash> {
+    /// What identifies the open ranges; `None` if there are none.
+    pub(super) fn hash(&mut self, ended: &Ended) -> Option<Hash> {
+        if self.are_none() {
+            return None;
+        }
         self.notice_ends(ended);
         let last = self.depth.checked_sub(1)?;
         Some(self.table()?.open[last].hash)

@@ -1,26 +1,24 @@
-//! The names of ranges, and the domains that keep them apart: each has a number, the same in all of the process.
-//!
-//! Any thread may ask for one at any time: in a signal handler, inside the application's allocator, in a forked child
-//! into which no other thread has followed. So nothing here is locked or allocated, and nobody waits for another
-//! thread: a name is found by others once all of it is written, and one whose thread was stopped before that is
-//! written again by whoever wants it next, under another number.
+//! The names of ranges, and the domains that keep them apart: each has a number, the same in all of the process, for
+//! any thread that asks at any time (`texts`).
 
 use std::borrow::Cow;
-use std::mem::size_of;
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::record::{RangeId, Row};
-use crate::unwind::memory;
 
 use super::intern::Hash;
+use super::texts::{MOST_TEXTS, Texts};
 
-/// Names there may be in all: a program that puts a number into each must not fill the memory.
-const MOST_NAMES: usize = 1 << 16;
 /// Domains there may be when there are no more names.
 const MOST_DOMAINS: usize = 1 << 10;
+/// Names there may be in all.
+const MOST_NAMES: usize = MOST_TEXTS - MOST_DOMAINS;
 /// Bytes of a name that are looked at.
 const LONGEST_NAME: usize = 512;
+
+/// Each with the number of its domain.
+static NAMES: Texts = Texts::new();
 
 /// What keeps ranges apart: those of one domain are popped by that domain alone. Its number is that of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,45 +75,6 @@ pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// All names there are, mapped when the first is given: a megabyte, of which names make use as they come.
-struct RangeNames {
-    /// Numbers of names, each at the place that its hash says, or behind; 0 = empty.
-    places: [AtomicU32; PLACES],
-    /// By number; null: not written yet.
-    entries: [AtomicPtr<Entry>; MOST_NAMES + MOST_DOMAINS + 1],
-    /// Numbers that are given, and how many of them are written.
-    given: AtomicU32,
-    written: AtomicU32,
-    /// Where the next name goes.
-    piece: AtomicPtr<Piece>,
-    /// The collector's: how many names it was told of, and up to which number all.
-    told: AtomicU32,
-    all_told: AtomicU32,
-}
-
-/// Half of them stay empty.
-const PLACES: usize = 1 << 17;
-const _: () = assert!(PLACES.is_power_of_two() && PLACES * 10 > (MOST_NAMES + MOST_DOMAINS) * 19);
-
-/// A name. Nothing of it changes once it is written, but whether it was told.
-struct Entry {
-    hash: Hash,
-    domain: RangeDomain,
-    /// It lies behind the entry.
-    text: NonNull<u8>,
-    bytes: u32,
-    is_told: AtomicBool,
-}
-
-/// Memory for names.
-#[repr(C)]
-struct Piece {
-    used: AtomicUsize,
-}
-
-const PIECE_BYTES: usize = 64 << 10;
-
-static NAMES: AtomicPtr<RangeNames> = AtomicPtr::new(null_mut());
 /// The domains of NVTX that are to be left out; null: none. A list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
@@ -180,15 +139,7 @@ pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
 }
 
 fn number_of(domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
-    let names = RangeNames::ready()?;
-    let hash = hash_bytes(domain, text);
-    names
-        .find(hash)
-        .or_else(|place| {
-            let number = names.write(hash, domain, text, most).ok_or(())?;
-            Ok::<_, ()>(names.publish(place, hash, number))
-        })
-        .ok()
+    NAMES.number_of(hash_bytes(domain, text), domain.0, text, most)
 }
 
 /// What is looked at of a name.
@@ -210,158 +161,21 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-impl RangeNames {
-    fn if_any() -> Option<&'static Self> {
-        // SAFETY: null, or what `ready` has mapped for good.
-        unsafe { NAMES.load(Ordering::Acquire).as_ref() }
-    }
-
-    fn ready() -> Option<&'static Self> {
-        Self::if_any().or_else(|| {
-            let memory = memory::map(size_of::<Self>())?;
-            let new = memory.as_ptr().cast::<Self>();
-            if NAMES.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: mapped above, and nobody has seen it.
-                unsafe { memory::unmap(memory, size_of::<Self>()) };
-            }
-            Self::if_any()
-        })
-    }
-
-    /// The number under which a name is known, or the empty place at which the search ended.
-    fn find(&self, hash: Hash) -> Result<u32, usize> {
-        self.find_from(hash.bits() % PLACES, hash)
-    }
-
-    fn find_from(&self, mut place: usize, hash: Hash) -> Result<u32, usize> {
-        loop {
-            let number = self.places[place].load(Ordering::Acquire);
-            if number == 0 {
-                return Err(place);
-            }
-            if self.entry(number).is_some_and(|entry| entry.hash == hash) {
-                return Ok(number);
-            }
-            place = (place + 1) % PLACES;
-        }
-    }
-
-    fn entry(&self, number: u32) -> Option<&'static Entry> {
-        // SAFETY: null, or an entry that was written before its address was, and is never unmapped.
-        unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
-    }
-
-    /// Writes a name down, under a new number. `None`: there are too many, or there is no memory.
-    fn write(&self, hash: Hash, domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
-        if self.given.load(Ordering::Relaxed) >= most as u32 {
-            return None;
-        }
-        let place = self.room(size_of::<Entry>() + text.len())?.cast::<Entry>();
-        // SAFETY: the room is this thread's: for an entry, aligned for it, and its text.
-        unsafe {
-            let copy = place.add(1).cast::<u8>();
-            copy.copy_from_nonoverlapping(NonNull::from(text).cast(), text.len());
-            place.write(Entry {
-                hash,
-                domain,
-                text: copy,
-                bytes: text.len() as u32,
-                is_told: AtomicBool::new(false),
-            });
-        }
-        let next = |given: u32| (given < most as u32).then_some(given + 1);
-        let number = self.given.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()? + 1;
-        self.entries[number as usize].store(place.as_ptr(), Ordering::Release);
-        self.written.fetch_add(1, Ordering::Release);
-        Some(number)
-    }
-
-    /// Has a name found by all from now on: by this number, unless another thread was first.
-    fn publish(&self, mut place: usize, hash: Hash, number: u32) -> u32 {
-        while self.places[place].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            match self.find_from(place, hash) {
-                Ok(theirs) => return theirs,
-                Err(empty) => place = empty,
-            }
-        }
-        number
-    }
-
-    /// Memory that is the caller's for good.
-    fn room(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let bytes = bytes.next_multiple_of(align_of::<Entry>());
-        loop {
-            let current = self.piece.load(Ordering::Acquire);
-            // SAFETY: null, or a piece, which is never unmapped once it is here.
-            if let Some(piece) = unsafe { current.as_ref() } {
-                let at = piece.used.fetch_add(bytes, Ordering::Relaxed);
-                if at + bytes <= PIECE_BYTES {
-                    // SAFETY: within the piece.
-                    return NonNull::new(unsafe { current.cast::<u8>().add(at) });
-                }
-            }
-            let memory = memory::map(PIECE_BYTES)?;
-            let new = memory.cast::<Piece>();
-            // SAFETY: mapped above, and nobody else knows of it.
-            unsafe { new.write(Piece { used: AtomicUsize::new(size_of::<Piece>()) }) };
-            let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
-            if self.piece.compare_exchange(current, new.as_ptr(), order, otherwise).is_err() {
-                // SAFETY: nobody has seen it.
-                unsafe { memory::unmap(memory, PIECE_BYTES) };
-            }
-        }
-    }
-
-    fn tell(&self, each: &mut impl FnMut(&Row<'_>)) {
-        let (written, told) = (self.written.load(Ordering::Acquire), self.told.load(Ordering::Relaxed));
-        if written == told {
-            return;
-        }
-        if told == 0 {
-            each(&Row::Range { id: RangeId::OTHER, domain: "", text: "(one of too many names)" });
-        }
-        let given = self.given.load(Ordering::Relaxed);
-        let all_told = self.all_told.load(Ordering::Relaxed);
-        let (mut count, mut first_missing) = (told, None);
-        for number in all_told + 1..=given {
-            let Some(entry) = self.entry(number) else {
-                first_missing = first_missing.or(Some(number));
-                continue;
-            };
-            if !entry.is_told.swap(true, Ordering::Relaxed) {
-                count += 1;
-                self.tell_one(RangeId(number), entry, each);
-            }
-        }
-        self.told.store(count, Ordering::Relaxed);
-        self.all_told.store(first_missing.map_or(given, |number| number - 1), Ordering::Relaxed);
-    }
-
-    fn tell_one(&self, id: RangeId, entry: &Entry, each: &mut impl FnMut(&Row<'_>)) {
-        if entry.domain == RangeDomain::OF_DOMAINS {
-            return;
-        }
-        let domain = self.entry(entry.domain.0).map_or(Default::default(), Entry::text);
-        let text = entry.text();
-        let text = if text.is_empty() { "(no name)" } else { &text };
-        each(&Row::Range { id, domain: &domain, text });
-    }
-}
-
-impl Entry {
-    fn text(&self) -> Cow<'_, str> {
-        // SAFETY: so many bytes were written there before the entry's address was known.
-        let bytes = unsafe { std::slice::from_raw_parts(self.text.as_ptr(), self.bytes as usize) };
-        String::from_utf8_lossy(bytes)
-    }
-}
-
 /// Hands over the names that are new. To be called after the contexts that hold them were marked, and before
 /// they are handed over; by one thread at a time.
 pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
-    if let Some(names) = RangeNames::if_any() {
-        names.tell(each);
-    }
+    NAMES.tell(|number, domain, text| {
+        if number == RangeId::OTHER.0 {
+            return each(&Row::Range { id: RangeId::OTHER, domain: "", text: "(one of too many names)" });
+        }
+        if domain == RangeDomain::OF_DOMAINS.0 {
+            return;
+        }
+        let domain = NAMES.text(domain).map_or(Cow::default(), String::from_utf8_lossy);
+        let text = String::from_utf8_lossy(text);
+        let text = if text.is_empty() { "(no name)" } else { &text };
+        each(&Row::Range { id: RangeId(number), domain: &domain, text });
+    });
 }
 
 #[cfg(test)]
@@ -374,7 +188,6 @@ mod tests {
     /// All of it in one test, as the names are the process's.
     #[test]
     fn a_name_has_one_number_whoever_gives_it_and_is_told_once_even_behind_one_that_was_never_written() {
-        let names = RangeNames::ready().unwrap();
         let mut told = HashMap::new();
         let tell = |told: &mut HashMap<u32, (String, String)>| {
             drain_names(&mut |row| {
@@ -384,8 +197,7 @@ mod tests {
             });
         };
         for round in 0..20 {
-            // A number whose thread was stopped, or did not follow into this process.
-            names.given.fetch_add(1, Ordering::Relaxed);
+            NAMES.give_one_that_is_never_written();
             let give = move || {
                 let net = domain(RangeName::Text(b"net"));
                 let number =

@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::record::{ContextId, Frame, LabelId, Loss};
+use crate::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
 use crate::tracer::Call;
-use crate::unwind::Skip;
+use crate::unwind::{Captured, Skip};
 
-use super::intern::Interned;
+use super::intern::{Hash, Interned, Interner, Key};
+use super::log::Writer;
+use super::open_ranges::Ranges;
+use super::python::PythonFrames;
 use super::records::{as_words, context_words};
 use super::thread::{Own, Thread};
 
@@ -28,23 +31,70 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
 /// the function that the tracing library called (the description of a call lies there): that frame and those inside it
 /// are left out.
 pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
-    let captured = own.unwinder.capture(Skip::UpTo(ours as u64));
-    if let Some(verifying) = &mut own.verifying {
+    let Own { unwinder, verifying, ranges, python, interner, .. } = own;
+    let captured = unwinder.capture(Skip::UpTo(ours as u64));
+    if let Some(verifying) = verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }
-    let ranges = own.ranges.hash(&thread.ended);
-    let key = match own.interner.find(ranges, leaf, captured.frames, captured.kept) {
-        Interned::Known(id) => return id,
-        Interned::New(key) => key,
+    let Captured { frames, kept, .. } = captured;
+    let found = match python.is_none() && ranges.are_none() {
+        true => interner.find(None, leaf, frames, kept),
+        false => interner.find_apart(apart(ranges, python, thread), leaf, frames, kept),
     };
+    match found {
+        Interned::Known(id) => id,
+        Interned::New(key) => {
+            note((leaf, key), &captured, own.id, thread, &mut own.contexts, (ranges, python, interner))
+        }
+    }
+}
+
+/// What tells a stack apart beside its native frames, where there is something of the kind.
+#[inline(never)]
+fn apart(ranges: &mut Ranges, python: &mut Option<PythonFrames>, thread: &Thread) -> Option<Hash> {
+    let ranges = ranges.hash(&thread.ended);
+    match python {
+        None => ranges,
+        Some(python) => python.hash(ranges, &thread.tally),
+    }
+}
+
+/// Writes a stack down that is new, and gives it an id.
+#[cold]
+#[inline(never)]
+fn note(
+    (leaf, key): (Frame, Key),
+    captured: &Captured<'_>,
+    of: ThreadId,
+    thread: &Thread,
+    contexts: &mut Writer,
+    (ranges, python, interner): (&mut Ranges, &mut Option<PythonFrames>, &mut Interner),
+) -> ContextId {
+    let mut key = key;
+    // The first stack through an interpreter is new.
+    if python.is_none() {
+        *python = PythonFrames::of_this_thread();
+        if python.is_some() {
+            let frames = captured.frames;
+            match interner.find_apart(apart(ranges, python, thread), leaf, frames, frames.len()) {
+                Interned::Known(id) => return id,
+                Interned::New(with_python) => key = with_python,
+            }
+        }
+    }
+    let (mut frames, mut flags) = (captured.frames, captured.flags);
+    if let Some(merged) = python.as_mut().and_then(|python| python.merge(captured, &thread.tally)) {
+        frames = merged.frames;
+        flags.0 |= if merged.is_cut { ContextFlags::TRUNCATED } else { 0 };
+    }
     let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
-    let ranges = own.ranges.frames();
-    let head = context_words(id, own.id, captured.flags, ranges.len() + captured.frames.len() + 1);
-    if !own.contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(captured.frames)]) {
+    let ranges = ranges.frames();
+    let head = context_words(id, of, flags, ranges.len() + frames.len() + 1);
+    if !contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(frames)]) {
         thread.tally.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
     // Where the table cannot grow, the same stack gets another id next time: right, only wasteful.
-    own.interner.insert(key, id);
+    interner.insert(key, id);
     id
 }

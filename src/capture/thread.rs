@@ -20,6 +20,7 @@ use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
 use super::open_ranges::{Ended, Ranges};
 use super::outside::{Growing, Range, Told};
+use super::python::PythonFrames;
 use super::records::thread_words;
 use super::refused::RefusedInHandlers;
 use super::verifying::Verifying;
@@ -71,6 +72,8 @@ pub(super) struct Own {
     pub(super) id: ThreadId,
     pub(super) unwinder: Unwinder,
     pub(super) interner: Interner,
+    /// `None` until a stack was new while there was an interpreter.
+    pub(super) python: Option<PythonFrames>,
     pub(super) ranges: Ranges,
     pub(super) launches: Writer,
     pub(super) contexts: Writer,
@@ -370,6 +373,7 @@ impl Own {
             id: this_thread(),
             unwinder,
             interner: Interner::new()?,
+            python: None,
             ranges: Ranges::NONE,
             launches: Writer::new(),
             contexts: Writer::new(),

@@ -66,8 +66,20 @@ pub(super) struct Flamegraph {
     /// Show the frames inside CUDA's libraries and those below `main` as well.
     #[arg(long)]
     internal_frames: bool,
+    /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without
+    /// the native frames around them.
+    #[arg(long, value_enum, default_value_t)]
+    python: Python,
     #[command(flatten)]
     names: NameFlags,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Python {
+    #[default]
+    Auto,
+    Lines,
+    Only,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -165,6 +177,8 @@ impl Flamegraph {
         ReadOptions {
             by_stream,
             internal_frames: self.internal_frames,
+            python_lines: self.python == Python::Lines,
+            python_only: self.python == Python::Only,
             max_memory: max_memory(),
             ..self.names.reading()
         }

@@ -1,9 +1,9 @@
-//! What sums refer to (stacks, names of kernels, calls and ranges, modules, threads), as rows for a file that grows:
+//! What sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a file that grows:
 //! each is written once.
 
 use super::Explain;
 use crate::profile::Profile;
-use crate::record::{Chunk, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
+use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId};
 
 /// What stands in a file already.
 #[derive(Debug, Default)]
@@ -11,6 +11,7 @@ pub struct Definitions {
     process: bool,
     labels: IdMap<LabelId, ()>,
     ranges: IdMap<RangeId, ()>,
+    codes: IdMap<CodeId, ()>,
     kernels: IdMap<NameId, ()>,
     threads: IdMap<ThreadId, ()>,
     contexts: IdMap<ContextId, ()>,
@@ -45,6 +46,8 @@ impl Definitions {
             let (domain, text) = range(shown);
             chunk.row(&Row::Range { id, domain, text });
         }
+        let codes = profile.codes().filter(|code| self.codes.insert(code.id, ()).is_none());
+        codes.for_each(|code| chunk.row(&Row::Code(code)));
         let threads = profile.threads().filter(|(id, _)| self.threads.insert(*id, ()).is_none());
         threads.for_each(|(id, name)| chunk.row(&Row::Thread { id, name }));
     }

@@ -171,6 +171,9 @@ fn raw(profile: &Profile, frame: Captured) -> Frame<'_> {
         FrameKind::Native { address, .. } => Frame::new(Kind::Code, format!("0x{address:x}")),
         FrameKind::Label(LabelId::OTHER_STACKS) => Frame::new(Kind::Loss, OTHER_STACKS),
         FrameKind::Label(label) => Frame::new(Kind::Call, profile.label(label).unwrap_or("[label lost]")),
+        FrameKind::Python { code, .. } => {
+            Frame::new(Kind::Python, profile.code(code).map_or("[function lost]", |code| code.name))
+        }
         FrameKind::Range(range) => Frame::new(Kind::Range, profile.range(range).unwrap_or("[range]")),
         FrameKind::Unknown(tag) => Frame::new(Kind::Loss, format!("[frame of unknown kind: {tag}]")),
     }

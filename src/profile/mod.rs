@@ -7,6 +7,7 @@
 //! so again and again as the profile grows. Nothing here knows a clock, a path or a file format.
 
 mod cause;
+mod code;
 mod facts;
 mod fewer;
 mod frame;
@@ -31,8 +32,8 @@ pub use strings::{StringId, Strings};
 pub use views::{Measure, VIEWS, Value, View, human};
 
 use crate::record::{
-    ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row, ThreadId,
-    WindowEdge, hash_one, map_bytes,
+    CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row,
+    ThreadId, WindowEdge, hash_one, map_bytes,
 };
 pub(crate) use index::Index;
 pub(crate) use tree::{NodeId, Tree};
@@ -79,6 +80,7 @@ pub struct Profile {
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
+    codes: IdMap<CodeId, code::PythonCode>,
     kernels: IdMap<NameId, StringId>,
     /// How long their names are together.
     kernel_text: usize,
@@ -123,6 +125,7 @@ impl Profile {
                 let text = self.strings.intern(&range_frame(domain, text));
                 self.ranges.entry(*id).or_insert(text);
             }
+            Row::Code(code) => self.add_code(code),
             Row::Process { id, name } => {
                 let name = self.strings.intern(name);
                 self.process.get_or_insert((*id, name));
@@ -461,6 +464,7 @@ impl Profile {
             + self.shown_bytes()
             + map_bytes(&self.labels)
             + map_bytes(&self.ranges)
+            + self.code_bytes()
             + map_bytes(&self.kernels)
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()

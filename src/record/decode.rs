@@ -258,7 +258,11 @@ fn malformed(message: impl Into<String>) -> Error {
 fn is_known(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
-        tag::LAUNCH..=tag::WINDOW | tag::GRAPH_NODE..=tag::OUTSIDE | tag::INSIDE | tag::INSTANT => true,
+        tag::LAUNCH..=tag::WINDOW
+        | tag::GRAPH_NODE..=tag::OUTSIDE
+        | tag::INSIDE
+        | tag::INSTANT
+        | tag::CODE => true,
         _ => false,
     }
 }
@@ -283,6 +287,7 @@ fn row<'a>(
         tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
         tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
         tag::RANGE => range(&mut fields)?,
+        tag::CODE => code(&mut fields)?.map(Row::Code),
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
@@ -410,6 +415,18 @@ fn range<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let Some(name) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Range { id: RangeId(id), domain, text }))
+}
+
+fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
+    let (Some(id), Some(version), Some(first_line)) = (fields.u32(), fields.u16(), fields.u32()) else {
+        return Ok(None);
+    };
+    let (Some(file), Some(name), Some(lines)) = (fields.bytes(), fields.bytes(), fields.bytes()) else {
+        return Ok(None);
+    };
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
+    let (file, name) = (text(file)?, text(name)?);
+    Ok(Some(Code { id: CodeId(id), version, first_line, file, name, lines }))
 }
 
 fn instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {

@@ -37,6 +37,8 @@
 //!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  the sums before count from here on
 //!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   who writes this, see `host::alive`
 //!  29   instant   thread:u32 time:u64 text                                     that the program marked
+//!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a function of Python; its line
+//!                                                                              table as that version has it
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -44,7 +46,7 @@
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
 //!            | 3:u8                                                             a whole graph
 //! option    := is_there:u8 value:u32
-//! text      := length:u32 byte[length]                                          UTF-8; not for build ids
+//! text      := length:u32 byte[length]                                          UTF-8; not for build ids and line tables
 //! ```
 //!
 //! All numbers are little-endian and nothing is aligned.
@@ -122,6 +124,7 @@ pub(super) mod tag {
     pub(crate) const MARK: u8 = 27;
     pub(crate) const WRITER: u8 = 28;
     pub(crate) const INSTANT: u8 = 29;
+    pub(crate) const CODE: u8 = 30;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -254,6 +257,11 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Range { id, domain, text } => {
             out.u32(id.0).bytes(domain.as_bytes()).bytes(text.as_bytes());
             tag::RANGE
+        }
+        Row::Code(code) => {
+            out.u32(code.id.0).u16(code.version).u32(code.first_line);
+            out.bytes(code.file.as_bytes()).bytes(code.name.as_bytes()).bytes(code.lines);
+            tag::CODE
         }
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());

@@ -4,7 +4,7 @@
 //!  63    60 59            48 47                                     0
 //! +--------+----------------+----------------------------------------+
 //! | 0      | module epoch   | return address                         |  native code
-//! | 1      | instruction, 28 bits     | code object number, 32 bits  |  Python (reserved)
+//! | 1      | instruction, 28 bits     | code object number, 32 bits  |  Python
 //! | 2      | 0              | range id                               |  a range of NVTX, or of the user
 //! | 3      | what it names  | label id                               |  text: an API call, `[graph]`, a loss
 //! | 4      | module epoch   | exact address                          |  native code, not a return address
@@ -13,7 +13,7 @@
 //!
 //! User-space addresses fit 47 bits on x86-64 and 48 on aarch64 as Linux hands them out by default.
 
-use super::ids::{LabelId, ModuleEpoch, RangeId};
+use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
 /// One frame of a stack: a tag and what it tags. See the module's drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +34,14 @@ pub enum FrameKind {
     Label(LabelId),
     /// A range that was open.
     Range(RangeId),
-    /// A tag that this version does not know (a newer recording, or the reserved one).
+    /// A function of a Python program.
+    Python {
+        /// The function's code.
+        code: CodeId,
+        /// How many bytes into its instructions it was.
+        at: u32,
+    },
+    /// A tag that this version does not know (a newer recording).
     Unknown(u8),
 }
 
@@ -52,10 +59,13 @@ pub enum LabelKind {
 
 const ADDRESS: u64 = (1 << 48) - 1;
 const TAG_RETURN: u64 = 0;
+const TAG_PYTHON: u64 = 1;
 const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
+/// The furthest instruction that a frame can name: some 10,000,000 lines into a function.
+const MOST_AT: u32 = (1 << 28) - 1;
 
 impl Frame {
     /// A frame of native code found by its return address.
@@ -93,6 +103,11 @@ impl Frame {
         Self((TAG_RANGE << 60) | u64::from(range.0))
     }
 
+    /// A frame of Python, so many bytes into the instructions of `code`.
+    pub fn python(code: CodeId, at: u32) -> Self {
+        Self(TAG_PYTHON << 60 | u64::from(at.min(MOST_AT)) << 32 | u64::from(code.0))
+    }
+
     /// Whether it is code of which nobody knows what module lay there.
     pub fn is_of_unknown_module(self) -> bool {
         matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
@@ -104,6 +119,9 @@ impl Frame {
         match self.0 >> 60 {
             TAG_RETURN => FrameKind::Native { address: (self.0 & ADDRESS).wrapping_sub(1) & ADDRESS, epoch },
             TAG_EXACT => FrameKind::Native { address: self.0 & ADDRESS, epoch },
+            TAG_PYTHON => {
+                FrameKind::Python { code: CodeId(self.0 as u32), at: (self.0 >> 32) as u32 & MOST_AT }
+            }
             TAG_RANGE => FrameKind::Range(RangeId(self.0 as u32)),
             TAG_LABEL => FrameKind::Label(LabelId(self.0 as u32)),
             other => FrameKind::Unknown(other as u8),
@@ -140,5 +158,11 @@ mod tests {
     fn a_label_keeps_all_its_bits() {
         assert_eq!(Frame::label(LabelId(u32::MAX)).kind(), FrameKind::Label(LabelId(u32::MAX)));
         assert_eq!(Frame::range(RangeId(u32::MAX)).kind(), FrameKind::Range(RangeId(u32::MAX)));
+        let code = CodeId(u32::MAX);
+        assert_eq!(Frame::python(code, 7).kind(), FrameKind::Python { code, at: 7 });
+        assert_eq!(
+            Frame::python(CodeId(1), u32::MAX).kind(),
+            FrameKind::Python { code: CodeId(1), at: MOST_AT }
+        );
     }
 }

@@ -67,6 +67,15 @@ impl RangeId {
     pub const OTHER: Self = Self(0);
 }
 
+/// A function of a Python program: its file, name, first line and line table together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CodeId(pub u32);
+
+impl CodeId {
+    /// All functions that came after there were too many to keep.
+    pub const OTHER: Self = Self(0);
+}
+
 /// Sets the modules apart that lay across each other one after the other: of two that cover an address, however long
 /// ago, no two have the same. So a frame with an address and an epoch belongs to one module for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

@@ -44,11 +44,15 @@ pub enum Loss {
     ThreadsNotNamed = 17,
     /// Instants that the program marked, faster than they could be taken away.
     MarksDropped = 18,
+    /// Stacks whose Python frames could not be read or kept.
+    PythonDropped = 19,
+    /// Stacks whose Python frames do not tell of the same calls as the native ones: they may stand in the wrong places.
+    PythonUnsure = 20,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -67,6 +71,8 @@ impl Loss {
         Self::KernelsNotKeptApart,
         Self::ThreadsNotNamed,
         Self::MarksDropped,
+        Self::PythonDropped,
+        Self::PythonUnsure,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -90,6 +96,8 @@ impl Loss {
             Self::KernelsNotKeptApart => "kernels_not_kept_apart",
             Self::ThreadsNotNamed => "threads_not_named",
             Self::MarksDropped => "marks_dropped",
+            Self::PythonDropped => "python_dropped",
+            Self::PythonUnsure => "python_unsure",
         }
     }
 }

@@ -39,13 +39,14 @@ pub(crate) use fields::Fields;
 pub use frame::{Frame, FrameKind, LabelKind};
 pub(crate) use hash::{IdMap, hash_one, map_bytes};
 pub use ids::{
-    ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId, ModuleEpoch,
-    NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
+    CodeId, ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, LabelId,
+    ModuleEpoch, NameId, Nanos, RangeId, StreamId, SyncId, ThreadId,
 };
 pub use loss::Loss;
 pub use missing::Missing;
 pub use rows::{
-    Allocated, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row, Wait, WindowEdge,
+    Allocated, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row, Wait,
+    WindowEdge,
 };
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

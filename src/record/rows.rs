@@ -4,7 +4,8 @@ use super::activity::{Activity, MemoryKind};
 use super::deps::{EventCall, EventRecord, Sync};
 use super::frame::Frame;
 use super::ids::{
-    ContextId, CorrelationId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId, Nanos, RangeId, ThreadId,
+    CodeId, ContextId, CorrelationId, GraphId, GraphNodeId, LabelId, ModuleEpoch, NameId, Nanos, RangeId,
+    ThreadId,
 };
 use super::loss::Loss;
 use super::unified::Unified;
@@ -55,6 +56,8 @@ pub enum Row<'a> {
         /// The symbol, mangled as the compiler made it.
         text: &'a str,
     },
+    /// The meaning of a [`CodeId`].
+    Code(Code<'a>),
     /// A file that was mapped with code in it.
     Module(Module),
     /// The process that all this happened in.
@@ -273,6 +276,23 @@ pub struct Module {
     pub path: String,
     /// The GNU build id; empty where the file has none.
     pub build_id: Vec<u8>,
+}
+
+/// A function of a Python program, as its interpreter has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code<'a> {
+    /// The id that frames hold.
+    pub id: CodeId,
+    /// The interpreter's version, as in `0x030b`: what `lines` looks like depends on it.
+    pub version: u16,
+    /// The line that the function begins in.
+    pub first_line: u32,
+    /// Where its source is, as the interpreter was told.
+    pub file: &'a str,
+    /// Its qualified name; the bare one before 3.11.
+    pub name: &'a str,
+    /// Which lines its instructions are of; empty where nobody knows.
+    pub lines: &'a [u8],
 }
 
 /// An instant that the program gave a name.

@@ -48,6 +48,14 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::GraphEnd { graph: GraphId(3) },
         Row::Range { id: RangeId(1), domain: "", text: "step" },
         Row::Range { id: RangeId(2), domain: "nccl", text: "" },
+        Row::Code(Code {
+            id: CodeId(1),
+            version: 0x030b,
+            first_line: 12,
+            file: "/srv/modèle.py",
+            name: "Block.forward",
+            lines: &[0x80, 0, 0xff],
+        }),
         Row::Process { id: 4711, name: "app" },
         Row::Inside(Inside { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
         Row::Wait(Wait {

@@ -2,13 +2,15 @@
 //! it cost, in lines that keep their words and their order, so that scripts can read them.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
 use crate::explain::{Device, Host, Ledger};
 use crate::profile::views::UnifiedSums;
 use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse};
-use crate::record::{Loss, Missing};
+use crate::record::{Frame, FrameKind, Loss, Missing};
+use crate::unwind::python;
 
 use super::collector;
 use super::messages;
@@ -27,6 +29,7 @@ pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: us
         losses(ledger),
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
+    lines.extend(python(profile));
     lines.extend(unheard(ledger));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
@@ -56,6 +59,19 @@ fn losses(ledger: &Ledger) -> String {
         let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
     }
     line
+}
+
+/// How many functions of Python stand in stacks, or why there are none in a process that has it.
+fn python(profile: &Profile) -> Option<String> {
+    if let Some(why) = python::off() {
+        return Some(format!("python frames off: {why}"));
+    }
+    let function = |frame: &Frame| match frame.kind() {
+        FrameKind::Python { code, .. } => Some(code),
+        _ => None,
+    };
+    let functions: HashSet<_> = profile.frames().iter().filter_map(function).collect();
+    (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
 /// Why there may be launches, and nothing that the GPU did: CUPTI hands its records to who asked for them last, and

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::{self, Drawing};
 use crate::host::stderr;
 use crate::record::{Module, Nanos, WindowEdge};
-use crate::settings::{Output, Settings};
+use crate::settings::{Output, Python, Settings};
 use crate::symbolize::{SymbolizeOptions, Symbolizer};
 use crate::unwind::ModuleMap;
 
@@ -223,7 +223,11 @@ impl Session {
 
     fn write_files(&self, pipeline: &mut Pipeline) -> Report {
         let (profile, streams) = pipeline.outputs();
-        let options = SymbolizeOptions { internal_frames: self.settings.internal_frames };
+        let options = SymbolizeOptions {
+            internal_frames: self.settings.internal_frames,
+            python_lines: self.settings.python == Python::Lines,
+            python_only: self.settings.python == Python::Only,
+        };
         Symbolizer::new(options).name(profile);
         let Settings { unit, graph, ref root, .. } = self.settings;
         // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::host::{memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{MEMORY, WAITS};
-use crate::settings::{self, Output};
+use crate::settings::{self, Output, Python};
 use crate::unwind;
 
 use super::messages::tell;
@@ -38,6 +38,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
+    unwind::python::want(settings.python != Python::Off);
     capture::verify_every(settings.verify);
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))

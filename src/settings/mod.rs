@@ -12,4 +12,4 @@ mod words;
 pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, parse};
 pub use values::Refused;
 pub use wanted::Output;
-pub use words::{GraphStacks, Names, Root, Unit};
+pub use words::{GraphStacks, Names, Python, Root, Unit};

@@ -11,7 +11,7 @@ use super::values::{
     Refused, SWITCH, bytes, list, number, numbers, seconds, seconds_or_none, signal, switch, word,
 };
 use super::wanted::Output;
-use super::words::{GraphStacks, Root, Unit};
+use super::words::{GraphStacks, Python, Root, Unit};
 
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,8 @@ pub struct Settings {
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
+    /// What becomes of the frames of Python.
+    pub python: Python,
     /// Which stacks of a graph node to show.
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none.
@@ -137,6 +139,7 @@ impl Default for Settings {
             profiler_calls: false,
             quiet: false,
             internal_frames: false,
+            python: Python::default(),
             graph: GraphStacks::default(),
             whole_graphs: false,
             deps: false,
@@ -315,6 +318,14 @@ pub const SETTINGS: &[Setting] = &[
         default: "0",
         help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
         apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
+    },
+    Setting {
+        name: "GPUFLAME_PYTHON",
+        values: Python::WORDS,
+        default: Python::Auto.word(),
+        help: "Whether the functions of Python (CPython 3.9 to 3.13) stand in stacks: auto with the line that each begins \
+               in, lines with the line that was executed, only without the native frames around them, off not at all.",
+        apply: |settings, value| word(value).map(|python| settings.python = python),
     },
     Setting {
         name: "GPUFLAME_GRAPH",
@@ -588,6 +599,7 @@ mod tests {
             ("GPUFLAME_PROFILER_CALLS", "0"),
             ("GPUFLAME_QUIET", "1"),
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
+            ("GPUFLAME_PYTHON", "only"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
             ("GPUFLAME_DEPS", "1"),
@@ -626,6 +638,7 @@ mod tests {
             profiler_calls: false,
             quiet: true,
             internal_frames: true,
+            python: Python::Only,
             graph: GraphStacks::Capture,
             whole_graphs: true,
             deps: true,

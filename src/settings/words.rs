@@ -57,6 +57,20 @@ pub enum Names {
     Kept,
 }
 
+/// What becomes of the frames of Python.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Python {
+    /// They stand among the native ones, each with the line that its function begins in.
+    #[default]
+    Auto,
+    /// They are not taken.
+    Off,
+    /// Stacks that have any are shown without native frames.
+    Only,
+    /// They are shown with the line that was executed.
+    Lines,
+}
+
 /// Ties the values of a type to their words; any case of a word is understood.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
@@ -96,4 +110,5 @@ macro_rules! words {
 
 words!(Unit: Nanos "ns", Micros "us", Count "count");
 words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
+words!(Python: Auto "auto", Off "off", Only "only", Lines "lines");
 words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");

@@ -11,6 +11,7 @@ mod demangle;
 mod files;
 mod fold;
 mod modules;
+mod python;
 mod vendor;
 
 #[cfg(test)]
@@ -23,7 +24,9 @@ pub use demangle::kernel_name;
 use crate::profile::{
     FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
 };
-use crate::record::{ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, RangeId, hash_one};
+use crate::record::{
+    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, RangeId, hash_one,
+};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleIndex;
@@ -34,6 +37,11 @@ pub struct SymbolizeOptions {
     /// Whether to show the frames inside CUDA's libraries, of compiler stubs and of the start code below
     /// `main`. Default: false.
     pub internal_frames: bool,
+    /// Whether a frame of Python is shown with the line that was executed, and not with that in which its function
+    /// begins. Default: false.
+    pub python_lines: bool,
+    /// Whether stacks with frames of Python are shown without those of native code. Default: false.
+    pub python_only: bool,
 }
 
 /// Names profiles. It remembers the frames it has named, so that naming the same profile again as it grows
@@ -127,7 +135,7 @@ impl Symbolizer {
         let found = find_symbols(&frames, profile.modules(), |origin| internal || origin == Origin::Code);
         for found in found {
             self.note(&found);
-            self.frames.push(name_frame(profile, found));
+            self.frames.push(name_frame(profile, found, &self.options));
         }
     }
 
@@ -155,7 +163,7 @@ impl Symbolizer {
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
         for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile.modules(), |_| true)) {
             self.note(&found);
-            self.frames[at] = name_frame(profile, found);
+            self.frames[at] = name_frame(profile, found, &self.options);
         }
     }
 
@@ -171,6 +179,10 @@ impl Symbolizer {
         let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
         if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
             called.frame = self.frames[*frame].call.unwrap_or(called.frame);
+        }
+        let is_of = |called: Called, kind| profile.shown_frame(called.frame).kind == kind;
+        if self.options.python_only && names.iter().any(|&(_, called)| is_of(called, Kind::Python)) {
+            names.retain(|&(_, called)| !is_of(called, Kind::Code));
         }
         if self.options.internal_frames {
             return names.into_iter().map(|(frame, called)| (frame, called.frame)).collect();
@@ -199,6 +211,7 @@ struct Waiting {
 enum Found {
     Label(LabelId, LabelKind),
     Range(RangeId),
+    Python(CodeId, u32),
     Code {
         /// `None`: the file was not asked.
         symbols: Option<Symbols>,
@@ -218,6 +231,7 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
         found.push(match frame.kind() {
             FrameKind::Label(label) => Found::Label(label, frame.label_kind()),
             FrameKind::Range(range) => Found::Range(range),
+            FrameKind::Python { code, at } => Found::Python(code, at),
             FrameKind::Unknown(tag) => Found::Unknown(tag),
             FrameKind::Native { address, epoch } => {
                 let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
@@ -246,7 +260,7 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
     found
 }
 
-fn name_frame(profile: &mut Profile, found: Found) -> Named {
+fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -> Named {
     match found {
         Found::Label(LabelId::OTHER_STACKS, _) => {
             Named { is_label: true, ..one_name(profile, OTHER_STACKS, Kind::Loss, Origin::Code) }
@@ -266,12 +280,26 @@ fn name_frame(profile: &mut Profile, found: Found) -> Named {
             let text = profile.range(range).unwrap_or("[range]").to_owned();
             Named { is_label: true, ..one_name(profile, &text, Kind::Range, Origin::Code) }
         }
+        Found::Python(code, at) => name_python(profile, code, at, options.python_lines),
         Found::Unknown(tag) => {
             let text = format!("[frame of unknown kind: {tag}]");
             Named { is_label: true, ..one_name(profile, &text, Kind::Loss, Origin::Code) }
         }
         Found::Code { symbols, module, address } => name_code(profile, symbols, module, address),
     }
+}
+
+fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -> Named {
+    let Some(code) = profile.code(code) else {
+        return one_name(profile, "[function lost]", Kind::Python, Origin::Code);
+    };
+    let line = python::line(&code, at);
+    let text = python::text(&code, if with_lines { line } else { code.first_line });
+    let file = code.file.to_owned();
+    let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
+    let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
+    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text.as_str()) };
+    Named { names: vec![called], origin: Origin::Code, is_label: false, call: None, is_hidden: false }
 }
 
 fn name_code(

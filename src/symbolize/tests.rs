@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
-use crate::record::{ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId};
+use crate::record::{
+    Code, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
+};
 
 /// The modules of this process that hold code, as `capture` would describe them (without build ids).
 fn own_modules() -> Vec<Module> {
@@ -64,7 +66,8 @@ fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     names
 }
 
-const ALL: SymbolizeOptions = SymbolizeOptions { internal_frames: true };
+const ALL: SymbolizeOptions =
+    SymbolizeOptions { internal_frames: true, python_lines: false, python_only: false };
 
 #[test]
 fn a_function_of_this_program_has_its_name() {
@@ -265,6 +268,49 @@ fn the_call_is_the_tip_of_a_stack_and_ranges_are_ranges() {
     Symbolizer::default().name(&mut profile);
     let kinds: Vec<_> = frames(&profile).iter().map(|frame| frame.kind).collect();
     assert_eq!(kinds, [Kind::Range, Kind::Call, Kind::Code]);
+}
+
+#[test]
+fn frames_of_python_have_their_function_s_line_or_their_own_and_may_stand_alone() {
+    // Two bytes of the line 12, and two of the line 13.
+    let code = |id, name| Code {
+        id: CodeId(id),
+        version: 0x030b,
+        first_line: 12,
+        file: "/srv/model.py",
+        name,
+        lines: &[0x80, 0, 0xd8, 1, 2],
+    };
+    let stack = || {
+        let mut profile = Profile::default();
+        profile.push(&Row::Label { id: LabelId(2), text: "cudaLaunchKernel" });
+        profile.push(&Row::Code(code(7, "Block.forward")));
+        let frames = [
+            Frame::label(LabelId(2)),
+            Frame::native(0x1234, ModuleEpoch::OUTSIDE),
+            Frame::python(CodeId(7), 2),
+            Frame::python(CodeId(8), 0),
+        ];
+        let (thread, flags) = (ThreadId(1), ContextFlags(0));
+        profile.push(&Row::Context { id: ContextId(2), thread, flags, frames: &frames });
+        profile
+    };
+    let named = |options| shown(&mut stack(), options);
+    let auto = named(SymbolizeOptions::default());
+    assert_eq!(
+        auto,
+        ["[function lost]", "Block.forward (model.py:12)", "[unknown]+0x1233", "cudaLaunchKernel"]
+    );
+    let lines = named(SymbolizeOptions { python_lines: true, ..SymbolizeOptions::default() });
+    assert_eq!(lines[1], "Block.forward (model.py:13)");
+    let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
+    assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
+    // Whatever is in its name, its source is the line that was executed.
+    let mut profile = stack();
+    Symbolizer::default().name(&mut profile);
+    let frame = frames(&profile)[2];
+    let source = frame.source.map(|source| (profile.strings().get(source.file), source.line));
+    assert_eq!((frame.kind, source), (Kind::Python, Some(("/srv/model.py", 13))));
 }
 
 #[test]

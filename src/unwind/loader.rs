@@ -191,6 +191,12 @@ impl Object {
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
+    /// Its dynamic section, with whatever follows in the same segment.
+    pub(crate) fn dynamic(&self) -> Option<&'static [u8]> {
+        let header = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
+    }
+
     /// The bytes from `address` to the end of the loaded segment that it lies in.
     pub(crate) fn rest_of_segment(&self, address: u64) -> Option<&'static [u8]> {
         let left =

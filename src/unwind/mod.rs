@@ -7,7 +7,8 @@
 //! On x86-64 the frames equal those of libgcc's unwinder; where there is no unwind information it follows frame
 //! pointers and says so.
 //!
-//! [`ModuleMap`] remembers which file lay where, so that the addresses can be named later.
+//! [`ModuleMap`] remembers which file lay where, so that the addresses can be named later. [`python`] puts frames of
+//! Python among the native ones.
 //!
 //! What it does not do: names, other threads' stacks, or exceptions.
 //!
@@ -112,6 +113,8 @@ pub(crate) mod memory;
 mod modules;
 mod notes;
 mod objects;
+pub mod python;
+mod symbols;
 pub mod tls;
 mod verify;
 mod watch;
@@ -126,6 +129,8 @@ mod portable;
 #[cfg(not(target_arch = "x86_64"))]
 use portable as engine;
 
+#[doc(hidden)]
+pub use engine::Places;
 pub use memory::bytes_held;
 pub use modules::ModuleMap;
 pub use verify::{Verdict, Verifier};
@@ -185,9 +190,17 @@ pub struct Captured<'a> {
     pub kept: usize,
     /// How good the stack is.
     pub flags: ContextFlags,
+    /// Where the frames lie.
+    #[doc(hidden)]
+    pub places: Places<'a>,
 }
 
 impl Captured<'_> {
+    /// The stack pointers of the frames: a frame reaches from its own to its caller's.
+    pub(crate) fn stack_pointers(&self) -> impl Iterator<Item = u64> {
+        self.places.of_last(self.frames.len())
+    }
+
     /// Whether frames are missing at the root.
     pub fn is_partial(&self) -> bool {
         self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0

@@ -32,7 +32,20 @@ pub(super) struct Owned {
     /// Where the objects lie that `unwinder` knows, and their epochs.
     epochs: Vec<(Range<u64>, ModuleEpoch)>,
     frames: Vec<Frame>,
+    /// Their stack pointers.
+    places: Vec<u64>,
     is_busy: bool,
+}
+
+/// Where the frames of the last capture lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a>(&'a [u64]);
+
+impl Places<'_> {
+    /// The stack pointers of the last `count` frames, leaf first.
+    pub(super) fn of_last(&self, count: usize) -> impl Iterator<Item = u64> {
+        self.0[self.0.len().saturating_sub(count)..].iter().copied()
+    }
 }
 
 impl fmt::Debug for Owned {
@@ -92,6 +105,7 @@ impl Owned {
             copy: StackCopy::default(),
             epochs: Vec::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
+            places: Vec::with_capacity(MAX_FRAMES),
             is_busy: false,
         };
         engine.learn();
@@ -109,7 +123,9 @@ impl Owned {
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         match registers() {
             Some(registers) if !self.is_busy => self.capture_from(&registers, &skip),
-            _ => Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT) },
+            _ => {
+                Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT), places: Places(&[]) }
+            }
         }
     }
 
@@ -120,9 +136,10 @@ impl Owned {
             self.learn();
         }
         self.frames.clear();
+        self.places.clear();
         let flags = self.walk(registers, skip, counts);
         self.is_busy = false;
-        Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags) }
+        Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags), places: Places(&self.places) }
     }
 
     /// Tells framehop about every object that is loaded.
@@ -173,10 +190,12 @@ impl Owned {
             skipping = skipping && skips(skip, skipped, pc, walker.sp());
             if skipping {
                 skipped += 1;
-            } else if address.is_return_address() {
-                self.frames.push(Frame::native(pc, self.epoch(pc - 1)));
             } else {
-                self.frames.push(Frame::native_exact(pc, self.epoch(pc)));
+                self.frames.push(match address.is_return_address() {
+                    true => Frame::native(pc, self.epoch(pc - 1)),
+                    false => Frame::native_exact(pc, self.epoch(pc)),
+                });
+                self.places.push(walker.sp());
             }
             let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {

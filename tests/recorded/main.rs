@@ -13,6 +13,7 @@ mod graphs;
 mod idle;
 mod incomplete_stacks;
 mod modules;
+mod python;
 mod ranges;
 mod recording;
 mod roots;

@@ -87,7 +87,8 @@ impl Owned {
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
         if !unsafe { stub::capture(self.0.as_ptr()) } {
-            return Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT) };
+            let flags = ContextFlags(ContextFlags::CUT);
+            return Captured { frames: &[], kept: 0, flags, places: Places(None) };
         }
         // SAFETY: as above.
         unsafe { self.0.as_mut() }.captured(&skip)
@@ -218,7 +219,7 @@ impl Engine {
         let frames = &self.memo.frames[self.leaf + skipped..];
         self.shown = [self.shown[1], frames.len()];
         let kept = (MAX_FRAMES - self.joined).min(self.shown[0]).min(self.shown[1]);
-        Captured { frames, kept, flags: self.flags }
+        Captured { frames, kept, flags: self.flags, places: Places(Some(self)) }
     }
 
     /// How many leading frames are left out.
@@ -239,6 +240,26 @@ impl Engine {
     fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         let walked = self.steps[..self.joined - self.leaf].iter().map(|step| step.sp);
         walked.chain((self.joined..MAX_FRAMES).map(|frame| self.memo.sp(frame)))
+    }
+}
+
+/// Where the frames of the last capture lie; `None`: there was none.
+#[derive(Clone, Copy)]
+pub struct Places<'a>(Option<&'a Engine>);
+
+impl Places<'_> {
+    /// The stack pointers of the last `count` frames, leaf first.
+    pub(super) fn of_last(&self, count: usize) -> impl Iterator<Item = u64> {
+        self.0.into_iter().flat_map(move |engine| {
+            let others = (MAX_FRAMES - engine.leaf).saturating_sub(count);
+            engine.stack_pointers().skip(others)
+        })
+    }
+}
+
+impl std::fmt::Debug for Places<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Places")
     }
 }
 

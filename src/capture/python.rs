@@ -1,0 +1,134 @@
+//! A thread's Python frames: what identifies them, and the numbers that their functions have in the whole process.
+
+use crate::record::{Code, CodeId, Loss, Row};
+use crate::unwind::Captured;
+use crate::unwind::python::{Description, Found, Merged, Python};
+
+use super::counts::Counts;
+use super::intern::Hash;
+use super::texts::{MOST_TEXTS, Texts};
+
+/// What is said of each function that stood in a stack.
+static CODES: Texts = Texts::new();
+
+/// The Python frames of one thread.
+pub(super) struct PythonFrames {
+    frames: Python,
+    /// Over those of the last walk.
+    hash: Hash,
+    /// Whether there were any.
+    any: bool,
+}
+
+impl PythonFrames {
+    /// For the calling thread; `None` where there is no interpreter that can be read. To be asked for when a stack is
+    /// new, as the first one through an interpreter is.
+    #[cold]
+    pub(super) fn of_this_thread() -> Option<Self> {
+        Some(Self { frames: Python::of_this_thread()?, hash: Hash::ROOT, any: false })
+    }
+
+    /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
+    /// does.
+    #[inline(never)]
+    pub(super) fn hash(&mut self, others: Option<Hash>, tally: &Counts) -> Option<Hash> {
+        match self.frames.walk(number_of) {
+            Found::Same => {}
+            Found::Other => self.hash = self.frames.words().fold(Hash::ROOT, Hash::then),
+            nothing => {
+                self.any = false;
+                if nothing == Found::Lost {
+                    tally.lose(Loss::PythonDropped);
+                }
+                return others;
+            }
+        }
+        self.any = true;
+        Some(others.map_or(self.hash, |others| self.hash.and(others)))
+    }
+
+    /// The frames that `hash` saw among those of `captured`; `None` where there were none.
+    #[cold]
+    pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
+        if !self.any {
+            return None;
+        }
+        let merged = self.frames.merge(captured);
+        if !merged.is_sure {
+            tally.lose(Loss::PythonUnsure);
+        }
+        Some(merged)
+    }
+}
+
+/// The number of a function, from what is said of it; [`CodeId::OTHER`] where there are too many.
+#[cold]
+fn number_of(description: Description<'_>) -> CodeId {
+    let text = description.0;
+    let hash = text.chunks(8).fold(Hash::ROOT.then(text.len() as u64), |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash.then(u64::from_le_bytes(word))
+    });
+    CODES.number_of(hash, 0, text, MOST_TEXTS).map_or(CodeId::OTHER, CodeId)
+}
+
+/// Hands over the functions that are new. To be called after the contexts that hold them were marked, and before they
+/// are handed over; by one thread at a time.
+pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
+    CODES.tell(|number, _, text| {
+        let id = CodeId(number);
+        if id == CodeId::OTHER {
+            let name = "(one of too many functions)";
+            return each(&Row::Code(Code { id, version: 0, first_line: 0, file: "", name, lines: &[] }));
+        }
+        let Some(parts) = Description(text).parts() else { return };
+        let [file, name] = [parts.file, parts.name].map(String::from_utf8_lossy);
+        each(&Row::Code(Code {
+            id,
+            version: parts.version,
+            first_line: parts.first_line,
+            file: &file,
+            name: &name,
+            lines: parts.lines,
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_has_one_number_and_is_told_once() {
+        let describe = |name: &str| {
+            let mut text = Vec::new();
+            for number in [0x030c, 7, 4, name.len() as u32] {
+                text.extend(number.to_ne_bytes());
+            }
+            text.extend_from_slice(b"m.py");
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(&[1, 2, 3]);
+            text
+        };
+        let one = number_of(Description(&describe("step")));
+        assert_ne!(one, CodeId::OTHER);
+        assert_eq!(number_of(Description(&describe("step"))), one);
+        assert_ne!(number_of(Description(&describe("steps"))), one);
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            drain_codes(&mut |row| {
+                let Row::Code(code) = row else { panic!("{row:?}") };
+                told.push((
+                    code.name.to_owned(),
+                    code.file.to_owned(),
+                    code.first_line,
+                    code.lines.to_owned(),
+                ));
+            });
+        }
+        let step = |name: &str| (name.to_owned(), "m.py".to_owned(), 7, vec![1, 2, 3]);
+        let others = ("(one of too many functions)".to_owned(), String::new(), 0, Vec::new());
+        assert_eq!(told, [others, step("step"), step("steps")]);
+    }
+}

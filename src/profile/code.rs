@@ -1,0 +1,51 @@
+//! What is known of the functions of a Python program.
+
+use super::Profile;
+use crate::record::{Code, CodeId, map_bytes};
+
+/// A function of a Python program. See [`Code`] for what the parts say.
+#[derive(Clone, Debug)]
+pub(super) struct PythonCode {
+    version: u16,
+    first_line: u32,
+    file: Box<str>,
+    name: Box<str>,
+    lines: Box<[u8]>,
+}
+
+impl PythonCode {
+    /// As a row, under this id.
+    fn row(&self, id: CodeId) -> Code<'_> {
+        let Self { version, first_line, file, name, lines } = self;
+        Code { id, version: *version, first_line: *first_line, file, name, lines }
+    }
+}
+
+impl Profile {
+    /// Takes in a function; of two with an id the first one counts.
+    pub(super) fn add_code(&mut self, code: &Code<'_>) {
+        self.codes.entry(code.id).or_insert_with(|| PythonCode {
+            version: code.version,
+            first_line: code.first_line,
+            file: code.file.into(),
+            name: code.name.into(),
+            lines: code.lines.into(),
+        });
+    }
+
+    /// What a frame of Python is of; `None` where its row was lost.
+    pub fn code(&self, id: CodeId) -> Option<Code<'_>> {
+        self.codes.get(&id).map(|code| code.row(id))
+    }
+
+    /// All functions, in no particular order.
+    pub(crate) fn codes(&self) -> impl Iterator<Item = Code<'_>> {
+        self.codes.iter().map(|(&id, code)| code.row(id))
+    }
+
+    /// What they hold on the heap.
+    pub(super) fn code_bytes(&self) -> usize {
+        let texts = self.codes.values().map(|code| code.file.len() + code.name.len() + code.lines.len());
+        texts.sum::<usize>() + map_bytes(&self.codes)
+    }
+}

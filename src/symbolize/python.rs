@@ -1,0 +1,149 @@
+//! Frames of Python: what they are called, and the line that an instruction is of.
+//!
+//! Three kinds of line tables, as `Objects/lnotab_notes.txt` and `Objects/locations.md` of CPython describe them. A table
+//! that ends early, or says something else, gives the line that the function begins in.
+
+use crate::record::Code;
+
+/// `Block.forward (model.py:12)`: with the file's name, and a line.
+pub(super) fn text(code: &Code<'_>, line: u32) -> String {
+    if code.file.is_empty() {
+        return code.name.to_owned();
+    }
+    let file = code.file.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or(code.file);
+    format!("{} ({file}:{line})", code.name)
+}
+
+/// The line of the instruction that lies `at` bytes into the function.
+pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
+    let first = i64::from(code.first_line);
+    let found = match code.version {
+        0x0309 => Some(of_pairs(code.lines, first, at)),
+        0x030a => of_ranges(code.lines, first, at),
+        0x030b..=0x030d => of_locations(code.lines, first, at),
+        _ => None,
+    };
+    found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
+}
+
+/// 3.9: pairs of how many bytes further and how many lines down the next line's instructions begin.
+fn of_pairs(table: &[u8], first: i64, at: u32) -> i64 {
+    let (pairs, _) = table.as_chunks::<2>();
+    let (mut start, mut line) = (0_u64, first);
+    for [bytes, lines] in pairs {
+        start += u64::from(*bytes);
+        if start > u64::from(at) {
+            break;
+        }
+        line += i64::from(*lines as i8);
+    }
+    line
+}
+
+/// 3.10: pairs of how long a range is and how many lines down from the last that has a line; -128: it has none.
+fn of_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
+    let (pairs, _) = table.as_chunks::<2>();
+    let (mut end, mut line) = (0_u64, first);
+    for [bytes, lines] in pairs {
+        end += u64::from(*bytes);
+        let has_line = *lines as i8 != -128;
+        if has_line {
+            line += i64::from(*lines as i8);
+        }
+        if end > u64::from(at) {
+            return has_line.then_some(line);
+        }
+    }
+    None
+}
+
+/// From 3.11 on: entries of one byte and those that follow it with their highest bit clear.
+///
+/// ```text
+/// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
+/// kind  := 0 to 9 the line before   10, 11, 12 that many less 10 down   13, 14 a signed number down   15 no line
+/// ```
+fn of_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
+    let (mut rest, mut end, mut line) = (table, 0_u64, first);
+    while let [head, more @ ..] = rest {
+        let tail = more.iter().position(|byte| byte & 0x80 != 0).unwrap_or(more.len());
+        let kind = head >> 3 & 15;
+        line += match kind {
+            0..=9 | 15 => 0,
+            10..=12 => i64::from(kind) - 10,
+            _ => signed(&more[..tail])?,
+        };
+        end += 2 * (u64::from(head & 7) + 1);
+        if end > u64::from(at) {
+            return (kind != 15).then_some(line);
+        }
+        rest = &more[tail..];
+    }
+    None
+}
+
+/// A number of six bits a byte, the lowest first, of which the lowest bit of all is its sign.
+fn signed(bytes: &[u8]) -> Option<i64> {
+    let mut value = 0_u64;
+    for (byte, shift) in bytes.iter().zip((0..60).step_by(6)) {
+        value |= u64::from(byte & 63) << shift;
+        if byte & 64 == 0 {
+            let size = (value >> 1) as i64;
+            return Some(if value & 1 != 0 { -size } else { size });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::CodeId;
+
+    fn code(version: u16, lines: &[u8]) -> Code<'_> {
+        Code { id: CodeId(1), version, first_line: 10, file: "/srv/model.py", name: "Block.forward", lines }
+    }
+
+    /// The lines of the instructions at each even place.
+    fn lines(version: u16, table: &[u8], bytes: u32) -> Vec<u32> {
+        (0..bytes).step_by(2).map(|at| line(&code(version, table), at)).collect()
+    }
+
+    /// As they compile a function of the lines 10 to 13 that has nothing in the line 12: `def f(x):`, `y = x` and
+    /// `return y`; `co_lnotab`, and then `co_linetable`.
+    #[test]
+    fn each_version_s_table_gives_the_lines_that_python_gives() {
+        assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
+        assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
+        // It begins with an instruction of the line of `def`.
+        let table = [128, 0, 216, 8, 9, 128, 65, 224, 11, 12, 128, 72];
+        for version in [0x030b, 0x030c, 0x030d] {
+            assert_eq!(lines(version, &table, 10), [10, 11, 11, 13, 13]);
+        }
+    }
+
+    #[test]
+    fn what_has_no_line_is_at_the_line_of_the_function() {
+        assert_eq!(lines(0x030a, &[2, 1, 2, 0x80, 2, 1], 8), [11, 10, 12, 10]);
+        assert_eq!(lines(0x030c, &[0xf8, 0xd8, 1, 2], 6), [10, 11, 10]);
+        assert_eq!(lines(0x030e, &[0, 1, 4, 2], 2), [10], "of a version whose table is not known");
+        assert_eq!(lines(0x030b, &[], 2), [10]);
+    }
+
+    #[test]
+    fn lines_go_back_and_far() {
+        // 5 lines down, 7 up: signed numbers of one byte; and 1000 down, of two.
+        assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
+        assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
+        assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "a number without an end");
+    }
+
+    #[test]
+    fn a_frame_is_shown_with_the_name_of_its_file() {
+        let text = |file| text(&Code { file, ..code(0x030b, &[]) }, 12);
+        assert_eq!(text("/srv/model.py"), "Block.forward (model.py:12)");
+        assert_eq!(text("<stdin>"), "Block.forward (<stdin>:12)");
+        assert_eq!(text(""), "Block.forward");
+        assert_eq!(text("folder/"), "Block.forward (folder/:12)");
+    }
+}

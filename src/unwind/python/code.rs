@@ -1,0 +1,422 @@
+//! Code objects: which one it is, and what it is called.
+//!
+//! An address alone does not say: of functions that come and go, most get the address of one that was dropped. So a code
+//! object that was seen before is known by its address, the addresses of its name, file and line table, its first line,
+//! and what those objects hold: the hashes that Python keeps in strings (names have one; of a path that has none, length,
+//! beginning and end), and length, beginning and end of the line table. So another function at the same address is never
+//! shown under a name that was dropped. One of the same name and first line, all of whose parts have the addresses of the
+//! other's, is taken for it if paths or tables differ in their middle alone.
+//!
+//! CPython 3.12 would tell when one is destroyed (`PyCode_AddWatcher`), but only to who registers with the global lock
+//! held, in each interpreter anew: that takes a call on Python's own list of pending calls, which runs in the middle of
+//! the program's code, at a time that nobody knows. Comparing what the object holds needs nothing of the kind.
+//!
+//! What is new is copied through the kernel, each object's type is looked at, and what is said of it is kept; nothing of
+//! it is followed again unless it still has the same addresses.
+
+use std::ptr::NonNull;
+
+use super::find::Types;
+use super::layout::{self, Layout};
+use super::read::copy_into;
+use crate::unwind::memory;
+
+/// The longest name or path that is kept whole, in letters.
+const LONGEST_TEXT: usize = 1024;
+/// The longest line table: a longer one, of a function of some 10,000 lines, is left out.
+const LONGEST_LINES: usize = 32 << 10;
+
+/// What is said of a code object, as bytes: what it is known by in the whole process.
+///
+/// ```text
+/// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Description<'a>(pub(crate) &'a [u8]);
+
+const HEAD: usize = 16;
+/// Of letters of the path and the name, each takes at most four bytes.
+const ROOM: usize = HEAD + 2 * 4 * LONGEST_TEXT + LONGEST_LINES;
+
+/// The parts of a [`Description`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts<'a> {
+    pub(crate) version: u16,
+    pub(crate) first_line: u32,
+    pub(crate) file: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) lines: &'a [u8],
+}
+
+impl<'a> Description<'a> {
+    /// `None`: it was not made here.
+    pub(crate) fn parts(self) -> Option<Parts<'a>> {
+        let (head, rest) = self.0.split_at_checked(HEAD)?;
+        let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (file, rest) = rest.split_at_checked(number(8) as usize)?;
+        let (name, lines) = rest.split_at_checked(number(12) as usize)?;
+        Some(Parts { version: number(0) as u16, first_line: number(4), file, name, lines })
+    }
+}
+
+/// A code object as a thread has met it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Known {
+    /// Where it lies; 0 = this place of the table is empty.
+    code: u64,
+    name: u64,
+    file: u64,
+    lines: u64,
+    /// What those hold, mixed.
+    marks: u64,
+    first_line: u32,
+    /// Its number in the process.
+    pub(super) number: u32,
+    /// How many bytes of instructions come before the first at which a frame is complete.
+    pub(super) traceable: u32,
+}
+
+const _: () = assert!(size_of::<Known>() <= 64, "Known grew: one is compared for each frame of each launch");
+
+impl Known {
+    /// Whether the object at `code` is the one that was met.
+    ///
+    /// # Safety
+    /// A frame refers to the object, or something that can be read lies there if it was met.
+    #[inline(always)]
+    pub(super) unsafe fn is(&self, code: u64, layout: &Layout) -> bool {
+        if self.code != code {
+            return false;
+        }
+        let parts = &layout.code;
+        // SAFETY: as the caller says; what lies within a code object can be read if its start can.
+        let word = |at: u32| unsafe { memory::word(self.code.wrapping_add(at.into())) };
+        let has_same_parts = word(parts.name) == self.name
+            && word(parts.file) == self.file
+            && word(parts.lines) == self.lines
+            && word(parts.first_line) as u32 == self.first_line;
+        // SAFETY: they were seen to be readable when the object was met, which holds them.
+        has_same_parts && unsafe { marks(self.name, self.file, self.lines, layout) } == self.marks
+    }
+}
+
+/// What tells a name, a file and a line table from others that lay at the same addresses.
+///
+/// # Safety
+/// They are a string, a string, and bytes (or null, each), or something that can be read lies there.
+#[inline(always)]
+unsafe fn marks(name: u64, file: u64, lines: u64, layout: &Layout) -> u64 {
+    let text = |text: u64| {
+        // SAFETY: as the caller says.
+        let hash = if text == 0 { 0 } else { unsafe { memory::word(text + layout::HASH) } };
+        // SAFETY: as above.
+        if hash == NO_HASH { unsafe { marks_of_letters(text, layout) } } else { hash }
+    };
+    let table = || {
+        // SAFETY: as the caller says; bytes end with a zero, and objects on a multiple of eight.
+        let word = |at: u64| unsafe { memory::word(lines + at) };
+        let length = word(layout::LENGTH);
+        let end = layout::BYTES + length.saturating_sub(8).min(LONGEST_LINES as u64);
+        (length ^ word(layout::BYTES).rotate_left(8)).wrapping_add(word(end))
+    };
+    let table = if lines == 0 { 0 } else { table().rotate_left(40) };
+    text(name) ^ text(file).rotate_left(20) ^ table
+}
+
+/// What Python keeps in strings whose hash nobody has asked for.
+const NO_HASH: u64 = u64::MAX;
+
+/// The same of a string that has none: its length, its beginning, and its last 32 bytes.
+///
+/// # Safety
+/// It is a string, or something that can be read lies there.
+#[inline]
+unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
+    // SAFETY: as the caller says.
+    let word = |at: u64| unsafe { memory::word(text + at) };
+    let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
+    let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
+    let start = u64::from(if is_ascii { layout.text.ascii } else { layout.text.wide });
+    let end = start + length * kind;
+    if end < start + 8 {
+        // SAFETY: as above.
+        let byte = |at: u64| u64::from(unsafe { ((text + at) as *const u8).read() });
+        return (start..end).fold(length, |marks, at| marks << 8 | byte(at));
+    }
+    let last = |words: u64| word((end - 8 * words).max(start)).rotate_left(13 * words as u32);
+    length.wrapping_add(word(start)) ^ last(1) ^ last(2) ^ last(3) ^ last(4)
+}
+
+const FIRST_PLACES: usize = 256;
+/// Places a table may have: 2 MiB, room for 16,384 code objects. A thread that meets more forgets them all.
+const MOST_PLACES: usize = 1 << 15;
+
+/// The code objects that a thread has met.
+#[derive(Debug)]
+pub(super) struct Table {
+    places: NonNull<Known>,
+    capacity: usize,
+    used: usize,
+}
+
+impl Table {
+    pub(super) fn new() -> Option<Self> {
+        Some(Self { places: map_places(FIRST_PLACES)?, capacity: FIRST_PLACES, used: 0 })
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, place: u32) -> &Known {
+        debug_assert!((place as usize) < self.capacity);
+        // SAFETY: places are handed out below the capacity, and zeroes are a valid empty place.
+        unsafe { self.places.add(place as usize).as_ref() }
+    }
+
+    /// Where the code object at `code` stands, or the empty place where it would.
+    #[inline]
+    pub(super) fn find(&self, code: u64) -> u32 {
+        let mask = self.capacity - 1;
+        let mut at = (code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
+        loop {
+            let known = self.get(at as u32);
+            if known.code == code || known.code == 0 {
+                return at as u32;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    pub(super) fn is_empty(&self, place: u32) -> bool {
+        self.get(place).code == 0
+    }
+
+    /// Whether entering one more has the places of others changed.
+    pub(super) fn is_full(&self) -> bool {
+        2 * (self.used + 1) > self.capacity
+    }
+
+    /// Makes room, at the cost of all or none of what is known. A place that there was is one afterwards, of whatever
+    /// code object. False: the kernel gives no memory.
+    #[cold]
+    pub(super) fn make_room(&mut self) -> bool {
+        let keeps = 2 * self.capacity <= MOST_PLACES;
+        let capacity = if keeps { 2 * self.capacity } else { self.capacity };
+        let Some(places) = map_places(capacity) else { return false };
+        let old = std::mem::replace(self, Self { places, capacity, used: 0 });
+        for place in (0..old.capacity as u32).filter(|place| keeps && !old.is_empty(*place)) {
+            self.set(self.find(old.get(place).code), *old.get(place));
+        }
+        true
+    }
+
+    pub(super) fn set(&mut self, place: u32, known: Known) {
+        self.used += usize::from(self.is_empty(place));
+        // SAFETY: as in `get`; `&mut self` means that nobody else reads.
+        unsafe { self.places.add(place as usize).write(known) };
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: the table came from `map_places` with this capacity, and goes with its owner.
+        unsafe { memory::unmap(self.places.cast(), self.capacity * size_of::<Known>()) };
+    }
+}
+
+fn map_places(count: usize) -> Option<NonNull<Known>> {
+    Some(memory::map(count * size_of::<Known>())?.cast())
+}
+
+/// Room for what is said of one code object.
+#[repr(C)]
+pub(super) struct Scratch {
+    bytes: [u8; ROOM],
+}
+
+/// Text being written.
+struct Out<'a> {
+    bytes: &'a mut [u8; ROOM],
+    at: usize,
+}
+
+/// Reads the code object at `code`. `None`: there is none.
+pub(super) fn read<'a>(
+    code: u64,
+    layout: &Layout,
+    types: &Types,
+    scratch: &'a mut Scratch,
+) -> Option<(Known, Description<'a>)> {
+    let mut copied = [0; layout::MOST_CODE];
+    let object = copied.get_mut(..layout.code.bytes as usize)?;
+    if !copy_into(code, object) || word(object, layout::TYPE)? != types.code {
+        return None;
+    }
+    let at = |offset: u32| word(object, offset.into());
+    let (name, file, lines) = (at(layout.code.name)?, at(layout.code.file)?, at(layout.code.lines)?);
+    let first_line = at(layout.code.first_line)? as u32;
+    let traceable = match layout.code.traceable {
+        0 => 0,
+        // A number of instructions of two bytes.
+        offset => (at(offset)? as u32).wrapping_mul(2),
+    };
+    let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
+    // What is of another type, as something that a program has put there, or cannot be read, counts as not there.
+    let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
+    let file_length = out.at - HEAD;
+    let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
+    let name_length = out.at - HEAD - file_length;
+    let lines = if is_of(lines, types.bytes) && out.lines(lines) { lines } else { 0 };
+    let Out { bytes, at } = out;
+    let head = [u32::from(layout.version), first_line, file_length as u32, name_length as u32];
+    for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    // SAFETY: null, or objects of their types, which were just read.
+    let marks = unsafe { marks(name, file, lines, layout) };
+    let known = Known { code, name, file, lines, marks, first_line, number: 0, traceable };
+    Some((known, Description(&bytes[..at])))
+}
+
+/// Whether an object of just that type lies there.
+fn is_of(object: u64, kind: u64) -> bool {
+    let mut head = [0; 40];
+    copy_into(object, &mut head) && word(&head, layout::TYPE) == Some(kind)
+}
+
+fn word(bytes: &[u8], at: u64) -> Option<u64> {
+    bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// Hands over the beginning of a string as UTF-8. `None`: it cannot be read.
+fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
+    let mut head = [0; 40];
+    if !copy_into(text, &mut head) {
+        return None;
+    }
+    let state = word(&head, layout::STATE)? as u32;
+    let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 != 0, state >> 6 & 1 != 0);
+    let count = (word(&head, layout::LENGTH)? as usize).min(LONGEST_TEXT);
+    if !is_compact || !matches!(kind, 1 | 2 | 4) {
+        return None;
+    }
+    let (kind, start) = (kind as usize, if is_ascii { layout.text.ascii } else { layout.text.wide });
+    let mut from = text + u64::from(start);
+    let mut left = count * kind;
+    let mut piece = [0; 256];
+    while left > 0 {
+        let piece = &mut piece[..left.min(256)];
+        if !copy_into(from, piece) {
+            return None;
+        }
+        for letter in piece.chunks_exact(kind) {
+            let letter = letter.iter().rev().fold(0, |letter, byte| letter << 8 | u32::from(*byte));
+            // Lone surrogates stand for bytes of a path that is not UTF-8.
+            let letter = char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER);
+            each(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+        from += piece.len() as u64;
+        left -= piece.len();
+    }
+    Some(())
+}
+
+impl Out<'_> {
+    fn push(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.at += bytes.len();
+        }
+    }
+
+    /// Appends the beginning of a string as UTF-8. False: it cannot be read, and nothing is appended.
+    fn text(&mut self, text: u64, layout: &Layout) -> bool {
+        let begin = self.at;
+        let is_read = letters(text, layout, |letters| self.push(letters)).is_some();
+        self.at = if is_read { self.at } else { begin };
+        is_read
+    }
+
+    /// Appends a question mark, for what is not there.
+    fn unknown(&mut self) -> u64 {
+        self.push(b"?");
+        0
+    }
+
+    /// Appends a line table, unless it is too long. False: it cannot be read.
+    fn lines(&mut self, lines: u64) -> bool {
+        let mut head = [0; 24];
+        let length = copy_into(lines, &mut head).then(|| word(&head, layout::LENGTH)).flatten();
+        let Some(length) = length.map(|length| length as usize) else { return false };
+        if length > LONGEST_LINES {
+            return copy_into(lines + layout::BYTES + LONGEST_LINES as u64, &mut [0; 8]);
+        }
+        let place = self.bytes.get_mut(self.at..self.at + length);
+        let is_read = place.is_some_and(|place| copy_into(lines + layout::BYTES, place));
+        self.at += if is_read { length } else { 0 };
+        is_read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(code: u64, number: u32) -> Known {
+        Known { code, name: 0, file: 0, lines: 0, marks: 0, first_line: 0, number, traceable: 0 }
+    }
+
+    #[test]
+    fn what_was_entered_is_found_while_the_table_grows_and_until_all_is_forgotten() {
+        let mut table = Table::new().unwrap();
+        let mut enter = |number: u32| {
+            let code = u64::from(number) * 64 + 4096;
+            if table.is_full() {
+                assert!(table.make_room());
+            }
+            let place = table.find(code);
+            assert!(table.is_empty(place), "{number}");
+            table.set(place, known(code, number));
+            table.get(table.find(4096 + 64)).number
+        };
+        for number in 1..=MOST_PLACES as u32 / 2 {
+            assert_eq!(enter(number), 1);
+        }
+        assert_eq!(enter(MOST_PLACES as u32), 0, "it was forgotten with all others");
+        assert!(table.capacity == MOST_PLACES && table.used == 1);
+    }
+
+    #[test]
+    fn a_description_is_taken_apart_as_it_was_put_together() {
+        let mut bytes = Vec::new();
+        for number in [0x030b, 12, 4, 3] {
+            bytes.extend(u32::to_ne_bytes(number));
+        }
+        bytes.extend(b"a.pyrun\x80\x01");
+        let parts = Parts { version: 0x030b, first_line: 12, file: b"a.py", name: b"run", lines: &[0x80, 1] };
+        assert_eq!(Description(&bytes).parts(), Some(parts));
+        assert_eq!(Description(&bytes[..20]).parts(), None);
+        assert_eq!(Description(&bytes[..8]).parts(), None);
+    }
+
+    #[test]
+    fn what_is_no_code_object_is_not_read() {
+        let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
+        let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
+        let memory = memory::map(size_of::<Scratch>()).unwrap();
+        // SAFETY: a mapping of that size, where zeroes are valid.
+        let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
+        let words = [1u64; 64];
+        for address in [0, 8, words.as_ptr() as u64, 1 << 46, u64::MAX - 7] {
+            assert!(read(address, &layout, &types, scratch).is_none(), "{address:x}");
+        }
+        let mut object = [0u64; 64];
+        object[1] = 77;
+        object[9] = 5;
+        let (known, description) = read(object.as_ptr() as u64, &layout, &types, scratch).unwrap();
+        let parts = description.parts().unwrap();
+        assert_eq!(
+            (known.first_line, parts.first_line, parts.file, parts.name),
+            (5, 5, &b"?"[..], &b"?"[..])
+        );
+    }
+}

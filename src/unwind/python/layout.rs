@@ -1,0 +1,349 @@
+//! Where CPython keeps what a walk reads: offsets in bytes, as data for each version.
+//!
+//! Up to 3.12 they were taken from the headers of the version, whose later releases keep them. From 3.13 on the
+//! interpreter tells them itself, in a table at the start of `_PyRuntime` whose own shape is a version's. A version that
+//! is not here is not guessed at: its frames stay off.
+//!
+//! ```text
+//! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one call of the evaluator
+//! 3.11        thread -> cframe (C stack) -> frame -> previous -> ...    a frame with `is_entry` is its call's first
+//! 3.12        thread -> cframe (C stack) -> frame -> previous -> ...    } a frame that the evaluator keeps on the C
+//! 3.13        thread -> frame -> previous -> ...                        } stack stands before a call's first
+//! ```
+
+/// Offsets for one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Major and minor, as in `0x030b`.
+    pub(crate) version: u16,
+    /// In `_PyRuntime`: the thread that ends the interpreter, once one does.
+    pub(super) finalizing: u32,
+    /// In a thread's state: its innermost frame, or the innermost cframe where there are those.
+    pub(super) thread: u32,
+    pub(super) cframe: Option<CFrame>,
+    pub(super) frame: Frame,
+    pub(super) code: Code,
+    pub(super) text: Text,
+}
+
+/// What the evaluator keeps on the C stack in 3.11 and 3.12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CFrame {
+    pub(super) bytes: u32,
+    pub(super) frame: u32,
+    pub(super) previous: u32,
+}
+
+/// A frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// How much of it is read.
+    pub(super) bytes: u32,
+    pub(super) previous: u32,
+    pub(super) code: u32,
+    pub(super) position: u32,
+    /// A byte that says who holds the frame.
+    pub(super) owner: u32,
+    pub(super) unit: Unit,
+    pub(super) boundary: Boundary,
+}
+
+/// What a frame's position counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// It is an index, times so many bytes.
+    Index(u32),
+    /// It is an address in the code object.
+    Address,
+}
+
+/// How a frame is known to be the first of a call of the evaluator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boundary {
+    /// Each is.
+    Each,
+    /// By a byte at this offset, which is not 0.
+    Flag(u32),
+    /// The one before it is the evaluator's own.
+    Shim,
+}
+
+/// The values of [`Frame::owner`] that matter.
+pub(super) const OWNED_BY_GENERATOR: u8 = 1;
+pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
+
+/// A code object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    pub(super) bytes: u32,
+    /// The qualified name; before 3.11 the bare one.
+    pub(super) name: u32,
+    pub(super) file: u32,
+    pub(super) lines: u32,
+    pub(super) first_line: u32,
+    /// Where the instructions begin; 0 where they are not in it.
+    pub(super) instructions: u32,
+    /// How many instructions come before the first that a frame is complete at; 0 where all frames are.
+    pub(super) traceable: u32,
+}
+
+/// A string, and a row of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Text {
+    /// Where the characters are of one that has only ASCII, and of one that has others.
+    pub(super) ascii: u32,
+    pub(super) wide: u32,
+}
+
+/// These are the same in all versions up to 3.13, without free threads.
+pub(super) const TYPE: u64 = 8;
+pub(super) const LENGTH: u64 = 16;
+pub(super) const HASH: u64 = 24;
+pub(super) const STATE: u64 = 32;
+pub(super) const BYTES: u64 = 32;
+
+const BEFORE_3_11: Layout = Layout {
+    version: 0x0309,
+    finalizing: 16,
+    thread: 24,
+    cframe: None,
+    frame: Frame {
+        bytes: 112,
+        previous: 24,
+        code: 32,
+        position: 104,
+        owner: 0,
+        unit: Unit::Index(1),
+        boundary: Boundary::Each,
+    },
+    code: Code {
+        bytes: 128,
+        name: 112,
+        file: 104,
+        lines: 120,
+        first_line: 40,
+        instructions: 0,
+        traceable: 0,
+    },
+    text: Text { ascii: 48, wide: 72 },
+};
+
+/// All versions whose headers say it.
+const FROM_HEADERS: [Layout; 4] = [
+    BEFORE_3_11,
+    Layout {
+        version: 0x030a,
+        frame: Frame { position: 96, unit: Unit::Index(2), ..BEFORE_3_11.frame },
+        ..BEFORE_3_11
+    },
+    Layout {
+        version: 0x030b,
+        finalizing: 24,
+        thread: 56,
+        cframe: Some(CFrame { bytes: 24, frame: 8, previous: 16 }),
+        frame: Frame {
+            bytes: 72,
+            previous: 48,
+            code: 32,
+            position: 56,
+            owner: 69,
+            unit: Unit::Address,
+            boundary: Boundary::Flag(68),
+        },
+        code: Code {
+            bytes: 184,
+            name: 128,
+            file: 112,
+            lines: 136,
+            first_line: 72,
+            instructions: 184,
+            traceable: 168,
+        },
+        text: BEFORE_3_11.text,
+    },
+    Layout {
+        version: 0x030c,
+        finalizing: 24,
+        thread: 56,
+        cframe: Some(CFrame { bytes: 16, frame: 0, previous: 8 }),
+        frame: Frame {
+            bytes: 72,
+            previous: 8,
+            code: 0,
+            position: 56,
+            owner: 70,
+            unit: Unit::Address,
+            boundary: Boundary::Shim,
+        },
+        code: Code {
+            bytes: 192,
+            name: 128,
+            file: 112,
+            lines: 136,
+            first_line: 68,
+            instructions: 192,
+            traceable: 176,
+        },
+        text: Text { ascii: 40, wide: 56 },
+    },
+];
+
+/// The most of a code object that is looked at.
+pub(super) const MOST_CODE: usize = 256;
+
+/// How much of the table that 3.13 tells is looked at.
+pub(super) const TABLE_BYTES: usize = 584;
+const COOKIE: &[u8; 8] = b"xdebugpy";
+
+/// Why there is no layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unknown {
+    /// Nobody has looked at the version.
+    Version,
+    /// It was built without the global lock, which changes all objects.
+    FreeThreaded,
+    /// Its table is not what its version's is.
+    Table,
+}
+
+impl Layout {
+    /// That of a version, by its number as in `0x030b07f0`; `table` is what lies at the start of its `_PyRuntime`.
+    pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
+        let version = (version >> 16) as u16;
+        match version {
+            0x030d => Self::told(version, table),
+            _ => FROM_HEADERS.into_iter().find(|known| known.version == version).ok_or(Unknown::Version),
+        }
+    }
+
+    /// By the table of 3.13.
+    fn told(version: u16, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
+        let (words, _) = table.as_chunks::<8>();
+        let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
+        if words[0] != *COOKIE || (word(8) >> 16) as u16 != version {
+            return Err(Unknown::Table);
+        }
+        if word(16) != 0 {
+            return Err(Unknown::FreeThreaded);
+        }
+        // What is not told is checked to be where it was: the type, and the length of a string and of bytes.
+        let is_as_before = word(360) == TYPE
+            && word(520) == LENGTH
+            && word(528) == BYTES
+            && word(544) == STATE
+            && word(552) == LENGTH;
+        let offset = |at: usize| u32::try_from(word(at)).ok().filter(|offset| *offset < 4096);
+        let all = || {
+            let owner = offset(264)?;
+            let instructions = offset(344)?;
+            let ascii = offset(560)?;
+            Some(Self {
+                version,
+                finalizing: offset(32)?,
+                thread: offset(184)?,
+                cframe: None,
+                frame: Frame {
+                    bytes: (owner + 1).next_multiple_of(8),
+                    previous: offset(232)?,
+                    code: offset(240)?,
+                    position: offset(248)?,
+                    owner,
+                    unit: Unit::Address,
+                    boundary: Boundary::Shim,
+                },
+                code: Code {
+                    bytes: instructions,
+                    name: offset(296)?,
+                    file: offset(280)?,
+                    lines: offset(304)?,
+                    first_line: offset(312)?,
+                    instructions,
+                    traceable: instructions.checked_sub(16)?,
+                },
+                // Two words more: the UTF-8 of it, and how long that is.
+                text: Text { ascii, wide: ascii + 16 },
+            })
+        };
+        all().filter(|_| is_as_before).filter(Self::is_within).ok_or(Unknown::Table)
+    }
+
+    /// Whether all that is read of a frame and a code object lies within what is looked at of them.
+    fn is_within(&self) -> bool {
+        let Self { frame, code, .. } = self;
+        [frame.previous, frame.code, frame.position].iter().all(|at| at + 8 <= frame.bytes)
+            && [code.name, code.file, code.lines, code.first_line].iter().all(|at| at + 8 <= code.bytes)
+            && code.bytes as usize <= MOST_CODE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As CPython 3.13.0 has it on x86-64.
+    fn table() -> [u8; TABLE_BYTES] {
+        let mut table = [0; TABLE_BYTES];
+        table[..8].copy_from_slice(COOKIE);
+        let words = [
+            (8, 0x030d_00f0),
+            (32, 608),
+            (184, 72),
+            (232, 8),
+            (248, 56),
+            (264, 70),
+            (280, 112),
+            (288, 120),
+            (296, 128),
+            (304, 136),
+            (312, 68),
+            (344, 200),
+            (360, 8),
+            (520, 16),
+            (528, 32),
+            (544, 32),
+            (552, 16),
+            (560, 40),
+        ];
+        for (at, word) in words {
+            table[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
+        }
+        table
+    }
+
+    #[test]
+    fn what_is_read_of_a_frame_lies_within_it_in_all_versions() {
+        for layout in FROM_HEADERS {
+            assert!(layout.is_within(), "{layout:?}");
+            assert_eq!(Layout::of(u64::from(layout.version) << 16 | 0x07f0, &[0; TABLE_BYTES]), Ok(layout));
+        }
+    }
+
+    #[test]
+    fn a_table_is_believed_if_it_is_of_its_version_and_says_what_can_be() {
+        let layout = Layout::of(0x030d_01f0, &table()).unwrap();
+        assert_eq!((layout.finalizing, layout.thread, layout.frame.bytes), (608, 72, 72));
+        assert_eq!((layout.code.instructions, layout.code.traceable), (200, 184));
+        assert_eq!((layout.text.ascii, layout.text.wide), (40, 56));
+        for (at, word, why) in [
+            (0, 0, Unknown::Table),
+            (8, 0x030e_00f0, Unknown::Table),
+            (16, 1, Unknown::FreeThreaded),
+            (360, 24, Unknown::Table),
+            (232, 1 << 40, Unknown::Table),
+            (248, 72, Unknown::Table),
+            (344, 8, Unknown::Table),
+            (296, 200, Unknown::Table),
+        ] {
+            let mut table = table();
+            table[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
+            assert_eq!(Layout::of(0x030d_00f0, &table), Err(why), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_version_that_nobody_has_looked_at_has_no_layout() {
+        for version in [0x0206_0000, 0x0308_12f0, 0x030e_00f0, 0x0310_00f0, 0] {
+            assert_eq!(Layout::of(version, &table()), Err(Unknown::Version));
+        }
+    }
+}

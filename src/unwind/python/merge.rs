@@ -1,0 +1,210 @@
+//! Native and Python frames of one stack, as one: where the evaluator stands in the native stack, the Python frames stand
+//! that it was evaluating. Done once for each distinct pair of stacks.
+//!
+//! Since 3.11 the evaluator runs many Python frames in one call, and something of each call that frames lead to lies on
+//! the C stack: the native frame around it is the call, whatever its function is named. Before, each call runs one frame,
+//! and they are counted off from the innermost one.
+
+use super::walk::{Item, SOMEWHERE};
+use crate::record::{Frame, FrameKind};
+use crate::unwind::MAX_FRAMES;
+
+/// As many as there may be of both kinds.
+pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
+
+/// What is to be merged, each leaf first.
+pub(super) struct Stacks<'a> {
+    pub(super) native: &'a [Frame],
+    pub(super) items: &'a [Item],
+    /// Whether frames are missing at the root of either.
+    pub(super) is_partial: bool,
+    /// Where the evaluator's code lies.
+    pub(super) evaluator: std::ops::Range<u64>,
+}
+
+/// A merged stack, while it is being written.
+pub(super) struct Out<'a> {
+    frames: &'a mut [Frame; MOST_MERGED],
+    count: usize,
+}
+
+impl<'a> Out<'a> {
+    pub(super) fn new(frames: &'a mut [Frame; MOST_MERGED]) -> Self {
+        Self { frames, count: 0 }
+    }
+
+    fn push(&mut self, frame: Frame) {
+        self.frames[self.count] = frame;
+        self.count += 1;
+    }
+
+    fn python(&mut self, items: &[Item]) {
+        items.iter().filter(|item| item.frame.0 != 0).for_each(|item| self.push(item.frame));
+    }
+
+    fn finish(self) -> &'a [Frame] {
+        &self.frames[..self.count]
+    }
+}
+
+/// The frames of one call of the evaluator, and those of the calls around it.
+fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
+    let last = items.iter().position(|item| item.boundary != 0);
+    items.split_at(last.map_or(items.len(), |last| last + 1))
+}
+
+impl Stacks<'_> {
+    /// The stack of both, and whether they told the same calls. `places` are the stack pointers of the native frames.
+    pub(super) fn merge<'a>(
+        &self,
+        places: impl Iterator<Item = u64>,
+        mut out: Out<'a>,
+    ) -> (&'a [Frame], bool) {
+        let is_counted = self.items.iter().any(|item| item.boundary == SOMEWHERE);
+        let (left, is_sure) =
+            if is_counted { self.by_count(&mut out) } else { self.by_place(places, &mut out) };
+        if !left.is_empty() && !self.is_partial {
+            out.count = 0;
+            self.at_the_outermost(&mut out);
+            return (out.finish(), false);
+        }
+        // The native frames of these calls are among those that are missing.
+        out.python(left);
+        (out.finish(), is_sure)
+    }
+
+    /// By what lies in the native frames. Returns what lies in none.
+    fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], bool) {
+        let mut places = places.peekable();
+        let mut left = self.items;
+        for native in self.native {
+            let lower = places.next().unwrap_or(u64::MAX);
+            let upper = places.peek().copied().unwrap_or(0);
+            let mut is_evaluator = false;
+            while let (group @ [.., last], around) = innermost(left)
+                && (lower..upper).contains(&last.boundary)
+            {
+                out.python(group);
+                (left, is_evaluator) = (around, true);
+            }
+            if !is_evaluator {
+                out.push(*native);
+            }
+        }
+        (left, true)
+    }
+
+    /// By the number of calls: each is one frame of Python. Where there are more native ones, the outer of them are
+    /// another thread state's.
+    fn by_count(&self, out: &mut Out<'_>) -> (&[Item], bool) {
+        let mut left = self.items;
+        let mut calls = 0;
+        for native in self.native {
+            match left {
+                [first, around @ ..] if self.is_evaluator(*native) => {
+                    out.python(std::slice::from_ref(first));
+                    left = around;
+                }
+                _ => out.push(*native),
+            }
+            calls += usize::from(self.is_evaluator(*native));
+        }
+        (left, calls == self.items.len() || self.is_partial)
+    }
+
+    /// All Python frames at the outermost native frame of the evaluator, for want of something better.
+    fn at_the_outermost(&self, out: &mut Out<'_>) {
+        let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
+        for (at, native) in self.native.iter().enumerate() {
+            match Some(at) == outermost {
+                true => out.python(self.items),
+                false => out.push(*native),
+            }
+        }
+        if outermost.is_none() {
+            out.python(self.items);
+        }
+    }
+
+    fn is_evaluator(&self, frame: Frame) -> bool {
+        matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{CodeId, ModuleEpoch};
+
+    const EVALUATOR: std::ops::Range<u64> = 0x5000..0x6000;
+
+    /// Letters are native frames, `E` is the evaluator; numbers are Python frames, `-` is one that is not shown, each
+    /// with its boundary.
+    fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, bool) {
+        let address = |letter: char| if letter == 'E' { 0x5800 } else { 0x100 * letter as u64 };
+        let native: Vec<Frame> =
+            native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
+        let items: Vec<Item> = python
+            .iter()
+            .map(|(name, boundary)| {
+                let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
+                Item::for_test(frame, *boundary)
+            })
+            .collect();
+        let mut room = Box::new([Frame(0); MOST_MERGED]);
+        let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: EVALUATOR };
+        // The leaf's frame lies at 1000 to 1100, and so on.
+        let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
+        let (frames, is_sure) = stacks.merge(places, Out::new(&mut room));
+        let name = |frame: &Frame| match frame.kind() {
+            FrameKind::Python { code, .. } => code.0.to_string(),
+            FrameKind::Native { address, .. } if EVALUATOR.contains(&address) => "E".to_owned(),
+            FrameKind::Native { address, .. } => char::from(((address + 1) / 0x100) as u8).to_string(),
+            other => panic!("{other:?}"),
+        };
+        (frames.iter().map(name).collect::<Vec<_>>().join(""), is_sure)
+    }
+
+    fn sure(text: &str) -> (String, bool) {
+        (text.to_owned(), true)
+    }
+
+    #[test]
+    fn a_call_of_the_evaluator_is_replaced_by_all_frames_that_it_runs() {
+        let python = [("1", 0), ("-", 0), ("2", 1150), ("3", 1420)];
+        assert_eq!(merged("aEbcEd", &python, false), sure("a12bc3d"));
+        // Whatever its function is named.
+        assert_eq!(merged("axbcyd", &python, false), sure("a12bc3d"));
+    }
+
+    #[test]
+    fn evaluators_that_are_another_thread_states_stay_native() {
+        assert_eq!(merged("aEbEcEd", &[("1", 1310)], false), sure("aEb1cEd"));
+    }
+
+    #[test]
+    fn of_a_stack_that_is_cut_the_outer_python_frames_stand_at_its_end() {
+        assert_eq!(merged("aEb", &[("1", 1101), ("2", 0), ("3", 1500)], true), sure("a1b23"));
+        assert_eq!(merged("aEb", &[("1", SOMEWHERE), ("2", SOMEWHERE)], true), sure("a1b2"));
+    }
+
+    #[test]
+    fn frames_that_lie_in_no_native_one_stand_at_the_outermost_evaluator_and_are_told() {
+        let unsure = |text: &str| (text.to_owned(), false);
+        assert_eq!(merged("aEbEc", &[("1", 1110), ("2", 5000)], false), unsure("aEb12c"));
+        assert_eq!(merged("abc", &[("1", 5000)], false), unsure("abc1"));
+        assert_eq!(merged("aEb", &[("1", SOMEWHERE), ("2", SOMEWHERE)], false), unsure("a12b"));
+    }
+
+    #[test]
+    fn before_3_11_calls_are_counted_off_from_the_innermost() {
+        let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
+        assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
+        assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), false));
+    }
+
+    #[test]
+    fn a_call_without_a_frame_that_is_shown_leaves_nothing() {
+        assert_eq!(merged("aEbEc", &[("-", 1110), ("2", 1310)], false), sure("ab2c"));
+    }
+}

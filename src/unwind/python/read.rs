@@ -1,0 +1,93 @@
+//! Reading where a corrupted pointer may lead anywhere.
+//!
+//! A page is read where it lies once the kernel has said that it can be read; until then, and so at the first sight of
+//! anything, by a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails where there is nothing. What was
+//! readable once may have been unmapped since; a chain of frames that is whole never leads there, for Python frees
+//! nothing that it is made of. So what is left is a chain that is both corrupted and leads to where frames once were.
+
+use crate::unwind::memory;
+
+/// Addresses of a program: not the first page, and below what user space has.
+const FIRST: u64 = 4096;
+const LAST: u64 = 1 << 47;
+
+/// Pages of the stacks and heaps that a thread's frames lie in.
+#[repr(C)]
+pub(super) struct Pages {
+    /// By the lowest bits of their number; 0: none.
+    readable: [u64; PAGES],
+}
+
+const PAGES: usize = 1024;
+const PAGE_BITS: u32 = 12;
+
+impl Pages {
+    /// Whether an object of so many bytes, less than a page, may be read at `address`, which is one that Python gives
+    /// objects.
+    #[inline(always)]
+    pub(super) fn hold(&mut self, address: u64, bytes: u32) -> bool {
+        if address.wrapping_sub(FIRST) >= LAST - FIRST || !address.is_multiple_of(8) {
+            return false;
+        }
+        let first = address >> PAGE_BITS;
+        let last = (address + u64::from(bytes) - 1) >> PAGE_BITS;
+        (self.readable[first as usize % PAGES] == first || self.ask(first))
+            && (first == last || self.readable[last as usize % PAGES] == last || self.ask(last))
+    }
+
+    /// Asks the kernel for a page.
+    #[cold]
+    fn ask(&mut self, page: u64) -> bool {
+        let is_readable = copy_into(page << PAGE_BITS, &mut [0; 8]);
+        if is_readable {
+            self.readable[page as usize % PAGES] = page;
+        }
+        is_readable
+    }
+}
+
+/// Copies what is at `address`, if all of it can be read.
+pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
+    // SAFETY: so many bytes may be written to the slice.
+    let copied = |to: &mut [u8]| unsafe { memory::copy_what_is_mapped(address, to.as_mut_ptr(), to.len()) };
+    (FIRST..LAST).contains(&address) && copied(to) == to.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages() -> Box<Pages> {
+        Box::new(Pages { readable: [0; PAGES] })
+    }
+
+    #[test]
+    fn only_what_is_mapped_is_held() {
+        let memory = memory::map(3 << PAGE_BITS).unwrap();
+        let start = memory.as_ptr() as u64;
+        // SAFETY: the last of three pages of ours, which nobody uses.
+        unsafe { libc::mprotect(memory.as_ptr().add(2 << PAGE_BITS).cast(), 4096, libc::PROT_NONE) };
+        let mut pages = pages();
+        for _ in 0..2 {
+            assert!(pages.hold(start, 80) && pages.hold(start + 4096 - 8, 80));
+            assert!(pages.hold(start + 8192 - 80, 80));
+            assert!(!pages.hold(start + 8192 - 72, 80), "its last word cannot be read");
+            assert!(!pages.hold(start + 8192, 8) && !pages.hold(start + 1, 8));
+            for nowhere in [0, 8, 4088, 1 << 47, 0x8000_0000_0000_0000, u64::MAX - 7] {
+                assert!(!pages.hold(nowhere, 8), "{nowhere:x}");
+            }
+        }
+        // SAFETY: the mapping is ours, and nothing refers to it.
+        unsafe { memory::unmap(memory, 3 << PAGE_BITS) };
+    }
+
+    #[test]
+    fn a_copy_is_whole_or_refused() {
+        let mut copied = [0; 16];
+        assert!(copy_into((&raw const *b"sixteen letters!").addr() as u64, &mut copied));
+        assert_eq!(&copied, b"sixteen letters!");
+        assert!(
+            !copy_into(0, &mut copied) && !copy_into(8, &mut copied) && !copy_into(u64::MAX - 8, &mut copied)
+        );
+    }
+}

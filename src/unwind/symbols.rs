@@ -1,0 +1,125 @@
+//! What an object exports, read off its own tables.
+//!
+//! Not by `dlsym`: that takes the loader's lock for loading, which a thread may hold while it runs a constructor that
+//! launches. The tables are looked at while the loader is held, as all of an object is.
+
+use super::loader::Object;
+
+/// Something that an object exports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exported {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+/// Tags of the dynamic section.
+const STRINGS: u64 = 5;
+const SYMBOLS: u64 = 6;
+const GNU_HASH: u64 = 0x6fff_fef5;
+
+/// The size of an entry of the symbol table.
+const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
+
+/// The tables of one object. To be used while the loader is held.
+pub(super) struct Exports<'a> {
+    object: &'a Object,
+    strings: &'static [u8],
+    symbols: &'static [u8],
+    hashes: &'static [u8],
+}
+
+impl<'a> Exports<'a> {
+    /// Those of `object`; `None` where it has none, or only the kind that was usual before 2006.
+    pub(super) fn of(object: &'a Object) -> Option<Self> {
+        let dynamic = object.dynamic()?;
+        let entry = |tag: u64| {
+            let (entries, _) = dynamic.as_chunks::<16>();
+            let halves = entries.iter().map(|entry| (number(entry, 0), number(entry, 8)));
+            let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
+            // glibc has made it an address in most objects, and other loaders in none.
+            let at = found?.1?;
+            object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
+        };
+        Some(Self { object, strings: entry(STRINGS)?, symbols: entry(SYMBOLS)?, hashes: entry(GNU_HASH)? })
+    }
+
+    /// What is exported as `name`, of whatever version.
+    pub(super) fn find(&self, name: &str) -> Option<Exported> {
+        let hash = name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        let word = |at: usize| short(self.hashes, 4 * at);
+        let [buckets, first, blooms, shift] = [word(0)?, word(1)?, word(2)?, word(3)?];
+        let bloom = number(self.hashes, 16 + 8 * (hash / 64).checked_rem(blooms)? as usize)?;
+        let is_set = |bit: u32| bloom >> (bit % 64) & 1 != 0;
+        if !is_set(hash) || !is_set(hash.checked_shr(shift)?) {
+            return None;
+        }
+        let from = 4 + 2 * blooms as usize;
+        let mut at = word(from + hash.checked_rem(buckets)? as usize)?;
+        // A bucket without symbols says 0; a chain ends with an odd word.
+        while at >= first {
+            let link = word(from + buckets as usize + (at - first) as usize)?;
+            if link | 1 == hash | 1
+                && let Some(found) = self.symbol(at as usize, name)
+            {
+                return Some(found);
+            }
+            if link & 1 != 0 {
+                return None;
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// The symbol at this place, if it has that name and is defined here.
+    fn symbol(&self, at: usize, name: &str) -> Option<Exported> {
+        let symbol = self.symbols.get(at.checked_mul(SYMBOL)?..)?.get(..SYMBOL)?;
+        let text = self.strings.get(short(symbol, 0)? as usize..)?;
+        let is_it = text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+        let is_defined = symbol[6] != 0 || symbol[7] != 0;
+        let address = self.object.bias.wrapping_add(number(symbol, 8)?);
+        (is_it && is_defined).then_some(Exported { address, bytes: number(symbol, 16)? })
+    }
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unwind::loader::{self, Visit};
+
+    fn found(name: &std::ffi::CStr) -> Vec<u64> {
+        let mut found = Vec::new();
+        loader::visit(|object| {
+            let exports = Exports::of(object);
+            found.extend(
+                exports.and_then(|exports| exports.find(name.to_str().unwrap())).map(|it| it.address),
+            );
+            Visit::Next
+        });
+        found
+    }
+
+    #[test]
+    fn what_libc_exports_is_where_the_loader_finds_it() {
+        for name in [c"getpid", c"environ", c"pthread_self", c"strtoul", c"exit"] {
+            // SAFETY: the name is a C string.
+            let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr() as u64;
+            assert!(found(name).contains(&expected), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_exports_is_not_found() {
+        for name in [c"", c"getpi", c"getpidd", c"nobody_exports_this"] {
+            assert_eq!(found(name), Vec::<u64>::new(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+/* What programs in Python do that Python itself cannot: launching for long without its lock, holding it meanwhile, and
+ * harming what it keeps of its frames. A library. */
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda_mini.h"
+
+KERNEL(step_d100, "step_d100", (int n), &n)
+
+static atomic_int launched;
+static atomic_int is_over;
+
+void launch_once(void)
+{
+    LAUNCH(step_d100, 1, 32, 0)(1);
+    atomic_fetch_add(&launched, 1);
+}
+
+/* Until `stop` is called, or for ever: for threads that the end of the program takes along. */
+void launch_on(void)
+{
+    while (!atomic_load(&is_over)) {
+        launch_once();
+        usleep(20);
+    }
+}
+
+void stop(void)
+{
+    atomic_store(&is_over, 1);
+}
+
+/* Waits until so many more were launched; 0: they were not within a minute. */
+int wait_for_launches(int more)
+{
+    int until = atomic_load(&launched) + more;
+    for (int tenths = 0; tenths < 600000; tenths++) {
+        if (atomic_load(&launched) >= until)
+            return 1;
+        usleep(100);
+    }
+    return 0;
+}
+
+/* Launches while something else stands in a word of the interpreter's memory. */
+void launch_with(uint64_t *word, uint64_t wrong)
+{
+    uint64_t right = *word;
+    *(volatile uint64_t *)word = wrong;
+    launch_once();
+    *(volatile uint64_t *)word = right;
+}
+
+/* Where memory was and is not any more. */
+uint64_t unmapped(void)
+{
+    void *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(memory, 1 << 16);
+    return (uint64_t)(uintptr_t)memory;
+}

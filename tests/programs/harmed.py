@@ -1,0 +1,49 @@
+"""Launches while a word of what the interpreter keeps of this thread's frames is something else. LIBRARY WHICH WRONG
+
+WHICH is thread (that leads to the frames), previous or code (of the frame that launches); WRONG is a number, "frame" (that
+frame), "bytes" (other memory of Python's) or "gone" (memory that is unmapped)."""
+
+import ctypes
+import sys
+
+library = ctypes.PyDLL(sys.argv[1])
+which, wrong = sys.argv[2:]
+library.launch_with.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+this_thread = ctypes.pythonapi.PyGILState_GetThisThreadState
+this_thread.restype = ctypes.c_void_p
+
+# By the version's headers: the frame in the thread's state, through what, and what is in a frame.
+THREAD, THROUGH, PREVIOUS, CODE = {
+    (3, 9): (24, None, 24, 32),
+    (3, 10): (24, None, 24, 32),
+    (3, 11): (56, 8, 48, 32),
+    (3, 12): (56, 0, 8, 0),
+    (3, 13): (72, None, 8, 0),
+}[sys.version_info[:2]]
+
+
+def launch():
+    place = this_thread() + THREAD
+    # Not by a function: that has a frame of its own.
+    if THROUGH is not None:
+        place = ctypes.c_uint64.from_address(place).value + THROUGH
+    frame = ctypes.c_uint64.from_address(place).value
+    if which != "thread":
+        place = frame + (PREVIOUS if which == "previous" else CODE)
+    other = b"x" * 4096
+    if wrong == "gone":
+        library.unmapped.restype = ctypes.c_uint64
+        value = library.unmapped()
+    else:
+        value = {"frame": frame, "bytes": id(other) + 64}.get(wrong)
+        value = int(wrong, 0) if value is None else value
+    library.launch_with(place, value)
+    library.launch_once()
+
+
+def main():
+    library.launch_once()
+    launch()
+
+
+main()

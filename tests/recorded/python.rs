@@ -1,0 +1,127 @@
+//! Frames of Python in stacks, held against what `sys._getframe` says at each launch, on every Python that is here: the
+//! one that is called so, and those of pyenv.
+#![cfg(target_arch = "x86_64")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::support::pythons::pythons;
+use crate::support::{Done, Run, Way, compile, root};
+
+/// Versions whose frames are read.
+const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 13);
+
+/// Pythons whose frames are read.
+fn known() -> BTreeMap<(u32, u32), PathBuf> {
+    let found: BTreeMap<_, _> =
+        pythons("ctypes").into_iter().filter(|(version, _)| KNOWN.contains(version)).collect();
+    assert!(!found.is_empty(), "the tests need a Python from 3.9 to 3.13");
+    found
+}
+
+fn program(python: &Path, path: &str) -> Run {
+    Run::new(python, Way::Injected).arg(root().join(path))
+}
+
+/// The frames of Python among those of a stack: `function (file:line)`.
+fn python_frames(frames: &[String]) -> Vec<&str> {
+    let is_python = |frame: &&String| {
+        let place = frame.strip_suffix(')').and_then(|rest| rest.rsplit_once(':'));
+        place.is_some_and(|(_, line)| line.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    frames.iter().filter(is_python).map(String::as_str).collect()
+}
+
+/// What the program says of each of its launches, by kernel.
+fn said(done: &Done) -> BTreeMap<String, Vec<String>> {
+    let line = |line: &str| {
+        let (kernel, frames) = line.split_once('\t').unwrap();
+        (format!("[GPU_Kernel]{kernel}"), frames.split(';').map(str::to_owned).collect())
+    };
+    done.file("frames.txt").lines().map(line).collect()
+}
+
+/// Asserts that each launch has the frames that the program said, and nothing was lost.
+fn assert_as_said(done: &Done) {
+    let said = said(done);
+    let stacks = done.folded();
+    assert_eq!(stacks.len(), said.len(), "{}", done.stderr);
+    for (frames, _) in &stacks {
+        let kernel = frames.last().unwrap();
+        assert_eq!(python_frames(frames), said[kernel], "{kernel} in {frames:#?}\n{}", done.stderr);
+    }
+    let lost = done.ledger("lost: ")[0];
+    assert!(lost.contains(" python_dropped 0, python_unsure 0"), "{lost}");
+    assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
+}
+
+#[test]
+fn every_launch_stands_under_the_frames_that_python_says_it_is_in() {
+    for ((_, minor), python) in known() {
+        let done = program(&python, "tests/programs/frames.py").env("GPUFLAME_PYTHON", "lines").ok();
+        assert!(said(&done).len() > 1500, "3.{minor} has launched");
+        assert_as_said(&done);
+    }
+}
+
+/// The library by which programs launch without Python.
+fn library() -> PathBuf {
+    compile("tests/programs/frames.c", &["-O2", "-shared", "-fPIC", "-std=gnu11"])
+}
+
+#[test]
+fn launches_go_on_while_another_thread_holds_python_s_lock() {
+    let library = library();
+    for (_, python) in known() {
+        let done = program(&python, "tests/programs/held.py").arg(&library).ok();
+        let (launches, parts) = done.sum("launches");
+        assert!(launches > 1000 && parts["matched"] == launches, "{}", done.stderr);
+        for (frames, _) in done.folded() {
+            assert!(
+                python_frames(&frames).iter().any(|frame| frame.contains("(threading.py:")),
+                "{frames:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_interpreter_that_ends_while_other_threads_launch_harms_nobody() {
+    let library = library();
+    for (_, python) in known() {
+        for _ in 0..3 {
+            let done = program(&python, "tests/programs/finalizing.py").arg(&library).ok();
+            assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
+            assert!(done.sum("launches").0 >= 200, "{}", done.stderr);
+        }
+    }
+}
+
+/// What is wrong is not followed, the process goes on, and all launches have their native frames.
+#[test]
+fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
+    let library = library();
+    let wrong = ["0x8", "0x7001", "0xdead0000", "0x8000000000000000", "0xfffffffffffffff8", "bytes", "gone"];
+    for (_, python) in known() {
+        for (which, wrong) in
+            ["thread", "previous", "code"].iter().flat_map(|it| wrong.map(|wrong| (it, wrong)))
+        {
+            let done = program(&python, "tests/programs/harmed.py").arg(&library).args([*which, wrong]).ok();
+            let context = format!("{which} {wrong} on {}\n{}", python.display(), done.stderr);
+            assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
+            assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
+            assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
+            // What was before is there.
+            let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
+            assert!(
+                first.is_some_and(|(frames, _)| python_frames(&frames)[1].starts_with("main ")),
+                "{context}"
+            );
+        }
+        // A ring is only too deep.
+        let done =
+            program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
+        assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
+    }
+}
