@@ -63,8 +63,8 @@ pub(super) struct Flamegraph {
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show the frames inside CUDA's libraries and those below `main` as well.
-    #[arg(long)]
+    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's and PyTorch's dispatcher as well.
+    #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without
     /// the native frames around them.

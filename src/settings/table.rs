@@ -316,7 +316,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_INTERNAL_FRAMES",
         values: SWITCH,
         default: "0",
-        help: "1 shows the frames inside libcuda, libcudart and libcupti, and those below main.",
+        help: "1 shows all frames: also those inside libcuda, libcudart and libcupti, those below main, of Python's \
+               interpreter, and of PyTorch's dispatcher.",
         apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
     },
     Setting {

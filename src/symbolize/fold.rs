@@ -2,8 +2,10 @@
 //!
 //! Between the user's code and the API call lie frames of CUDA's libraries and of the compiler's stubs,
 //! and below `main` lies what the C and Rust runtimes do to get there. They are folded away, so that a
-//! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing.
+//! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing. In a stack with functions of
+//! Python the interpreter's own frames are, and what `glue` lists is in all.
 
+use super::glue::OPERATOR;
 use super::vendor::VENDORS;
 
 /// What a module is, by its file's name.
@@ -15,6 +17,10 @@ pub(super) enum Origin {
     Vendor,
     /// The C and C++ runtimes, whose frames are start code where they lie at the root.
     Runtime,
+    /// CPython, and what it calls C functions by.
+    Interpreter,
+    /// A function of a Python program; in no module.
+    Python,
 }
 
 impl Origin {
@@ -28,10 +34,21 @@ impl Origin {
             Self::Vendor
         } else if ["libc", "libpthread", "ld", "ld-linux", "libstdc++", "libc++"].into_iter().any(is) {
             Self::Runtime
+        } else if is_interpreter(file) {
+            Self::Interpreter
         } else {
             Self::Code
         }
     }
+}
+
+/// `python3.11`, `libpython3.11.so.1.0`, `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
+fn is_interpreter(file: &str) -> bool {
+    let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_library = |stem: &str| file.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.'));
+    file.starts_with("libpython")
+        || file.strip_prefix("python").is_some_and(is_version)
+        || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
 /// A name of a stack about to be folded.
@@ -44,17 +61,32 @@ pub(super) struct Name<'a> {
     pub(super) is_label: bool,
     /// It has the symbol of a kernel: then it is the function that the compiler made to launch it.
     pub(super) is_kernel: bool,
+    /// It says nothing to who looks at a picture (see `glue`).
+    pub(super) is_glue: bool,
 }
 
 /// Whether each name of `stack`, root first, is shown.
 pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
+    let in_python = stack.iter().any(|name| name.origin == Origin::Python);
+    let is_ours = |name: &Name<'_>| match name.origin {
+        Origin::Vendor => false,
+        Origin::Interpreter => !in_python,
+        _ => true,
+    };
     let mut shown: Vec<bool> =
-        stack.iter().map(|name| name.is_label || name.origin != Origin::Vendor).collect();
+        stack.iter().map(|name| name.is_label || is_ours(name) && !name.is_glue).collect();
     let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
     let api = stack.get(tip).map_or("", |label| label.text);
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let call = call.unwrap_or(tip);
-    let start = start_code(&stack[..call]);
+    let start = start_code(&stack[..call], in_python);
+    // Of glue alone the innermost frame is kept.
+    if !(start..call).any(|at| shown[at])
+        && let Some(innermost) = (start..call).rev().find(|at| stack[*at].is_glue)
+    {
+        shown[innermost] = true;
+    }
+    show_operators_once(stack, &mut shown);
     if (start..call).any(|at| shown[at]) {
         shown[..start].fill(false);
         shown[call..tip].fill(false);
@@ -75,11 +107,25 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
+/// Hides operators right inside of which the same one stands: the call of it, on its way through the dispatcher.
+fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
+    let mut last = "";
+    for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
+        *shown = name.text != last || !last.starts_with(OPERATOR);
+        last = name.text;
+    }
+}
+
 /// How many frames at the root are start code.
-fn start_code(stack: &[Name<'_>]) -> usize {
+fn start_code(stack: &[Name<'_>], in_python: bool) -> usize {
     // Rust marks the end of its start code, for `main` and for threads.
     let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
-    let is_start = |name: &Name<'_>| name.origin == Origin::Runtime || is_start(name.text, marker.is_some());
+    let is_start = |name: &Name<'_>| match name.origin {
+        Origin::Runtime => true,
+        Origin::Interpreter => in_python,
+        Origin::Python => false,
+        _ => is_start(name.text, marker.is_some()),
+    };
     // `_start` has no name in a stripped program; what it calls has, or is known by its file.
     let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
@@ -115,7 +161,8 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// `label` at the end; `cuda!name`, `libc!name` and `kernel!name` say where a name is from.
+    /// `label` at the end; `cuda!name`, `libc!name`, `python!name`, `py!name`, `glue!name` and `kernel!name` say what a name
+    /// is of.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<Name<'_>> = stack
@@ -126,9 +173,12 @@ mod tests {
                 let origin = match from {
                     "cuda" => Origin::Vendor,
                     "libc" => Origin::Runtime,
+                    "python" => Origin::Interpreter,
+                    "py" => Origin::Python,
                     _ => Origin::Code,
                 };
-                Name { text, origin, is_label: at == last, is_kernel: from == "kernel" }
+                let (is_kernel, is_glue) = (from == "kernel", from == "glue");
+                Name { text, origin, is_label: at == last, is_kernel, is_glue }
             })
             .collect();
         let shown = fold(&names);
@@ -157,6 +207,13 @@ mod tests {
             ("/lib/libc-2.31.so", Origin::Runtime),
             ("/lib64/ld-linux-x86-64.so.2", Origin::Runtime),
             ("/lib/libcrypto.so", Origin::Code),
+            ("/usr/bin/python3.11", Origin::Interpreter),
+            ("/opt/conda/bin/python", Origin::Interpreter),
+            ("/usr/lib/libpython3.12.so.1.0", Origin::Interpreter),
+            ("/x/_ctypes.cpython-311-x86_64-linux-gnu.so", Origin::Interpreter),
+            ("/lib/libffi.so.8", Origin::Interpreter),
+            ("/x/libtorch_python.so", Origin::Code),
+            ("/x/python_app", Origin::Code),
             ("", Origin::Code),
         ] {
             assert_eq!(Origin::of(path), origin, "{path}");
@@ -213,6 +270,31 @@ mod tests {
             <Box as FnOnce>::call_once;std::thread::Builder::spawn_unchecked_::{{closure}};\
             std::sys::backtrace::__rust_begin_short_backtrace;demo::worker::{{closure}};cuLaunchKernel";
         assert_eq!(shown(thread), "demo::worker::{{closure}};cuLaunchKernel");
+    }
+
+    #[test]
+    fn in_python_the_interpreter_is_not_shown_and_without_it_is() {
+        let stack = "_start;libc!__libc_start_main;python!main;python!Py_RunMain;py!<module> (a.py:1);python!method_vectorcall;\
+            py!step (a.py:2);python!cfunction_call;native;cudaLaunchKernel";
+        assert_eq!(shown(stack), "<module> (a.py:1);step (a.py:2);native;cudaLaunchKernel");
+        let thread = "libc!clone3;libc!start_thread;python!thread_run;py!run (threading.py:1);libc!qsort;python!x;cuInit";
+        assert_eq!(shown(thread), "run (threading.py:1);qsort;cuInit");
+        let without =
+            "_start;libc!__libc_start_main;python!main;python!cfunction_call;native;cudaLaunchKernel";
+        assert_eq!(shown(without), "main;cfunction_call;native;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn glue_is_not_shown_unless_there_is_nothing_else() {
+        let stack = "main;glue!dispatch;aten::linear;glue!wrap;impl;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;aten::linear;impl;cudaLaunchKernel");
+        assert_eq!(shown("_start;glue!outer;glue!inner;cudaLaunchKernel"), "inner;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn an_operator_on_its_way_is_shown_once_and_one_that_calls_itself_is_not_folded() {
+        let stack = "main;aten::linear;glue!wrap;aten::linear;impl;aten::linear;step;step;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;aten::linear;impl;aten::linear;step;step;cudaLaunchKernel");
     }
 
     #[test]

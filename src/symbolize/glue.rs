@@ -69,7 +69,9 @@ mod tests {
     fn an_operator_is_named_by_its_struct_whichever_way_it_is_called() {
         assert_eq!(operator("at::_ops::linear::call"), Some("linear"));
         assert_eq!(operator("at::_ops::add__Tensor::redispatch"), Some("add__Tensor"));
-        for other in ["at::_ops::linear::create_linear_typed_handle", "at::native::linear", "at::_ops::linear", ""] {
+        for other in
+            ["at::_ops::linear::create_linear_typed_handle", "at::native::linear", "at::_ops::linear", ""]
+        {
             assert_eq!(operator(other), None, "{other}");
         }
     }

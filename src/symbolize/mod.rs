@@ -10,6 +10,7 @@
 mod demangle;
 mod files;
 mod fold;
+mod glue;
 mod modules;
 mod python;
 mod vendor;
@@ -77,6 +78,7 @@ struct Called {
     /// The hash of the symbol as it stands in the file, mangled: enough to tell whether it is a kernel's,
     /// without keeping every symbol twice.
     symbol: u64,
+    is_glue: bool,
 }
 
 impl Symbolizer {
@@ -191,7 +193,7 @@ impl Symbolizer {
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
             let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
-            Name { text: text(called), origin, is_label, is_kernel }
+            Name { text: text(called), origin, is_label, is_kernel, is_glue: called.is_glue }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
@@ -285,21 +287,24 @@ fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -
             let text = format!("[frame of unknown kind: {tag}]");
             Named { is_label: true, ..one_name(profile, &text, Kind::Loss, Origin::Code) }
         }
-        Found::Code { symbols, module, address } => name_code(profile, symbols, module, address),
+        Found::Code { symbols, module, address } => {
+            name_code(profile, symbols, module, address, options.internal_frames)
+        }
     }
 }
 
 fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -> Named {
     let Some(code) = profile.code(code) else {
-        return one_name(profile, "[function lost]", Kind::Python, Origin::Code);
+        return one_name(profile, "[function lost]", Kind::Python, Origin::Python);
     };
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
     let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
-    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text.as_str()) };
-    Named { names: vec![called], origin: Origin::Code, is_label: false, call: None, is_hidden: false }
+    let frame = profile.intern_shown(frame);
+    let called = Called { frame, symbol: hash_one(text.as_str()), is_glue: false };
+    Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
 }
 
 fn name_code(
@@ -307,6 +312,7 @@ fn name_code(
     symbols: Option<Symbols>,
     module: Option<(usize, u64)>,
     address: u64,
+    internal: bool,
 ) -> Named {
     let Some((at, in_file)) = module else {
         let why = symbols.and_then(Result::err);
@@ -323,10 +329,12 @@ fn name_code(
     let path = profile.modules()[at].path.clone();
     let (origin, is_hidden) = (Origin::of(&path), symbols.is_none());
     let module = (!path.is_empty()).then(|| profile.intern(&path));
+    let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
     let names = match symbols {
-        Some(Ok(functions)) => functions.iter().map(|it| named(profile, it, module)).collect(),
+        Some(Ok(functions)) => {
+            functions.iter().map(|it| named(profile, it, (module, file), internal)).collect()
+        }
         other => {
-            let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
             let file = file.strip_suffix(" (deleted)").unwrap_or(file);
             let why = other.and_then(Result::err);
             vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
@@ -335,21 +343,31 @@ fn name_code(
     Named { names, origin, is_label: false, call: None, is_hidden }
 }
 
-fn named(profile: &mut Profile, function: &Function, module: Option<StringId>) -> Called {
-    let name = profile.intern(&demangle::function_name(&function.name));
+fn named(
+    profile: &mut Profile,
+    function: &Function,
+    (module, file): (Option<StringId>, &str),
+    internal: bool,
+) -> Called {
+    let name = demangle::function_name(&function.name);
+    let is_glue = glue::is_glue(file, &name);
+    let name = match glue::operator(&name).filter(|_| !internal) {
+        Some(operator) => profile.intern(&format!("{}{operator}", glue::OPERATOR)),
+        None => profile.intern(&name),
+    };
     let source =
         function.source.as_ref().map(|(file, line)| Source { file: profile.intern(file), line: *line });
     let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, name) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()) }
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), is_glue }
 }
 
 fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> Called {
     let frame = ShownFrame { module, unnamed: why, ..ShownFrame::new(Kind::Code, profile.intern(text)) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(text) }
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false }
 }
 
 fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
     let frame = ShownFrame::new(kind, profile.intern(text));
-    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text) };
+    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false };
     Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
 }

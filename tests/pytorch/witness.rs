@@ -172,6 +172,107 @@ fn kineto_sees_the_same_work_of_a_decode_loop() {
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
 
+/// A function of Python, as its file's name and its own.
+type PythonFrame = (String, String);
+
+/// The functions of Python, root first, that Kineto says each launch was in, by device and stream in the order of time;
+/// `program` is the first of them, what stands around it is Kineto's.
+fn frames_of_kineto(events: &[Value], program: &str) -> BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>> {
+    let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
+    for event in events.iter().filter(|event| event["cat"] == "python_function") {
+        let (start, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+        let name = event["name"].as_str().unwrap();
+        let frame = match name.split_once("): ") {
+            // A module is called by this function.
+            None if name.starts_with("nn.Module: ") => {
+                ("module.py".to_owned(), "_wrapped_call_impl".to_owned())
+            }
+            // A function of C.
+            None => continue,
+            Some((place, function)) => {
+                let file = place.rsplit_once('(').unwrap().0.rsplit('/').next().unwrap();
+                (file.to_owned(), function.to_owned())
+            }
+        };
+        names.entry(event["tid"].as_u64().unwrap()).or_default().push((start, start + dur, frame));
+    }
+    // Of two that begin together the longer one is around the other.
+    names.values_mut().for_each(|all| all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1))));
+    let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
+    let calls = events.iter().filter(|event| event["cat"] == "cuda_runtime");
+    let calls: HashMap<u64, &Value> = calls.map(|call| (correlation(call), call)).collect();
+    let mut streams: BTreeMap<(u64, u64), Vec<(f64, Vec<PythonFrame>)>> = BTreeMap::new();
+    for work in events.iter().filter(|event| event["cat"] == "kernel") {
+        let call = calls[&correlation(work)];
+        let at = call["ts"].as_f64().unwrap();
+        let all = names.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
+        let before = &all[..all.partition_point(|(start, ..)| *start <= at)];
+        let open = before.iter().filter(|(_, end, _)| *end >= at).map(|(.., frame)| frame.clone());
+        let open: Vec<_> = open.skip_while(|(file, _)| file != program).collect();
+        let args = &work["args"];
+        let stream = (args["device"].as_u64().unwrap(), args["stream"].as_u64().unwrap());
+        streams.entry(stream).or_default().push((work["ts"].as_f64().unwrap(), open));
+    }
+    let in_order = |mut works: Vec<(f64, Vec<PythonFrame>)>| {
+        works.sort_by(|a, b| a.0.total_cmp(&b.0));
+        works.into_iter().map(|(_, frames)| frames).collect()
+    };
+    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+}
+
+/// The same as gpuflame says.
+fn frames_of_gpuflame(done: &Done) -> BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>> {
+    let table = done.file("out.activities.csv");
+    let mut reader = csv::Reader::from_reader(table.as_bytes());
+    let headers = reader.headers().unwrap().clone();
+    let mut streams: BTreeMap<(u64, u64), Vec<(u64, Vec<PythonFrame>)>> = BTreeMap::new();
+    for row in reader.records().map(Result::unwrap) {
+        let text = |name: &str| &row[headers.iter().position(|header| header == name).unwrap()];
+        let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
+        if text("kind") != "kernel" {
+            continue;
+        }
+        // `Block.forward (model.py:12)`
+        let frame = |frame: &str| {
+            let (name, place) = frame.strip_suffix(')')?.rsplit_once(" (")?;
+            let (file, line) = place.rsplit_once(':')?;
+            line.parse::<u32>().ok()?;
+            Some((file.to_owned(), name.rsplit('.').next().unwrap().to_owned()))
+        };
+        let frames = text("stack").split(';').filter_map(frame).collect();
+        let stream = (number("device"), number("stream"));
+        streams.entry(stream).or_default().push((number("start_ns"), frames));
+    }
+    let in_order = |mut works: Vec<(u64, Vec<PythonFrame>)>| {
+        works.sort_by_key(|(start, _)| *start);
+        works.into_iter().map(|(_, frames)| frames).collect()
+    };
+    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+}
+
+#[test]
+fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_says() {
+    let Some(folder) = folder() else { return };
+    let traced = run(folder, "witness.py", Way::None).args(["trace.json", "train.py", "stacks"]);
+    let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
+    let done = run(folder, "train.py", Way::Injected).env("GPUFLAME_FORMATS", "activities");
+    let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
+    let kineto = frames_of_kineto(&events(&traced.folder.join("trace.json")), "train.py");
+    let gpuflame = frames_of_gpuflame(&done);
+    assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
+    let (mut in_python, mut deepest) = (0, 0);
+    for (stream, theirs) in kineto {
+        let ours = &gpuflame[&stream];
+        assert_eq!(theirs.len(), ours.len(), "{stream:?}");
+        for (at, (theirs, ours)) in theirs.iter().zip(ours).enumerate() {
+            assert_eq!(theirs, ours, "kernel {at} of {stream:?}");
+            in_python += usize::from(!ours.is_empty());
+            deepest = deepest.max(ours.len());
+        }
+    }
+    assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
+}
+
 /// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was.
 #[test]
 fn who_profiles_with_kineto_at_the_same_time_is_told_that_the_records_went_there() {

@@ -125,3 +125,40 @@ fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
     }
 }
+
+/// What is hidden in pictures is in the recording, and moves no time: each kernel has what it has with all frames, under the
+/// frames that are left of those.
+#[cfg(feature = "cli")]
+#[test]
+fn frames_that_are_not_shown_take_no_time_along() {
+    use crate::support::command::gpuflame;
+
+    let python = known().pop_last().unwrap().1;
+    let run = program(&python, "tests/programs/frames.py").arg("c*").env("GPUFLAME_FORMATS", "folded,gfr");
+    let done = run.ok();
+    let drawn = |name: &str, flags: &[&str]| {
+        let args = ["flamegraph", "out.gfr", "--format", "folded", "-o", name]
+            .into_iter()
+            .chain(flags.iter().copied());
+        gpuflame(&done.folder, args).ok();
+        done.folded_file(name)
+            .into_iter()
+            .map(|(frames, nanos)| (frames.last().unwrap().clone(), (frames, nanos)))
+    };
+    let shown: BTreeMap<_, _> = drawn("shown.folded", &[]).collect();
+    let all: BTreeMap<_, _> = drawn("all.folded", &["--all-frames"]).collect();
+    let only: BTreeMap<_, _> = drawn("only.folded", &["--python", "only"]).collect();
+    assert!(shown.len() > 20 && shown.keys().eq(all.keys()) && shown.keys().eq(only.keys()));
+    for (kernel, (frames, nanos)) in &shown {
+        let ((all, all_nanos), (only, only_nanos)) = (&all[kernel], &only[kernel]);
+        assert_eq!((nanos, nanos), (all_nanos, only_nanos), "{kernel}");
+        let mut rest = all.iter();
+        assert!(frames.iter().all(|frame| rest.any(|other| other == frame)), "{frames:#?}\n{all:#?}");
+        assert!(all.len() > frames.len() + 5, "{all:#?}");
+        let interpreter = |frame: &&String| frame.starts_with("_Py") || frame.contains("libpython");
+        assert_eq!(frames.iter().find(interpreter), None, "{frames:#?}");
+        assert_eq!(python_frames(frames), python_frames(all));
+        let but_native = [&python_frames(frames)[..], &[only[only.len() - 2].as_str(), kernel]].concat();
+        assert_eq!(*only, but_native);
+    }
+}
