@@ -96,9 +96,7 @@ pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
         None => text == watched.as_bytes(),
     };
     match (name, id) {
-        (RangeName::Known(_), Some(id)) => RangeNames::if_any()
-            .and_then(|names| names.entry(id.0))
-            .is_some_and(|entry| is_it(entry.text().as_bytes())),
+        (RangeName::Known(_), Some(id)) => NAMES.text(id.0).is_some_and(is_it),
         (RangeName::Known(_), None) => false,
         _ => with_text(name, is_it),
     }
