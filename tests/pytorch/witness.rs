@@ -175,9 +175,22 @@ fn kineto_sees_the_same_work_of_a_decode_loop() {
 /// A function of Python, as its file's name and its own.
 type PythonFrame = (String, String);
 
-/// The functions of Python, root first, that Kineto says each launch was in, by device and stream in the order of time;
-/// `program` is the first of them, what stands around it is Kineto's.
-fn frames_of_kineto(events: &[Value], program: &str) -> BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>> {
+/// The functions of Python, root first, that each launch was in, by device and stream in the order of time.
+type Launches = BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>>;
+
+/// The same with their times, in no order.
+type Timed<T> = BTreeMap<(u64, u64), Vec<(T, Vec<PythonFrame>)>>;
+
+fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
+    let in_order = |mut works: Vec<(T, Vec<PythonFrame>)>| {
+        works.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap());
+        works.into_iter().map(|(_, frames)| frames).collect()
+    };
+    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+}
+
+/// As Kineto says; `program` is the first of them, what stands around it is Kineto's.
+fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == "python_function") {
         let (start, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
@@ -201,7 +214,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> BTreeMap<(u64, u64), Vec
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let calls = events.iter().filter(|event| event["cat"] == "cuda_runtime");
     let calls: HashMap<u64, &Value> = calls.map(|call| (correlation(call), call)).collect();
-    let mut streams: BTreeMap<(u64, u64), Vec<(f64, Vec<PythonFrame>)>> = BTreeMap::new();
+    let mut streams = Timed::<f64>::new();
     for work in events.iter().filter(|event| event["cat"] == "kernel") {
         let call = calls[&correlation(work)];
         let at = call["ts"].as_f64().unwrap();
@@ -213,19 +226,15 @@ fn frames_of_kineto(events: &[Value], program: &str) -> BTreeMap<(u64, u64), Vec
         let stream = (args["device"].as_u64().unwrap(), args["stream"].as_u64().unwrap());
         streams.entry(stream).or_default().push((work["ts"].as_f64().unwrap(), open));
     }
-    let in_order = |mut works: Vec<(f64, Vec<PythonFrame>)>| {
-        works.sort_by(|a, b| a.0.total_cmp(&b.0));
-        works.into_iter().map(|(_, frames)| frames).collect()
-    };
-    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+    without_times(streams)
 }
 
-/// The same as gpuflame says.
-fn frames_of_gpuflame(done: &Done) -> BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>> {
+/// As gpuflame says.
+fn frames_of_gpuflame(done: &Done) -> Launches {
     let table = done.file("out.activities.csv");
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let headers = reader.headers().unwrap().clone();
-    let mut streams: BTreeMap<(u64, u64), Vec<(u64, Vec<PythonFrame>)>> = BTreeMap::new();
+    let mut streams = Timed::<u64>::new();
     for row in reader.records().map(Result::unwrap) {
         let text = |name: &str| &row[headers.iter().position(|header| header == name).unwrap()];
         let number = |name: &str| text(name).parse::<u64>().unwrap_or(0);
@@ -243,11 +252,7 @@ fn frames_of_gpuflame(done: &Done) -> BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>
         let stream = (number("device"), number("stream"));
         streams.entry(stream).or_default().push((number("start_ns"), frames));
     }
-    let in_order = |mut works: Vec<(u64, Vec<PythonFrame>)>| {
-        works.sort_by_key(|(start, _)| *start);
-        works.into_iter().map(|(_, frames)| frames).collect()
-    };
-    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+    without_times(streams)
 }
 
 #[test]
