@@ -78,13 +78,14 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
     let api = stack.get(tip).map_or("", |label| label.text);
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
-    let call = call.unwrap_or(tip);
+    let mut call = call.unwrap_or(tip);
     let start = start_code(&stack[..call], in_python);
-    // Of glue alone the innermost frame is kept.
+    // Of glue alone the innermost frame is kept, which else would be a part of the call.
     if !(start..call).any(|at| shown[at])
-        && let Some(innermost) = (start..call).rev().find(|at| stack[*at].is_glue)
+        && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].is_glue)
     {
         shown[innermost] = true;
+        call = call.max(innermost + 1);
     }
     show_operators_once(stack, &mut shown);
     if (start..call).any(|at| shown[at]) {
