@@ -163,6 +163,9 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     let (own, thread) = entered.parts();
     end(own, thread, call);
     own.pending = own.aside.take().unwrap_or(Pending::NONE);
+    if own.pending.is_under_way {
+        thread.under_way.begin(own.pending.window);
+    }
 }
 
 /// The launch begins: note when; if it is synchronous, record it now.
@@ -170,7 +173,8 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
     own.calls += 1;
-    own.pending.openings = window.openings();
+    own.pending.window = window;
+    thread.under_way.begin(window);
     let mut launch = Launch {
         time,
         duration: 0,
@@ -230,6 +234,7 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
             }
         }
     }
+    thread.under_way.end();
     thread.tally.calls.add(1);
     if let Some(spent) = own.pending.spent {
         let is_graph = call.kind == CallKind::GraphLaunch;
@@ -254,7 +259,7 @@ fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) 
     let pending = &own.pending;
     let last = pending.aliases[..nested].last().copied().unwrap_or(launch.correlation);
     let over = Nanos(launch.time.0.saturating_add(u64::from(launch.duration)));
-    let ended = Range::add(&mut own.outside, pending.openings, launch, last, over);
+    let ended = Range::add(&mut own.outside, pending.window.openings(), launch, last, over);
     let untold = ended.map_or(0, |ended| thread.outside.untold(&ended));
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());

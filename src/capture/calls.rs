@@ -4,6 +4,9 @@
 //! that stands no deeper is not nested in it: it comes after it, unless a signal handler makes it on a stack of its
 //! own, which may lie anywhere.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::control::window;
 use crate::host::signals;
 use crate::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
 use crate::tracer::ApiCall;
@@ -36,8 +39,8 @@ pub(super) struct Pending {
     pub(super) depth: usize,
     pub(super) api: ApiCall,
     pub(super) recorded: bool,
-    /// How often a window had been opened when it began.
-    pub(super) openings: u32,
+    /// Whether a window was open when it began, and how often one had been opened.
+    pub(super) window: window::State,
     pub(super) aliases: [CorrelationId; MOST_ALIASES],
     pub(super) alias_count: usize,
     /// Nanoseconds that its beginning took us; `None` = this call is not timed.
@@ -58,7 +61,7 @@ impl Pending {
         depth: 0,
         api: ApiCall(0),
         recorded: false,
-        openings: 0,
+        window: window::State::NONE,
         aliases: [CorrelationId(0); MOST_ALIASES],
         alias_count: 0,
         spent: None,
@@ -91,6 +94,36 @@ impl Pending {
             tally.lose(Loss::LaunchesCaptured);
         }
         Some(self.api)
+    }
+}
+
+/// Whether a thread is in a launch, where others can see it; a launch that its thread jumped out of stays until the next.
+pub(super) struct UnderWay(AtomicU32);
+
+impl UnderWay {
+    /// No word of a window has it: one is opened less often.
+    const YES: u32 = 1 << 31;
+
+    pub(super) const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// A launch begins that met the window so.
+    #[inline]
+    pub(super) fn begin(&self, window: window::State) {
+        self.0.store(window.word() | Self::YES, Ordering::Relaxed);
+    }
+
+    /// It is over, and what is to be recorded of it is in the log.
+    #[inline]
+    pub(super) fn end(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    /// How the launch met the window that is under way, if one is.
+    pub(super) fn get(&self) -> Option<window::State> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & Self::YES != 0).then(|| window::State::of(word & !Self::YES))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::record::Row;
 use super::python;
 use super::range_names;
 use super::records::{read_contexts, read_launches};
-use super::thread::{Readers, all};
+use super::thread::{Readers, all, under_way};
 
 /// Hands over some of what all threads have written since the last call: every new context, and then
 /// launches, at most one chunk of a log from each thread. False: there was nothing.
@@ -23,6 +23,27 @@ pub fn note_unread() {
         readers.noted = readers.launches.unread(&thread.launches);
         readers.is_noted = true;
     }
+}
+
+/// Marks what lies unread, for [`marked_is_read`].
+pub fn mark_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`.
+        let readers = unsafe { thread.readers() };
+        readers.marked = readers.launches.unread(&thread.launches);
+    }
+}
+
+/// Whether all launches were handed over that [`mark_unread`] found.
+pub fn marked_is_read() -> bool {
+    // SAFETY: as in `drain_threads`.
+    all().all(|thread| unsafe { thread.readers() }.marked == 0)
+}
+
+/// The most windows that may have been opened without one of them having a launch under way that began in it.
+pub fn windows_left() -> u32 {
+    let open = under_way().filter(|state| state.is_open());
+    open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
 /// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
@@ -45,7 +66,7 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
         let contexts = readers.contexts.mark(&thread.contexts);
         range_names::drain_names(&mut each);
         python::drain_codes(&mut each);
-        let Readers { launches: reader, told, noted, .. } = readers;
+        let Readers { launches: reader, told, noted, marked, .. } = readers;
         let grown = told.grown(&thread.outside);
         if let Some(new) = grown {
             each(&Row::Outside(new));
@@ -54,6 +75,7 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
             | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
             | reader.drain(&thread.launches, launches, |words| {
                 *noted = noted.saturating_sub(words.len());
+                *marked = marked.saturating_sub(words.len());
                 read_launches(words, told, &mut each);
             });
         any |= some;

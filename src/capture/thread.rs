@@ -9,12 +9,13 @@ use std::mem::{MaybeUninit, size_of};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
+use crate::control::window;
 use crate::host::signals;
 use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
 
-use super::calls::{GraphCall, HostCallBegun, Pending};
+use super::calls::{GraphCall, HostCallBegun, Pending, UnderWay};
 use super::counts::Counts;
 use super::intern::Interner;
 use super::log::{Log, Reader, Writer};
@@ -34,6 +35,7 @@ pub(super) struct Thread {
     pub(super) tally: Counts,
     pub(super) ended: Ended,
     pub(super) outside: Growing,
+    pub(super) under_way: UnderWay,
     /// Where the stack stood when the thread came inside gpuflame, [`INHERITED`], [`WISHED`], or 0: it is not inside.
     inside: AtomicUsize,
     /// The last round of forgetting that the thread took part in.
@@ -98,6 +100,8 @@ pub(super) struct Readers {
     pub(super) noted: usize,
     /// Nobody has looked since.
     pub(super) is_noted: bool,
+    /// Words of launches that were found unread by who waits until they are read.
+    pub(super) marked: usize,
 }
 
 /// Proof that this thread is inside gpuflame and was not before. Ends when dropped.
@@ -309,6 +313,12 @@ pub(super) fn next_round() -> u32 {
     ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
+/// How the launches met the window that are under way on threads that live.
+pub(super) fn under_way() -> impl Iterator<Item = window::State> {
+    let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
+    live.filter_map(|thread| thread.under_way.get())
+}
+
 impl Thread {
     /// What a thread does that comes in and was asked to forget its stacks.
     fn forget_stacks(&self, own: &mut Own) {
@@ -348,6 +358,7 @@ impl Thread {
             tally: Counts::new(),
             ended: Ended::new(),
             outside: Growing::new(),
+            under_way: UnderWay::new(),
             inside: AtomicUsize::new(0),
             forgot: AtomicU32::new(0),
             refused: RefusedInHandlers::new(),
@@ -358,6 +369,7 @@ impl Thread {
                 told: Told::new(),
                 noted: 0,
                 is_noted: false,
+                marked: 0,
             }),
         }
     }

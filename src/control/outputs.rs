@@ -55,7 +55,7 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// `prefix` with its macros replaced. `%n` stays for [`Outputs`], which knows what exists; an
+/// `prefix` with its macros replaced. `%n` and `%w` stay for [`Outputs`], which knows what exists; an
 /// unknown macro stays as it is. A `/` inside a value becomes `_`: values name files, not folders.
 pub fn expand(prefix: &str, facts: &Facts) -> String {
     let mut out = String::with_capacity(prefix.len() + 32);
@@ -120,6 +120,21 @@ impl Outputs {
         let expanded = expand(prefix, facts);
         let absolute = std::path::absolute(&expanded).unwrap_or_else(|_| PathBuf::from(&expanded));
         Self { prefix: absolute.to_string_lossy().into_owned() }
+    }
+
+    /// Whether each window has files of its own: `%w` is its number.
+    pub fn has_windows(&self) -> bool {
+        self.prefix.contains("%w")
+    }
+
+    /// The same of one window.
+    pub fn of_window(&self, number: u64) -> Self {
+        Self { prefix: self.prefix.replace("%w", &number.to_string()) }
+    }
+
+    /// The same of what holds all windows.
+    pub fn of_all(&self) -> Self {
+        Self { prefix: self.prefix.replace("%w", "all") }
     }
 
     /// Names for outputs with these suffixes: none of them exists, and they share the number that was

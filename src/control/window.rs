@@ -12,6 +12,20 @@ const OPENING: u32 = 2;
 pub struct State(u32);
 
 impl State {
+    /// As it is before the first window.
+    pub const NONE: Self = Self(0);
+
+    /// The same as a number.
+    #[inline]
+    pub fn word(self) -> u32 {
+        self.0
+    }
+
+    /// From a number that [`State::word`] gave.
+    pub fn of(word: u32) -> Self {
+        Self(word)
+    }
+
     /// Whether launches are recorded; if not, they are counted as outside.
     #[inline]
     pub fn is_open(self) -> bool {

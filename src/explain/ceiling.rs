@@ -25,7 +25,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::hash::Hash;
 
-use super::Explain;
+use super::{Apart, Explain};
 use crate::join::Limits;
 use crate::profile::{Profile, Weight};
 use crate::record::{ContextId, IdMap, Loss, NameId};
@@ -183,6 +183,7 @@ impl Explain {
             + self.aggregate.cell_bytes()
             + self.timeline.charge_bytes()
             + self.host.context_bytes()
+            + self.apart.as_ref().map_or(0, Apart::stack_bytes)
     }
 
     /// What naming and writing them takes beside.
@@ -234,12 +235,15 @@ impl Explain {
 
     /// Adds up anew what is not kept apart any more.
     fn rename(&mut self, forgotten: &IdMap<ContextId, ContextId>) {
-        let Self { profile, join, aggregate, timeline, host, stored, .. } = self;
+        let Self { profile, join, aggregate, timeline, host, apart, stored, .. } = self;
         let renames = Renames::new(profile, forgotten);
         join.rename(|id| renames.context(id));
         aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
         timeline.rename(|id| renames.context(id));
         host.rename(|id| renames.context(id));
+        if let Some(apart) = apart {
+            apart.rename(|id| renames.context(id), |id| renames.kernel(id));
+        }
         if let Some(stored) = stored {
             stored.rename(|id| renames.context(id), |id| renames.kernel(id));
         }

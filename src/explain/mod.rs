@@ -12,6 +12,7 @@
 //!
 //! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
 
+mod apart;
 mod ceiling;
 mod contexts;
 mod definitions;
@@ -26,6 +27,7 @@ use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::{Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Row, Wait};
 use crate::timeline::Timeline;
+pub use apart::{Apart, Late, Part};
 pub use ceiling::Forgotten;
 use ceiling::{NotKept, Renames};
 use contexts::Contexts;
@@ -42,6 +44,8 @@ pub struct Options {
     /// Whether the same stack on two threads is one context. It has to be where the process lives on: one
     /// that makes a thread for every request must not grow by it. Default: no.
     pub merge_threads: bool,
+    /// How many windows are summed up apart, each to be taken out when its work is over. Default: none are.
+    pub apart: Option<u64>,
     /// How many bytes of memory all may take. Default: as many as there are.
     pub ceiling: Option<usize>,
 }
@@ -60,6 +64,8 @@ pub struct Explain {
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     not_kept: NotKept,
+    /// Windows that are summed up apart as well.
+    apart: Option<Apart>,
     /// What a file says that its rows came to, which are not in it.
     stored: Option<Stored>,
 }
@@ -81,6 +87,7 @@ impl Explain {
             join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
+            apart: options.apart.map(|most| Apart::new(most, options.by_stream)),
             ..Self::default()
         }
     }
@@ -95,7 +102,11 @@ impl Explain {
                 {
                     self.timeline.launches(launch.context, context.thread);
                 }
-                self.join.push_launch(launch, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
+                if let Some(apart) = self.apart.as_mut().filter(|_| !launch.is_alias()) {
+                    apart.launch(launch);
+                }
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
             }
             // A copy waits for the stores that made the row: some 12 ns, where nearly none needs one.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
@@ -124,31 +135,39 @@ impl Explain {
             }
             Row::Wait(wait) => {
                 let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
-                sink.host(&row);
+                (&mut self.apart, &mut *sink).host(&row);
                 self.host.row(&row);
             }
             Row::Memory(call) => {
-                let context = self.first(call.context);
-                self.host.row(&Row::Memory(MemoryCall { context, ..*call }));
+                let call = MemoryCall { context: self.first(call.context), ..*call };
+                (&mut self.apart, &mut *sink).memory(&call);
+                self.host.row(&Row::Memory(call));
             }
             Row::Unified(unified) => {
-                sink.unified(unified);
+                (&mut self.apart, &mut *sink).unified(unified);
                 self.host.row(row);
             }
             Row::Instant(instant) => sink.instant(instant),
             Row::EventCall(call) => {
                 let row = Row::EventCall(EventCall { context: self.first(call.context), ..*call });
-                sink.host(&row);
+                (&mut self.apart, &mut *sink).host(&row);
                 self.host.row(&row);
             }
             Row::EventRecord(_) | Row::Sync(_) => {
-                sink.host(row);
+                (&mut self.apart, &mut *sink).host(row);
                 self.host.row(row);
             }
-            Row::Outside(_) => self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink))),
-            Row::Window { .. } => {
-                self.join.push(row, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
+            Row::Outside(_) => {
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push(row, &mut (&mut self.aggregate, sink));
+            }
+            Row::Window { edge, time } => {
+                let sink = (&mut self.timeline, (&mut self.apart, sink));
+                self.join.push(row, &mut (&mut self.aggregate, sink));
                 self.timeline.row(row);
+                if let Some(apart) = &mut self.apart {
+                    apart.edge(*edge, *time);
+                }
                 self.profile.push(row);
             }
             Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
@@ -172,7 +191,8 @@ impl Explain {
     }
 
     fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        self.join.push_activity(activity, &mut (&mut self.aggregate, (&mut self.timeline, sink)));
+        let sink = (&mut self.timeline, (&mut self.apart, sink));
+        self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
     }
 
     /// The tracer was flushed, and what it handed over was pushed: what was destroyed or is over by then
@@ -180,6 +200,9 @@ impl Explain {
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
+        if let Some(apart) = &mut self.apart {
+            apart.flushed();
+        }
     }
 
     /// Whether so much waits for a flush that one should come soon.
@@ -225,6 +248,11 @@ impl Explain {
         Snapshot { profile, ledger }
     }
 
+    /// Windows that are summed up apart, if any are to be.
+    pub fn apart(&mut self) -> Option<&mut Apart> {
+        self.apart.as_mut()
+    }
+
     /// What became of launches and activities so far.
     pub fn tally(&self) -> &Tally {
         self.join.tally()
@@ -254,6 +282,7 @@ impl Explain {
             + self.host.context_bytes()
             + self.profile.heap_bytes()
             + self.contexts.heap_bytes()
+            + self.apart.as_ref().map_or(0, Apart::heap_bytes)
     }
 
     /// The profile, for good.

@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{Explain, Ledger, Stacks};
+use super::ceiling::Renames;
+use super::{Explain, Ledger, Part, Snapshot, Stacks};
 use crate::graphs::NodeTally;
-use crate::join::{Activities, Launches, Tally};
+use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use crate::profile::{
     Base, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, Place, Profile, Sample, StreamUse, Tip, VIEWS,
     Weight, WorkStats, add_values,
 };
 use crate::record::{
-    Caller, Chunk, ContextId, CopyKind, DeviceId, Fields, GpuContextId, IdMap, Loss, MemoryKind, Missing,
-    NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, UnifiedKind, WindowEdge, Work,
+    Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
+    MemoryKind, Missing, NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, UnifiedKind,
+    WindowEdge, Work,
 };
 
 /// Keys begin with what they are of.
@@ -50,8 +52,41 @@ impl Explain {
     /// was lost by counts that are in no row.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
-        written.write(chunk, |each| sums(snapshot.profile, &snapshot.ledger, each));
+        let Snapshot { profile, ledger } = &snapshot;
+        written.write(chunk, |each| sums(profile, ledger, profile.windows(), each));
         // As large as what it was made of.
+        self.profile.forget_sums();
+    }
+
+    /// Adds to `chunk` what a window comes to that was taken out, if what has not come yet never does. Returns how many of
+    /// its launches have no activity.
+    pub fn write_part(&mut self, mut part: Part, counted: &[(Loss, u64)], chunk: &mut Chunk) -> u64 {
+        let open = part.open();
+        if open > 0 {
+            let (from, to) = part.span();
+            self.join.waiting_between(Nanos(from.0.saturating_sub(1)), to, &mut Waiting(&mut part));
+        }
+        let forgotten = IdMap::default();
+        let renames = Renames::new(&self.profile, &forgotten);
+        if renames.any() {
+            part.aggregate.rename(|id| renames.context(id), |id| renames.kernel(id));
+        }
+        let Part { edges, aggregate, timeline, host, tally, nodes, .. } = part;
+        let profile = &mut self.profile;
+        profile.set_losses(counted.iter().copied().collect());
+        aggregate.fill(profile);
+        timeline.end(profile);
+        host.fill(profile);
+        let ledger = Ledger::of(profile, tally, nodes, Stacks::default(), host.held());
+        SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
+        profile.forget_sums();
+        open
+    }
+
+    /// Forgets what a file said that its rows came to, and its windows: those of another come next, about the same stacks.
+    pub fn forget_stored(&mut self) {
+        self.stored = None;
+        self.profile.forget_windows();
         self.profile.forget_sums();
     }
 
@@ -69,8 +104,24 @@ impl Explain {
     }
 }
 
+/// Shows what waits to the window that it is of.
+struct Waiting<'a>(&'a mut Part);
+
+impl Sink for Waiting<'_> {
+    fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.0.pending(id, launched);
+    }
+}
+
 /// Hands all sums of a snapshot over, by key.
-fn sums(profile: &Profile, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u64])) {
+fn sums(
+    profile: &Profile,
+    ledger: &Ledger,
+    windows: &[(WindowEdge, Nanos)],
+    each: &mut dyn FnMut(&[u8], &[u64]),
+) {
     let mut key = Vec::new();
     let mut sum = |of: u8, more: &dyn Fn(&mut Payload<'_>), values: &[u64]| {
         key.clear();
@@ -124,7 +175,7 @@ fn sums(profile: &Profile, ledger: &Ledger, each: &mut dyn FnMut(&[u8], &[u64]))
     for (loss, count) in &ledger.losses {
         sum(of::LOSS, &|out| _ = out.u8(*loss as u8), &[*count]);
     }
-    for (edge, time) in profile.windows() {
+    for (edge, time) in windows {
         sum(of::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
 }

@@ -85,7 +85,8 @@ impl NodeTally {
         self.created + self.before_recording + self.unknown
     }
 
-    fn add(&mut self, created: Created) {
+    /// Counts one.
+    pub(crate) fn add(&mut self, created: Created) {
         match created {
             Created::Context(_) => self.created += 1,
             Created::BeforeRecording => self.before_recording += 1,

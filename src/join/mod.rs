@@ -174,6 +174,19 @@ impl Join {
         tally
     }
 
+    /// Shows `sink` launches that were made between two moments and wait for an activity, as if they were given up.
+    pub fn waiting_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
+        self.by_id.each(|id, entry| {
+            if let Entry::Launch(launched, Progress::Waiting) = *entry
+                && launched.context != ContextId::OUTSIDE
+                && from < launched.time
+                && launched.time <= to
+            {
+                sink.pending(id, launched);
+            }
+        });
+    }
+
     /// The tracer was flushed, and what it handed over was pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
@@ -285,8 +298,10 @@ fn deliver(
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
     if *progress == Progress::Waiting && !outside {
+        let is_graph = activity.graph != GraphId(0);
         tally.launches.matched += 1;
-        tally.launches.graphs += u64::from(activity.graph != GraphId(0));
+        tally.launches.graphs += u64::from(is_graph);
+        sink.met(launched, is_graph);
     }
     progress.advance(activity);
     if outside {

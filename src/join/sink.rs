@@ -1,6 +1,6 @@
 //! What the join hands on, and to whom.
 
-use crate::record::{Activity, ContextId, CorrelationId, Instant, Missing, Nanos, Row, Unified};
+use crate::record::{Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified};
 
 /// What an activity's launch record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,12 @@ pub trait Sink {
     /// the GPU was busy (idle time) may want it.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
+    /// A launch has its first activity, which is shown next; whether that is of a graph, so that more may come.
+    fn met(&mut self, _launched: Launched, _is_graph: bool) {}
+
+    /// A call allocated or freed memory.
+    fn memory(&mut self, _call: &MemoryCall) {}
+
     /// Something happened to unified memory. It is joined with nothing, and for those who list single rows.
     fn unified(&mut self, _unified: &Unified) {}
 
@@ -67,6 +73,14 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         (**self).outside(activity, launched);
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        (**self).met(launched, is_graph);
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        (**self).memory(call);
     }
 
     fn unified(&mut self, unified: &Unified) {
@@ -106,6 +120,16 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
         self.1.outside(activity, launched);
     }
 
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        self.0.met(launched, is_graph);
+        self.1.met(launched, is_graph);
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        self.0.memory(call);
+        self.1.memory(call);
+    }
+
     fn unified(&mut self, unified: &Unified) {
         self.0.unified(unified);
         self.1.unified(unified);
@@ -139,6 +163,18 @@ impl<S: Sink> Sink for Option<S> {
     fn outside(&mut self, activity: &Activity, launched: Launched) {
         if let Some(sink) = self {
             sink.outside(activity, launched);
+        }
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        if let Some(sink) = self {
+            sink.met(launched, is_graph);
+        }
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        if let Some(sink) = self {
+            sink.memory(call);
         }
     }
 

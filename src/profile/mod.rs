@@ -340,6 +340,11 @@ impl Profile {
         (self.times, self.streams) = (Vec::new(), Vec::new());
     }
 
+    /// Forgets the edges of windows.
+    pub(crate) fn forget_windows(&mut self) {
+        self.windows = Vec::new();
+    }
+
     /// What `view` holds: each stack with what stands upon it, once for each GPU (and stream).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)

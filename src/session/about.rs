@@ -25,7 +25,7 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
 }
 
 /// Tells `folder` what the process recorded.
-pub(super) fn ended(folder: Option<&Path>, ledger: &Ledger, files: &[PathBuf]) {
+pub(super) fn ended<'a>(folder: Option<&Path>, ledger: &Ledger, files: impl Iterator<Item = &'a PathBuf>) {
     if let Some(folder) = folder
         && let Err(error) = write(folder, ledger, files)
     {
@@ -33,13 +33,13 @@ pub(super) fn ended(folder: Option<&Path>, ledger: &Ledger, files: &[PathBuf]) {
     }
 }
 
-fn write(folder: &Path, ledger: &Ledger, files: &[PathBuf]) -> Result<()> {
+fn write<'a>(folder: &Path, ledger: &Ledger, files: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let facts = Facts::of_this_process();
     let path = folder.join(format!("{}.{}.json", facts.host, facts.process));
     file::whole(&path, |out| Ok(out.write_all(text(&facts, ledger, files).as_bytes())?))
 }
 
-fn text(facts: &Facts, ledger: &Ledger, files: &[PathBuf]) -> String {
+fn text<'a>(facts: &Facts, ledger: &Ledger, files: impl Iterator<Item = &'a PathBuf>) -> String {
     let gpus = ledger.devices.iter().filter_map(|device| {
         let time = device.time.as_ref()?;
         Some(format!(
@@ -48,7 +48,6 @@ fn text(facts: &Facts, ledger: &Ledger, files: &[PathBuf]) -> String {
         ))
     });
     let files = files
-        .iter()
         .map(|file| quoted(&std::path::absolute(file).unwrap_or_else(|_| file.clone()).to_string_lossy()));
     format!(
         "{{\"process\":{},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}],\"files\":[{}]}}\n",

@@ -21,7 +21,12 @@ use super::write::Report;
 const TOP: usize = 5;
 
 /// The ledger's text, every line with the prefix.
-pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: usize) -> String {
+pub(super) fn text(
+    ledger: &Ledger,
+    profile: &Profile,
+    (report, windows): (&Report, Vec<String>),
+    held: usize,
+) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
         ledger.activities().to_string(),
@@ -45,6 +50,7 @@ pub(super) fn text(ledger: &Ledger, profile: &Profile, report: &Report, held: us
             format!("{} exists; wrote {} instead", rename.taken.display(), rename.used.display())
         }),
     );
+    lines.extend(windows);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {
         text.push_str(&messages::line(line));

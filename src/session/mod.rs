@@ -19,6 +19,8 @@
 mod about;
 mod checkpoint;
 mod collector;
+mod draw;
+mod edges;
 mod ending;
 mod ledger_text;
 mod marks;
@@ -29,6 +31,7 @@ mod progress;
 mod ranges;
 mod running;
 mod set_up;
+mod sets;
 mod stage;
 mod stats;
 mod stream;

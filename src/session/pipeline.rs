@@ -1,21 +1,25 @@
 //! What the collector feeds: rows are explained and, if asked for, go to a recording and a table of
 //! activities, all while the application runs.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::capture::{self, Forgetting};
-use crate::control::Outputs;
+use crate::control::{Outputs, window};
 use crate::cupti::{Api, KernelNames};
-use crate::explain::{self, Definitions, Explain, Ledger, Snapshot};
+use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
 use crate::profile::Profile;
 use crate::record::{
-    Chunk, ContextId, Instant, LabelId, Loss, Module, Nanos, Row, SumsWriter, ThreadId, WindowEdge,
+    Chunk, ContextId, Instant, LabelId, Loss, Mark, Module, Nanos, Row, SumsWriter, ThreadId,
 };
 use crate::settings::{Root, Settings};
 
+use super::edges::Edges;
+use super::messages::say;
 use super::progress;
+use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
 
 /// While so many launches wait for an activity, activities are read first: what was launched is to be
@@ -26,6 +30,10 @@ const MANY_OPEN: u64 = 32 << 10;
 const MANY_ORPHANS: u64 = 16 << 10;
 /// Steps after which the collector looks up from its reading: some 20 ms.
 const MOST_STEPS: usize = 64;
+
+/// After so many nanoseconds a window that closed is not waited for any more: its launches that have not met their work
+/// stand as pending.
+const GIVEN_UP_AFTER: u64 = 5_000_000_000;
 
 /// All that is known of the run so far.
 pub(super) struct Pipeline {
@@ -41,9 +49,24 @@ pub(super) struct Pipeline {
     noted: u64,
     /// How many stacks had been dropped when threads were last asked for new ids, and the round under way.
     dropped_stacks: u64,
+    /// Windows that have files of their own.
+    apart: Option<TakenOut>,
     /// The lowest id that threads gave in the round before.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
+}
+
+/// Windows that were, or are to be, taken out of the sums when their work is over.
+struct TakenOut {
+    sets: &'static Sets,
+    /// What whoever draws them has heard of, before how much was added up as others.
+    definitions: Definitions,
+    forgotten: Option<u64>,
+    /// What was lost until the last one was taken out.
+    lost: BTreeMap<Loss, u64>,
+    /// So many of the first windows have their launches in what was marked to be read.
+    marked: Option<u64>,
+    is_full: bool,
 }
 
 /// Who takes rows: first what writes them down as they are, then what explains them.
@@ -52,20 +75,29 @@ struct Rows {
     streams: Streams,
     threads: HashSet<ThreadId>,
     count: u64,
+    edges: Arc<Edges>,
+    /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
+    by_window: bool,
+    window: window::State,
 }
 
 impl Pipeline {
     pub(super) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
+        let apart = outputs.has_windows().then(|| TakenOut::new(settings, outputs));
         Self {
             rows: Rows {
                 explain: Explain::new(explain::Options {
                     by_stream: settings.root.contains(&Root::Stream),
                     merge_threads: !settings.root.contains(&Root::Thread),
                     ceiling: Some(ceiling),
+                    apart: apart.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(outputs, &settings.formats),
+                streams: Streams::open(&outputs.of_all(), &settings.formats),
                 threads: HashSet::new(),
                 count: 0,
+                edges: Arc::default(),
+                by_window: apart.is_some(),
+                window: window::State::NONE,
             },
             names: KernelNames::new(),
             dropped: 0,
@@ -75,6 +107,7 @@ impl Pipeline {
             flushed_at: None,
             noted: 0,
             dropped_stacks: 0,
+            apart,
             lowest_id: ContextId::FIRST,
             forgetting: None,
         }
@@ -92,8 +125,19 @@ impl Pipeline {
         self.learn(modules);
     }
 
-    pub(super) fn window(&mut self, edge: WindowEdge, time: Nanos) {
-        self.rows.push(&Row::Window { edge, time });
+    /// Where windows are noted that open and close.
+    pub(super) fn edges(&self) -> Arc<Edges> {
+        self.rows.edges.clone()
+    }
+
+    /// Who draws windows that have files of their own, if they do.
+    pub(super) fn sets(&self) -> Option<&'static Sets> {
+        self.apart.as_ref().map(|apart| apart.sets)
+    }
+
+    /// Takes in windows that opened or closed.
+    pub(super) fn take_edges(&mut self) {
+        self.rows.take_edges();
     }
 
     /// The program marked an instant.
@@ -109,7 +153,9 @@ impl Pipeline {
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
         self.read_host_calls();
-        (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0
+        let any = (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0;
+        self.take_out();
+        any
     }
 
     /// Notes how much lies ready, for [`Pipeline::collect_noted`].
@@ -253,6 +299,58 @@ impl Pipeline {
         }
     }
 
+    /// Takes windows out whose work is over, and those that have been closed for long.
+    fn take_out(&mut self) {
+        let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.apart()) else { return };
+        taken.settle(apart);
+        let given_up = Nanos(capture::now().0.saturating_sub(GIVEN_UP_AFTER));
+        while let Some(part) = self.rows.explain.apart().and_then(|apart| apart.due(given_up)) {
+            self.hand_over(*part);
+        }
+    }
+
+    /// Takes out all windows, since nothing more comes.
+    pub(super) fn take_out_all(&mut self) {
+        while let Some(part) = self.rows.explain.apart().and_then(Apart::any) {
+            self.hand_over(*part);
+        }
+    }
+
+    fn hand_over(&mut self, part: Part) {
+        let all = self.lost();
+        let (Some(taken), explain) = (&mut self.apart, &mut self.rows.explain) else { return };
+        // Each stands in one set of files: theirs together have them all.
+        let lost = |&(loss, count): &(Loss, u64)| {
+            let before = taken.lost.insert(loss, count).unwrap_or(0);
+            (count > before).then_some((loss, count - before))
+        };
+        let lost: Vec<_> = all.iter().filter_map(lost).collect();
+        let forgotten = explain.forgotten();
+        let is_fresh = taken.forgotten.replace(forgotten) != Some(forgotten);
+        if is_fresh {
+            taken.definitions = Definitions::default();
+        }
+        let mut chunk = Chunk::default();
+        explain.write_definitions(&mut taken.definitions, &mut chunk, usize::MAX);
+        let (number, began) = (part.number, part.edges.first().map_or(Nanos(0), |(_, time)| *time));
+        let open = explain.write_part(part, &lost, &mut chunk);
+        chunk.mark(&Mark { began, time: capture::now(), interval_ms: 0, open });
+        let bytes = [&Chunk::file_head()[..], &chunk.take()].concat();
+        taken.sets.push(Set { number, is_fresh, bytes });
+    }
+
+    /// What became of windows that have files of their own, in lines for the ledger.
+    pub(super) fn windows(&mut self, drawn: Option<&Drawn>) -> Vec<String> {
+        let Some(apart) = self.rows.explain.apart() else { return Vec::new() };
+        let Late { launches, activities, nanos } = apart.late();
+        let late = format!(
+            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns came when their window's files \
+             were written",
+            apart.opened()
+        );
+        [Some(late), drawn.and_then(Drawn::line)].into_iter().flatten().collect()
+    }
+
     /// What all rows come to. The outputs that were begun during the run are told what is told last: what has
     /// no partner, and what was lost. `held` says how many bytes gpuflame holds.
     pub(super) fn finish(&mut self, held: impl Fn() -> usize) -> Ledger {
@@ -331,9 +429,50 @@ impl Pipeline {
     }
 }
 
+impl TakenOut {
+    fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            sets: Box::leak(Box::new(Sets::new(settings, outputs))),
+            definitions: Definitions::default(),
+            forgotten: None,
+            lost: BTreeMap::new(),
+            marked: None,
+            is_full: false,
+        }
+    }
+
+    /// Notes of which windows all launches were read. Of a thread whose launch is under way it is known which window
+    /// that began in; what it has written before lies in its log.
+    fn settle(&mut self, apart: &mut Apart) {
+        if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
+            say("GPUFLAME_MAX_WINDOWS: more windows are opened, and the last set of files has all of those");
+        }
+        if self.marked.is_some() && capture::marked_is_read() {
+            self.marked.take().into_iter().for_each(|windows| apart.note_read(windows));
+        }
+        if self.marked.is_none()
+            && let Some(closed) = apart.unread()
+        {
+            self.marked = Some(closed.min(capture::windows_left().into()));
+            capture::mark_unread();
+        }
+    }
+}
+
 impl Rows {
+    fn take_edges(&mut self) {
+        for (edge, time) in self.edges.take() {
+            self.push(&Row::Window { edge, time });
+        }
+    }
+
     fn push(&mut self, row: &Row<'_>) {
         match row {
+            Row::Launch(_) if self.by_window && self.window != window::state() => {
+                self.window = window::state();
+                self.take_edges();
+                self.pass_on(row);
+            }
             // A thread's name is not the last word on it.
             Row::Thread { id, name } => self.note_thread(*id, name),
             _ => self.pass_on(row),

@@ -1,9 +1,8 @@
 //! A session that runs: windows are opened and closed, rows are gathered, and at the end outputs are written.
 
-use std::io::Write;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -12,30 +11,30 @@ use crate::capture;
 use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{self, Drawing};
 use crate::host::stderr;
-use crate::record::{Module, Nanos, WindowEdge};
-use crate::settings::{Output, Python, Settings};
-use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::record::{Module, WindowEdge};
+use crate::settings::{Output, Settings};
+use crate::symbolize::Symbolizer;
 use crate::unwind::ModuleMap;
 
 use super::about;
 use super::checkpoint::{Checkpoint, Recorded};
 use super::collector::{self, Collector, Source, Wish};
+use super::draw;
+use super::edges::Edges;
 use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
 use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::sets::{Drawn, Sets};
 use super::stats::Stats;
 use super::windows::{Turns, Windows};
-use super::write::{self, Report};
+use super::write::Report;
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
-/// How long by somebody who notes the edge of a window, which takes no time.
-const LONGEST_EDGE: Duration = Duration::from_millis(100);
 
 /// How long its exit may be, by the ledger.
 const LONGEST_LEDGER: Duration = Duration::from_secs(2);
@@ -47,13 +46,13 @@ pub(super) struct Session {
     api: &'static cupti::Api,
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
-    /// Edges of windows that the pipeline has not taken in yet: whoever opens or closes a window must not
-    /// wait for it.
-    edges: Mutex<Vec<(WindowEdge, Nanos)>>,
+    edges: Arc<Edges>,
     /// The same of instants that the program marked.
     marks: Marks,
     collector: Collector,
     checkpoint: Option<Checkpoint>,
+    /// Who draws windows that have files of their own.
+    sets: Option<&'static Sets>,
     /// Windows that the settings open and close.
     windows: Option<Windows>,
     /// The tracer did not answer when it was asked for everything.
@@ -77,15 +76,16 @@ impl Session {
             about::begun(settings.report.as_deref(), file, capture::now());
         }
         let session: &'static Self = Box::leak(Box::new(Self {
-            checkpoint: Checkpoint::new(&settings, &outputs),
+            checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
             windows: Windows::new(&settings),
             settings,
             outputs,
             api,
-            pipeline: Mutex::new(pipeline),
             modules: Mutex::new(ModuleMap::new()),
-            edges: Mutex::new(Vec::new()),
+            edges: pipeline.edges(),
+            sets: pipeline.sets(),
             marks: Marks::default(),
+            pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
             gave_up: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
@@ -96,6 +96,11 @@ impl Session {
         ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
             tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
+        }
+        if let Some(Err(error)) = session.sets.map(Sets::spawn) {
+            tell(&format!(
+                "windows are written at the end: cannot start a thread ({error}); raise the limit on threads"
+            ));
         }
         if let Some(windows) = &session.windows {
             windows.begin(session);
@@ -130,13 +135,13 @@ impl Session {
         if life::is_over() {
             return Err(life::over());
         }
-        self.edge(WindowEdge::Open, window::open);
+        self.edges.turn(WindowEdge::Open, window::open);
         Ok(())
     }
 
     /// Closes the window, if one is open.
     pub(super) fn close_window(&self) {
-        self.edge(WindowEdge::Close, window::close);
+        self.edges.turn(WindowEdge::Close, window::close);
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
@@ -146,24 +151,13 @@ impl Session {
         }
     }
 
-    /// Notes the edge if `turn` really turned the window.
-    fn edge(&self, edge: WindowEdge, turn: fn() -> bool) {
-        let edges = self.edges.try_lock_for(LONGEST_EDGE);
-        if turn()
-            && let Some(mut edges) = edges
-        {
-            edges.push((edge, capture::now()));
-        }
-    }
-
     /// The pipeline, with the edges that it has not heard of.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
         self.told_of_edges(self.pipeline.lock())
     }
 
     fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
-        let edges = self.edges.try_lock_for(LONGEST_EDGE).map(|mut edges| std::mem::take(&mut *edges));
-        edges.into_iter().flatten().for_each(|(edge, time)| pipeline.window(edge, time));
+        pipeline.take_edges();
         self.marks.take(|mark| pipeline.instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
         pipeline
@@ -223,35 +217,30 @@ impl Session {
 
     fn write_files(&self, pipeline: &mut Pipeline) -> Report {
         let (profile, streams) = pipeline.outputs();
-        let options = SymbolizeOptions {
-            internal_frames: self.settings.internal_frames,
-            python_lines: self.settings.python == Python::Lines,
-            python_only: self.settings.python == Python::Only,
-        };
-        Symbolizer::new(options).name(profile);
-        let Settings { unit, graph, ref root, .. } = self.settings;
-        // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
-        let names = export::Names::Kept;
-        let options =
-            export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
+        let mut wanted = self.settings.formats.clone();
+        match self.sets {
+            // Drawn by the window.
+            Some(_) => wanted.retain(|output| matches!(output, Output::Activities | Output::Recording)),
+            None => Symbolizer::new(draw::naming(&self.settings)).name(profile),
+        }
         let ours = streams.recording().map(Path::to_owned);
         let chosen = chosen::outputs();
-        let outputs = chosen.as_ref().unwrap_or(&self.outputs);
-        let profile = &*profile;
-        let mut drawing = None;
-        write::all(&self.settings.formats, outputs, ours.as_deref(), |output, path| match output {
-            Output::Drawn(view, format) => {
-                let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
-                let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
-                write::file(path, |out| draw(drawing, format, out))
-            }
-            Output::Table => {
-                // Not both at once in memory.
-                drawing = None;
-                write::file(path, |out| export::write_csv(profile, out))
-            }
-            Output::Activities | Output::Recording => streams.publish(output, path),
-        })
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        let publish = |output, path: &Path| streams.publish(output, path);
+        draw::files(profile, &self.settings, &wanted, (&outputs, ours.as_deref()), publish)
+    }
+
+    /// Has all windows drawn that are not.
+    fn draw_windows(&self, pipeline: &mut Pipeline, limit: Limit) -> Option<Drawn> {
+        let sets = self.sets?;
+        pipeline.take_out_all();
+        let drawn = sets.finish(limit.ours);
+        if drawn.is_none() {
+            say(
+                "a file system does not let go of a window's files; those of the windows that follow are not written",
+            );
+        }
+        drawn
     }
 }
 
@@ -356,21 +345,20 @@ impl Ends for Session {
         };
         while pipeline.collect_noted(self.api) {}
         let held = collector::bytes_held();
+        let drawn = self.draw_windows(&mut pipeline, limit);
         let ledger = pipeline.finish(collector::bytes_held);
-        let report = self.write_files(&mut pipeline);
+        let mut report = self.write_files(&mut pipeline);
+        report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| report.failures.is_empty()) {
             checkpoint.remove();
         }
         report.failures.iter().for_each(|failure| say(failure));
-        about::ended(self.settings.report.as_deref(), &ledger, &report.written);
+        let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
+        about::ended(self.settings.report.as_deref(), &ledger, files);
         if !self.settings.quiet {
-            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, &report, held);
+            let windows = pipeline.windows(drawn.as_ref());
+            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, windows), held);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }
-}
-
-fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
-    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
-    export::format(format).ok_or_else(unknown)?.write(drawing, out)
 }

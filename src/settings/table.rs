@@ -67,6 +67,8 @@ pub struct Settings {
     pub max_launches: Option<u64>,
     /// After how many bytes in files.
     pub max_bytes: Option<u64>,
+    /// The most windows that have files of their own, where the prefix says that they do.
+    pub max_windows: u64,
     /// The file that says whether a window is open.
     pub flag: Option<PathBuf>,
     /// The signal that opens a window, and closes it.
@@ -134,6 +136,7 @@ impl Default for Settings {
             step_range: None,
             max_launches: None,
             max_bytes: None,
+            max_windows: 0,
             flag: None,
             signal: None,
             profiler_calls: false,
@@ -170,7 +173,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "path prefix",
         default: "gpuflame-%e.%p",
         help: "Where the outputs go; a suffix is appended. %p process id, %h host, %e program, %t start \
-               time, %n first free number, %r rank, %q{NAME} environment variable, %% a percent sign.",
+               time, %n first free number, %r rank, %w the window's number: each has files of its own, %q{NAME} environment variable, %% a percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
                 return Err(Refused::All("it is empty".to_owned()));
@@ -275,6 +278,14 @@ pub const SETTINGS: &[Setting] = &[
             settings.max_bytes = if value.is_empty() { None } else { Some(bytes(value)? as u64) };
             Ok(())
         },
+    },
+    Setting {
+        name: "GPUFLAME_MAX_WINDOWS",
+        values: "number",
+        default: "1000",
+        help: "So many windows have files of their own, where GPUFLAME_OUTPUT has %w; those of the last have all that \
+               come after it as well.",
+        apply: |settings, value| number(value, 1).map(|windows| settings.max_windows = windows),
     },
     Setting {
         name: "GPUFLAME_FLAG",
@@ -595,6 +606,7 @@ mod tests {
             ("GPUFLAME_STEP_RANGE", "step *"),
             ("GPUFLAME_MAX_LAUNCHES", "1000"),
             ("GPUFLAME_MAX_BYTES", "5M"),
+            ("GPUFLAME_MAX_WINDOWS", "7"),
             ("GPUFLAME_FLAG", "/tmp/on"),
             ("GPUFLAME_SIGNAL", "SIGUSR2"),
             ("GPUFLAME_PROFILER_CALLS", "0"),
@@ -634,6 +646,7 @@ mod tests {
             step_range: Some("step *".to_owned()),
             max_launches: Some(1000),
             max_bytes: Some(5 << 20),
+            max_windows: 7,
             flag: Some(PathBuf::from("/tmp/on")),
             signal: Some(libc::SIGUSR2),
             profiler_calls: false,

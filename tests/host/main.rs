@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apart;
 mod bad_input;
 mod ceiling;
 mod checkpoint;

@@ -29,15 +29,14 @@ fn run(args: &[&str], settings: &[(&str, &str)]) -> Run {
 }
 
 /// A piece of work as it really ran.
-struct Work {
+pub(crate) struct Work {
     thread: u64,
     /// When it was launched, and how long it took.
     entered: u64,
-    nanos: u64,
+    pub(crate) nanos: u64,
 }
 
 /// What was recorded.
-#[derive(Default)]
 struct Recorded {
     /// From and to when.
     windows: Vec<(u64, u64)>,
@@ -46,22 +45,28 @@ struct Recorded {
 }
 
 fn recorded(done: &Done) -> Recorded {
-    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
-    let mut recorded = Recorded::default();
+    let (windows, launches) = recorded_launches(done, "out.gfr");
+    Recorded { windows, launches: launches.into_iter().map(|(id, _)| id).collect() }
+}
+
+/// From and to when windows were open, and launches in them: their ids, and when they began.
+pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<(u64, u64)>, Vec<(u32, u64)>) {
+    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
+    let (mut windows, mut launches) = (Vec::new(), Vec::new());
     while let Some(row) = reader.next_row().unwrap() {
         match row {
-            Row::Window { edge: WindowEdge::Open, time } => recorded.windows.push((time.0, u64::MAX)),
-            Row::Window { edge: WindowEdge::Close, time } => recorded.windows.last_mut().unwrap().1 = time.0,
+            Row::Window { edge: WindowEdge::Open, time } => windows.push((time.0, u64::MAX)),
+            Row::Window { edge: WindowEdge::Close, time } => windows.last_mut().unwrap().1 = time.0,
             Row::Launch(launch) if launch.context != ContextId::OUTSIDE => {
-                recorded.launches.insert(launch.correlation.0);
+                launches.push((launch.correlation.0, launch.time.0));
             }
             _ => {}
         }
     }
-    recorded
+    (windows, launches)
 }
 
-fn truth(done: &Done) -> BTreeMap<u32, Work> {
+pub(crate) fn truth(done: &Done) -> BTreeMap<u32, Work> {
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
     let rows = done.file("truth.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

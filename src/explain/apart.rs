@@ -1,0 +1,388 @@
+//! Windows of which each is to have files of its own: what was launched in one is added up apart from the others,
+//! beside the sums of the whole run, until its work is over and it is taken out ([`Apart::due`]).
+//!
+//! A launch is of the first window that was not closed when it was made, by the times that its row and the windows'
+//! edges have: whoever began while a window was open did so before the edge that closed it was noted. The work of other
+//! windows, and of none, keeps a GPU busy as far as it ran inside. What comes of a window that was taken out is late: it
+//! is counted, and stands in no file.
+//!
+//! There are only so many; launches of the windows after those are of the last.
+
+use std::collections::VecDeque;
+
+use crate::aggregate::{Aggregate, HostSums};
+use crate::graphs::NodeTally;
+use crate::join::{Launched, Origin, Sink, Tally};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, Unified, WindowEdge,
+};
+use crate::timeline::Timeline;
+
+/// A graph has come to its end when it had no work between two flushes: the first may have begun before.
+const FLUSHES: u8 = 2;
+
+/// Windows that are not taken out yet, and those between them that are. See the module's documentation.
+#[derive(Debug)]
+pub struct Apart {
+    /// In the order of time.
+    windows: VecDeque<Window>,
+    /// How many were forgotten before the first of these, and when the last of them was closed.
+    forgotten: u64,
+    forgotten_until: Nanos,
+    most: u64,
+    by_stream: bool,
+    /// Windows that were opened, also those that became part of the last.
+    opened: u64,
+    /// How many of the first have had all their launches read.
+    read: u64,
+    late: Late,
+}
+
+/// What came of windows when they had been taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// Launches.
+    pub launches: u64,
+    /// Activities.
+    pub activities: u64,
+    /// How long these took.
+    pub nanos: u64,
+}
+
+#[derive(Debug)]
+struct Window {
+    /// `None` while it is open.
+    closed: Option<Nanos>,
+    /// `None` when it was taken out.
+    part: Option<Box<Part>>,
+}
+
+/// What belongs to one window.
+#[derive(Debug)]
+pub struct Part {
+    /// Which window, counted from 1.
+    pub number: u64,
+    /// When it was opened and closed; the last one more than once.
+    pub edges: Vec<(WindowEdge, Nanos)>,
+    pub(super) aggregate: Aggregate,
+    pub(super) timeline: Timeline,
+    pub(super) host: HostSums,
+    pub(super) tally: Tally,
+    pub(super) nodes: NodeTally,
+    /// After how many flushes of the tracer no more is expected of graphs that ran.
+    flushes_left: u8,
+}
+
+impl Apart {
+    /// None yet, and at most so many.
+    pub(super) fn new(most: u64, by_stream: bool) -> Self {
+        Self {
+            windows: VecDeque::new(),
+            forgotten: 0,
+            forgotten_until: Nanos(0),
+            most: most.max(1),
+            by_stream,
+            opened: 0,
+            read: 0,
+            late: Late::default(),
+        }
+    }
+
+    /// How many windows were opened.
+    pub fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// Whether there are more windows than are kept apart, and the last one is of all those.
+    pub fn is_full(&self) -> bool {
+        self.opened > self.most
+    }
+
+    /// What came too late.
+    pub fn late(&self) -> Late {
+        self.late
+    }
+
+    /// Takes an edge.
+    pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
+        if edge == WindowEdge::Open {
+            self.opened += 1;
+            if self.opened <= self.most {
+                let part = Box::new(Part::new(self.opened, self.by_stream));
+                self.windows.push_back(Window { closed: None, part: Some(part) });
+            }
+        }
+        let Some(last) = self.windows.back_mut() else { return };
+        last.closed = (edge == WindowEdge::Close).then_some(time);
+        if let Some(part) = &mut last.part {
+            part.edges.push((edge, time));
+            part.timeline.row(&Row::Window { edge, time });
+        }
+    }
+
+    /// Takes a launch, by any but a second id.
+    pub(super) fn launch(&mut self, launch: &Launch) {
+        match self.of(launch.time).and_then(|at| self.windows[at].part.as_mut()) {
+            Some(part) => part.tally.launches.seen += 1,
+            None => self.late.launches += 1,
+        }
+    }
+
+    /// How many windows are closed and have launches that were not read, or may have some.
+    pub fn unread(&self) -> Option<u64> {
+        let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
+        let closed = self.forgotten + closed;
+        (closed > self.read).then_some(closed)
+    }
+
+    /// All launches of the first `windows` were read.
+    pub fn note_read(&mut self, windows: u64) {
+        self.read = self.read.max(windows.min(self.forgotten + self.windows.len() as u64));
+    }
+
+    /// The tracer was flushed, and what it handed over was pushed.
+    pub(super) fn flushed(&mut self) {
+        let parts = self.windows.iter_mut().filter_map(|window| window.part.as_mut());
+        parts.for_each(|part| part.flushes_left = part.flushes_left.saturating_sub(1));
+    }
+
+    /// Takes out a window whose work is over, or that was closed before `given_up`. The one that all later ones are part
+    /// of is not among them.
+    pub fn due(&mut self, given_up: Nanos) -> Option<Box<Part>> {
+        let (forgotten, read, most) = (self.forgotten, self.read, self.most);
+        let is_due = |(at, window): (usize, &Window)| {
+            let number = forgotten + at as u64 + 1;
+            let (Some(closed), Some(part)) = (window.closed, &window.part) else { return false };
+            number < most && (closed < given_up || number <= read && part.is_over())
+        };
+        let at = self.windows.iter().enumerate().position(is_due)?;
+        self.take(at)
+    }
+
+    /// Takes out whatever window there is.
+    pub fn any(&mut self) -> Option<Box<Part>> {
+        let at = self.windows.iter().position(|window| window.part.is_some())?;
+        self.take(at)
+    }
+
+    fn take(&mut self, at: usize) -> Option<Box<Part>> {
+        let part = self.windows[at].part.take();
+        while let Some(Window { closed: Some(closed), part: None }) = self.windows.front() {
+            self.forgotten_until = *closed;
+            self.forgotten += 1;
+            self.windows.pop_front();
+        }
+        part
+    }
+
+    /// Adds everything up anew, under the contexts and kernels that these give for those of before.
+    pub(super) fn rename(
+        &mut self,
+        context: impl Fn(ContextId) -> ContextId,
+        kernel: impl Fn(NameId) -> NameId,
+    ) {
+        for part in self.windows.iter_mut().filter_map(|window| window.part.as_mut()) {
+            part.aggregate.rename(&context, &kernel);
+            part.timeline.rename(&context);
+            part.host.rename(&context);
+        }
+    }
+
+    /// Bytes held on the heap.
+    pub(super) fn heap_bytes(&self) -> usize {
+        let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
+        parts.map(|part| size_of::<Part>() + part.heap_bytes()).sum::<usize>()
+            + self.windows.capacity() * size_of::<Window>()
+    }
+
+    /// What of that goes with the number of stacks.
+    pub(super) fn stack_bytes(&self) -> usize {
+        let parts = self.windows.iter().filter_map(|window| window.part.as_ref());
+        parts
+            .map(|part| {
+                part.aggregate.cell_bytes() + part.timeline.charge_bytes() + part.host.context_bytes()
+            })
+            .sum()
+    }
+
+    /// Where the window is that something is of which was begun at `time`.
+    fn of(&self, time: Nanos) -> Option<usize> {
+        if self.forgotten > 0 && time <= self.forgotten_until {
+            return None;
+        }
+        // Nearly always it is the last one.
+        let last = self.windows.len().checked_sub(1)?;
+        if last == 0 || self.windows[last - 1].closed.is_some_and(|closed| closed < time) {
+            return Some(last);
+        }
+        Some(self.windows.partition_point(|window| window.closed.is_some_and(|closed| closed < time)))
+    }
+
+    fn part_of(&mut self, time: Nanos) -> Option<&mut Part> {
+        let at = self.of(time)?;
+        self.windows[at].part.as_deref_mut()
+    }
+
+    /// Shows `activity` to the windows in which it ran, but for the one at `own`.
+    fn keep_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
+        let mut at = self.of(activity.start).unwrap_or(0);
+        while let Some(Window { part, closed }) = self.windows.get_mut(at) {
+            if let Some(part) = part
+                && own != Some(at)
+            {
+                if part.opened() > activity.end {
+                    return;
+                }
+                part.timeline.outside(activity, launched);
+            }
+            if closed.is_none_or(|closed| closed > activity.end) {
+                return;
+            }
+            at += 1;
+        }
+    }
+
+    fn too_late(&mut self, activity: &Activity) {
+        self.late.activities += 1;
+        self.late.nanos = self.late.nanos.saturating_add(activity.duration().unwrap_or(0));
+    }
+}
+
+impl Sink for Apart {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        let (begun, elsewhere) = match origin {
+            Origin::Launch(launched) => (launched.time, launched),
+            Origin::Missing(_) => {
+                (activity.start, Launched { time: activity.start, duration: 0, context: ContextId::NONE })
+            }
+        };
+        let own = self.of(begun);
+        match own.and_then(|at| self.windows[at].part.as_deref_mut()) {
+            Some(part) => part.add(activity, origin),
+            None => self.too_late(activity),
+        }
+        // Nothing of this run has this one's time, so nobody is blamed for what it did there.
+        self.keep_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        if let Some(part) = self.part_of(launched.time) {
+            part.tally.launches.matched += 1;
+            part.tally.launches.graphs += u64::from(is_graph);
+        }
+    }
+
+    /// It stays among those that have not met their work, until the window is given up.
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        if let Some(part) = self.part_of(launched.time) {
+            part.pending(id, launched);
+        }
+    }
+
+    fn outside(&mut self, activity: &Activity, launched: Launched) {
+        self.keep_busy(activity, launched, None);
+    }
+
+    fn memory(&mut self, call: &MemoryCall) {
+        self.host_row(&Row::Memory(*call), Some(call.time));
+    }
+
+    fn unified(&mut self, unified: &Unified) {
+        self.host_row(&Row::Unified(*unified), Some(unified.start));
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        let time = match row {
+            Row::Wait(wait) => Some(wait.time),
+            Row::EventCall(call) => Some(call.time),
+            Row::Sync(sync) => Some(sync.start),
+            _ => None,
+        };
+        self.host_row(row, time);
+    }
+}
+
+impl Apart {
+    /// What the host did is of the window that was open then; what has no time, of the present one.
+    fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
+        let at = match time {
+            Some(time) => self.of(time).filter(|at| self.windows[*at].is_around(time)),
+            None => self.windows.len().checked_sub(1),
+        };
+        if let Some(part) = at.and_then(|at| self.windows[at].part.as_mut()) {
+            part.host.row(row);
+        }
+    }
+}
+
+impl Window {
+    fn is_around(&self, time: Nanos) -> bool {
+        self.part.as_ref().is_some_and(|part| part.opened() <= time)
+    }
+}
+
+impl Part {
+    fn new(number: u64, by_stream: bool) -> Self {
+        Self {
+            number,
+            edges: Vec::new(),
+            aggregate: if by_stream { Aggregate::by_stream() } else { Aggregate::default() },
+            timeline: Timeline::default(),
+            host: HostSums::default(),
+            tally: Tally::default(),
+            nodes: NodeTally::default(),
+            flushes_left: 0,
+        }
+    }
+
+    /// Between which moments all its launches were made.
+    pub(super) fn span(&self) -> (Nanos, Nanos) {
+        (self.opened(), self.edges.last().map_or(Nanos(u64::MAX), |(_, time)| *time))
+    }
+
+    /// How many of its launches have not met their work.
+    pub(super) fn open(&self) -> u64 {
+        self.tally.launches.open()
+    }
+
+    /// Adds a launch that has not met its work, and is not waited for.
+    pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.tally.launches.pending += 1;
+        self.aggregate.pending(id, launched);
+        self.timeline.pending(id, launched);
+    }
+
+    fn opened(&self) -> Nanos {
+        self.edges.first().map_or(Nanos(0), |(_, time)| *time)
+    }
+
+    fn is_over(&self) -> bool {
+        self.open() == 0 && self.flushes_left == 0
+    }
+
+    fn add(&mut self, activity: &Activity, origin: Origin) {
+        let seen = &mut self.tally.activities;
+        seen.seen += 1;
+        match origin {
+            Origin::Launch(Launched { context: ContextId::NONE, .. }) => seen.no_stack += 1,
+            Origin::Launch(_) => seen.matched += 1,
+            Origin::Missing(Missing::LaunchedBefore) => seen.launched_before += 1,
+            Origin::Missing(Missing::DeviceGraph) => seen.device_graph += 1,
+            Origin::Missing(_) => seen.no_stack += 1,
+        }
+        seen.untimed += u64::from(activity.duration().is_none());
+        if let Origin::Launch(launched) = origin {
+            seen.early += u64::from(activity.start.0 != 0 && activity.start < launched.time);
+        }
+        if let Some(created) = activity.created {
+            self.nodes.add(created);
+            self.flushes_left = FLUSHES;
+        }
+        self.aggregate.activity(activity, origin);
+        self.timeline.activity(activity, origin);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.aggregate.heap_bytes() + self.timeline.heap_bytes() + self.host.context_bytes()
+    }
+}

@@ -1,0 +1,56 @@
+//! What a profile is drawn as, by the settings: names, and then a file for each format.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::control::Outputs;
+use crate::error::{Error, ErrorKind, Result};
+use crate::export::{self, Drawing};
+use crate::profile::Profile;
+use crate::settings::{Output, Python, Settings};
+use crate::symbolize::SymbolizeOptions;
+
+use super::write::{self, Report};
+
+/// How frames are named.
+pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
+    SymbolizeOptions {
+        internal_frames: settings.internal_frames,
+        python_lines: settings.python == Python::Lines,
+        python_only: settings.python == Python::Only,
+    }
+}
+
+/// Writes `wanted` of a profile that has names, next to a file of this set that is there already; `publish` has those
+/// that grew with the run get their names.
+pub(super) fn files(
+    profile: &Profile,
+    settings: &Settings,
+    wanted: &[Output],
+    (outputs, ours): (&Outputs, Option<&Path>),
+    mut publish: impl FnMut(Output, &Path) -> Result<()>,
+) -> Report {
+    let Settings { unit, graph, ref root, .. } = *settings;
+    // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
+    let names = export::Names::Kept;
+    let options = export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
+    let mut drawing = None;
+    write::all(wanted, outputs, ours, |output, path| match output {
+        Output::Drawn(view, format) => {
+            let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
+            let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
+            write::file(path, |out| draw(drawing, format, out))
+        }
+        Output::Table => {
+            // Not both at once in memory.
+            drawing = None;
+            write::file(path, |out| export::write_csv(profile, out))
+        }
+        Output::Activities | Output::Recording => publish(output, path),
+    })
+}
+
+fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
+    let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
+    export::format(format).ok_or_else(unknown)?.write(drawing, out)
+}

@@ -1,0 +1,195 @@
+//! Where each window has files of its own (`%w` in the prefix): a thread of its own draws them, while the process runs.
+//! It has a profile of its own as well, which grows by what is new, so that a frame is named once, and nobody waits for a
+//! file system but this thread.
+//!
+//! ```text
+//! pipeline --a window is over: what its sums refer to that is new, and its sums--> queue --> thread: names, files
+//! ```
+//!
+//! What goes through the queue is what a checkpoint would hold of that window alone. No more windows are kept apart than
+//! GPUFLAME_MAX_WINDOWS says, so the queue has an end.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::{Outputs, chosen, life};
+use crate::error::Result;
+use crate::explain::{Explain, Options};
+use crate::host::{signals, threads};
+use crate::record::Reader;
+use crate::settings::{Output, Root, Settings};
+use crate::symbolize::Symbolizer;
+
+use super::draw;
+use super::panic::disable_after_panic;
+use super::write::Report;
+
+/// So often the thread looks whether there is anything, if nobody says so.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A window that is to be drawn.
+#[derive(Debug)]
+pub(super) struct Set {
+    /// Which window.
+    pub(super) number: u64,
+    /// It refers to nothing that earlier ones brought.
+    pub(super) is_fresh: bool,
+    /// As a file would hold it.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Sets {
+    settings: Settings,
+    outputs: Outputs,
+    queue: Mutex<VecDeque<Set>>,
+    asked: Condvar,
+    artist: Mutex<Artist>,
+    /// The process ends, and another thread draws what is left.
+    ends: AtomicBool,
+}
+
+/// Who draws, one at a time.
+#[derive(Debug)]
+struct Artist {
+    explain: Explain,
+    symbolizer: Symbolizer,
+    drawn: Drawn,
+}
+
+/// What became of windows.
+#[derive(Debug, Default)]
+pub(super) struct Drawn {
+    pub(super) windows: u64,
+    pub(super) report: Report,
+}
+
+impl Sets {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            settings: settings.clone(),
+            outputs: outputs.clone(),
+            queue: Mutex::default(),
+            asked: Condvar::new(),
+            artist: Mutex::new(Artist::new(settings)),
+            ends: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts the thread. Where there can be none, all is drawn at the end.
+    pub(super) fn spawn(&'static self) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("gpuflame-draw".to_owned());
+        let run = move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run());
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+        };
+        signals::without(|| thread.spawn(run)).map(drop)
+    }
+
+    /// Has a window drawn. Waits for nobody.
+    pub(super) fn push(&self, set: Set) {
+        self.queue.lock().push_back(set);
+        self.asked.notify_one();
+    }
+
+    /// Draws what is left, on the thread that ends the process. `None`: the file system has not let go of the other one
+    /// within `limit`.
+    pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
+        self.ends.store(true, Ordering::Release);
+        self.asked.notify_one();
+        let mut artist = self.artist.try_lock_for(limit)?;
+        while self.draw_next(&mut artist) {}
+        Some(std::mem::take(&mut artist.drawn))
+    }
+
+    fn run(&self) {
+        threads::note_ours();
+        while !self.ends.load(Ordering::Acquire) && !life::is_over() {
+            // Whoever has the artist takes the next in order.
+            if !self.draw_next(&mut self.artist.lock()) {
+                let mut queue = self.queue.lock();
+                if queue.is_empty() {
+                    self.asked.wait_for(&mut queue, LOOK_EVERY);
+                }
+            }
+        }
+    }
+
+    /// False: there is none.
+    fn draw_next(&self, artist: &mut Artist) -> bool {
+        let Some(set) = self.queue.lock().pop_front() else { return false };
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_window(set.number);
+        let report = artist.draw(&set, &self.settings, &outputs).unwrap_or_else(|error| Report {
+            failures: vec![format!("window {}: {error}", set.number)],
+            ..Report::default()
+        });
+        artist.drawn.add(report);
+        true
+    }
+}
+
+impl Artist {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            explain: explain(settings),
+            symbolizer: Symbolizer::new(draw::naming(settings)),
+            drawn: Drawn::default(),
+        }
+    }
+
+    fn draw(&mut self, set: &Set, settings: &Settings, outputs: &Outputs) -> Result<Report> {
+        if set.is_fresh {
+            let drawn = std::mem::take(&mut self.drawn);
+            *self = Self { drawn, ..Self::new(settings) };
+        }
+        self.explain.forget_stored();
+        let mut reader = Reader::new(&set.bytes[..])?;
+        while let Some(row) = reader.next_row()? {
+            self.explain.push(&row, &mut ());
+        }
+        let snapshot = self.explain.snapshot(&[], &mut ());
+        self.symbolizer.name(snapshot.profile);
+        let drawn = |output: &Output| !matches!(output, Output::Activities | Output::Recording);
+        let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
+        let never = |_, _: &_| Ok(());
+        Ok(draw::files(snapshot.profile, settings, &wanted, (outputs, None), never))
+    }
+}
+
+/// What explains nothing but what was explained before.
+fn explain(settings: &Settings) -> Explain {
+    Explain::new(Options {
+        by_stream: settings.root.contains(&Root::Stream),
+        merge_threads: !settings.root.contains(&Root::Thread),
+        ..Options::default()
+    })
+}
+
+impl Drawn {
+    /// A cause that keeps windows from being written is told once.
+    fn add(&mut self, more: Report) {
+        self.windows += u64::from(!more.written.is_empty());
+        self.report.written.extend(more.written);
+        self.report.renamed.extend(more.renamed);
+        if self.report.failures.is_empty() {
+            self.report.failures = more.failures;
+        }
+    }
+
+    /// In one line, and not a line a file.
+    pub(super) fn line(&self) -> Option<String> {
+        let files = &self.report.written;
+        let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
+        let (windows, count) = (self.windows, files.len());
+        Some(format!("wrote {windows} windows in {count} files: {} to {}", first.display(), last.display()))
+    }
+}

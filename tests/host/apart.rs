@@ -1,0 +1,118 @@
+//! Windows that have files of their own: each set holds what was launched in its window, is there while the process runs,
+//! and all together hold what all windows do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::running::Running;
+use crate::support::{Done, Run, Way, compile};
+use crate::timed::{recorded_launches, truth};
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/apart.c", &["-O2"]))
+}
+
+fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Running {
+    let run = Run::new(program, Way::Injected).args(args.iter().copied());
+    let run = run.env("GPUFLAME_OUTPUT", "out.%w").env("GPUFLAME_FORMATS", "folded,csv,gfr");
+    let run = run.env("GPUSIM_TRUTH", "truth.jsonl,summary:truth.json");
+    Running::of(settings.iter().fold(run, |run, (name, value)| run.env(name, value)))
+}
+
+/// What the stacks of a window's file come to, if it is there.
+fn nanos(folder: &Path, window: &str) -> Option<u64> {
+    let text = fs::read_to_string(folder.join(format!("out.{window}.folded"))).ok()?;
+    Some(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum())
+}
+
+fn wait_for_files(running: &mut Running, last: usize) {
+    running.wait_for(|running| {
+        let missing = (1..=last).find(|window| nanos(&running.folder, &window.to_string()).is_none());
+        (missing.is_none(), format!("window {missing:?} has no file"))
+    });
+}
+
+fn ended(running: Running) -> Done {
+    running.tell("stop");
+    let done = running.ended();
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    done
+}
+
+/// A window's launches and its graph.
+fn expected(window: usize) -> u64 {
+    (window as u64 + 3) * 20_000
+}
+
+#[test]
+fn each_window_has_files_of_its_own_while_the_process_runs() {
+    let settings = [("GPUFLAME_ENABLED", "0")];
+    let mut running = run(program(), &["20"], &settings);
+    wait_for_files(&mut running, 20);
+    let found: Vec<_> = (1..=20).map(|window| nanos(&running.folder, &window.to_string()).unwrap()).collect();
+    let done = ended(running);
+    assert_eq!(found, (1..=20).map(expected).collect::<Vec<_>>(), "{}", done.stderr);
+    for window in 1..=20 {
+        let folded = done.folded_file(&format!("out.{window}.folded"));
+        let leaf =
+            |name: &str| folded.iter().filter(|(frames, _)| frames.iter().any(|frame| frame == name)).count();
+        assert_eq!([leaf("replay"), leaf("launch"), folded.len()], [1, 2, 2], "{folded:?}");
+        let table = done.file(&format!("out.{window}.csv"));
+        assert!(table.contains(&format!(",{},", window + 3)), "{table}");
+    }
+    assert!(done.stderr.contains("windows 20, late: 0 launches, 0 activities"), "{}", done.stderr);
+    assert!(done.stderr.contains("wrote 20 windows in 40 files: "), "{}", done.stderr);
+    let matched = done.sum("launches").1["matched"];
+    assert_eq!(matched, (1..=20).sum::<u64>() + 20, "{}", done.stderr);
+    // Rows of all windows have one recording.
+    assert!(done.folder.join("out.all.gfr").exists());
+}
+
+#[test]
+fn windows_beyond_the_most_are_part_of_the_last_and_that_is_said_once() {
+    let mut running = run(program(), &["9"], &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_MAX_WINDOWS", "4")]);
+    wait_for_files(&mut running, 3);
+    let done = ended(running);
+    let found: Vec<_> = (1..=4).map(|window| nanos(&done.folder, &window.to_string()).unwrap()).collect();
+    let last = (4..=9).map(expected).sum();
+    assert_eq!(found, [expected(1), expected(2), expected(3), last], "{}", done.stderr);
+    assert_eq!(done.stderr.matches("GPUFLAME_MAX_WINDOWS: ").count(), 1, "{}", done.stderr);
+    assert!(!done.folder.join("out.5.folded").exists());
+}
+
+#[test]
+fn what_still_runs_5_s_after_a_window_closed_stands_as_pending_and_is_late_when_it_comes() {
+    let settings = [("GPUFLAME_ENABLED", "0"), ("GPUSIM_CLOCK", "real")];
+    let mut running = run(program(), &["slow"], &settings);
+    wait_for_files(&mut running, 1);
+    let pending = running.folder.join("out.1.folded");
+    let pending = fs::read_to_string(pending).unwrap();
+    let done = ended(running);
+    assert!(pending.contains("cudaLaunchKernel;[GPU_Launch_Pending] "), "{pending}");
+    assert_eq!(done.file("out.1.folded"), pending);
+    let late = "windows 1, late: 0 launches, 1 activities, 12000000000 ns came when";
+    assert!(done.stderr.contains(late), "{}", done.stderr);
+    assert_eq!(done.sum("launches").1["matched"], 1, "{}", done.stderr);
+}
+
+#[test]
+fn windows_of_all_threads_hold_what_was_launched_in_them() {
+    let settings = [("GPUFLAME_DELAY", "0.05"), ("GPUFLAME_DURATION", "0.05"), ("GPUFLAME_REPEAT", "12")];
+    let timed = compile("tests/programs/timed.c", &["-O2"]);
+    let mut running = run(&timed, &["run", "4"], &settings);
+    wait_for_files(&mut running, 12);
+    let done = ended(running);
+    let (windows, launches) = recorded_launches(&done, "out.all.gfr");
+    let truth = truth(&done);
+    let mut expected = vec![0; 12];
+    for (id, time) in launches {
+        // Whoever began while a window was open did so before that was noted to be over.
+        let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
+        expected[window] += truth[&id].nanos;
+    }
+    let found: Vec<_> = (1..=12).map(|window| nanos(&done.folder, &window.to_string()).unwrap()).collect();
+    assert_eq!(found, expected, "{}", done.stderr);
+    assert!(expected.iter().all(|nanos| *nanos > 0), "{expected:?}");
+}

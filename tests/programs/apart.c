@@ -1,0 +1,165 @@
+/* apart slow, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens itself, one after another.
+ *
+ * slow: a kernel of 12 s in a window. WINDOWS: in window I there are I launches and a graph of 3 kernels, and between windows one launch. Then it waits until a
+ * file `stop` is there.
+ * WINDOWS EACH: in each there are so many launches, 300,000 a second, and half as many outside; "one": they are all in
+ * one. At the tenth window and at the end it prints how many bytes and descriptors it holds, and at the end how much
+ * processor time its other threads took. */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
+#define GPUFLAME_HEADER_ONLY
+#include "cuda_mini.h"
+#include "gpuflame.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+
+KERNEL(step_d20000, "step_d20000", (int n), &n)
+KERNEL(slow_d12000000000, "slow_d12000000000", (int n), &n)
+KERNEL(short_d300, "short_d300", (int n), &n)
+
+OWN_FRAME static void launch(int count, cudaStream_t stream)
+{
+    int i;
+    SITE("main;launch");
+    for (i = 0; i < count; i++)
+        LAUNCH(step_d20000, 1, 32, stream)(i);
+    __asm__ volatile("" ::: "memory");
+}
+
+OWN_FRAME static void replay(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    SITE("main;replay");
+    cudaGraphLaunch(exec, stream);
+    __asm__ volatile("" ::: "memory");
+}
+
+static void await_stop(void)
+{
+    while (access("stop", F_OK))
+        usleep(1000);
+}
+
+static void windows(int count)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int i;
+    cudaStreamCreate(&stream);
+    cudaStreamBeginCapture(stream, 0);
+    launch(3, stream);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&exec, graph, 0);
+    for (i = 1; i <= count; i++) {
+        gpuflame_start();
+        launch(i, stream);
+        replay(exec, stream);
+        gpuflame_stop();
+        launch(1, stream);
+    }
+    await_stop();
+}
+
+static void slow(void)
+{
+    gpuflame_start();
+    LAUNCH(slow_d12000000000, 1, 32, NULL)(0);
+    gpuflame_stop();
+    await_stop();
+}
+
+static double seconds(const struct timeval *time)
+{
+    return time->tv_sec + time->tv_usec / 1e6;
+}
+
+/* Bytes resident, and descriptors. */
+static void print_held(const char *when)
+{
+    long pages = 0, resident = 0, descriptors = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    DIR *folder = opendir("/proc/self/fd");
+    if (!statm || !folder || fscanf(statm, "%ld %ld", &pages, &resident) != 2)
+        exit(3);
+    fclose(statm);
+    while (readdir(folder))
+        descriptors++;
+    closedir(folder);
+    printf("%s %ld KiB %ld descriptors\n", when, resident * (sysconf(_SC_PAGESIZE) / 1024), descriptors);
+}
+
+static double others_took(void)
+{
+    struct rusage all, mine;
+    getrusage(RUSAGE_SELF, &all);
+    getrusage(RUSAGE_THREAD, &mine);
+    return seconds(&all.ru_utime) + seconds(&all.ru_stime) - seconds(&mine.ru_utime) - seconds(&mine.ru_stime);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+OWN_FRAME static void paced(int count)
+{
+    static double next;
+    int i;
+    if (!next)
+        next = now();
+    for (i = 0; i < count; i++) {
+        while (now() < next)
+            ;
+        next += 1 / 300e3;
+        LAUNCH(short_d300, 1, 32, NULL)(i);
+    }
+    __asm__ volatile("" ::: "memory");
+}
+
+static void many(int count, int each, int is_one)
+{
+    double began, took;
+    int i;
+    if (is_one)
+        gpuflame_start();
+    began = now();
+    for (i = 1; i <= count; i++) {
+        if (!is_one)
+            gpuflame_start();
+        paced(each);
+        if (!is_one)
+            gpuflame_stop();
+        paced(each / 2);
+        if (i == count / 10)
+            print_held("a tenth");
+    }
+    took = now() - began;
+    cudaDeviceSynchronize();
+    if (is_one)
+        gpuflame_stop();
+    sleep(4); /* files are written meanwhile */
+    print_held("the end");
+    printf("%.0f launches/s, other threads took %.3f s\n", count * (each + each / 2) / took, others_took());
+}
+
+int main(int argc, char **argv)
+{
+    int is_one = argc > 1 && !strcmp(argv[1], "one");
+    cudaFree(NULL);
+    if (argc > 2 + is_one)
+        many(atoi(argv[1 + is_one]), atoi(argv[2 + is_one]), is_one);
+    else if (argc > 1 && !strcmp(argv[1], "slow"))
+        slow();
+    else
+        windows(argc > 1 ? atoi(argv[1]) : 1);
+    return cudaDeviceSynchronize();
+}
