@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::error::Result;
 use crate::import;
+use crate::settings::ABOUT;
 
 use super::console::usage;
 use super::input::Source;
@@ -23,7 +26,11 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
         return Ok(in_order());
     }
     let mut twice = None;
-    if let Some(ranks) = indexed(sources)? {
+    let told = match indexed(sources)? {
+        Some(ranks) => Some(ranks),
+        None => beside(sources),
+    };
+    if let Some(ranks) = told {
         match same(&ranks) {
             Some(pair) if same_rank == SameRank::Refused => twice = Some((pair, ranks[pair.0])),
             _ => return Ok(ranks),
@@ -86,6 +93,29 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     Ok(Some(ranks))
 }
 
+/// The ranks that the files beside recordings say (`x.set.json` for `x.gfr`), where each has one. Processes that nobody
+/// gave a rank are ranks in the order of their files.
+fn beside(sources: &[Source]) -> Option<Vec<u32>> {
+    let ranks = sources.iter().map(|source| match source {
+        Source::File(path) => about(path),
+        Source::Stdin => None,
+    });
+    let ranks: Vec<Option<u32>> = ranks.collect::<Option<_>>()?;
+    match ranks.iter().all(Option::is_none) {
+        true => Some((0..ranks.len() as u32).collect()),
+        false => ranks.into_iter().collect(),
+    }
+}
+
+/// What the file beside a recording says of its rank, if there is one.
+fn about(path: &Path) -> Option<Option<u32>> {
+    let name = path.file_name()?.to_str()?;
+    let set = path.with_file_name(format!("{}{ABOUT}", name.strip_suffix(".gfr")?));
+    let set: Value = serde_json::from_slice(&std::fs::read(set).ok()?).ok()?;
+    let is_of = set["files"].as_array()?.iter().any(|file| file.as_str() == Some(name));
+    is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
+}
+
 /// The first two that are the same.
 fn same(ranks: &[u32]) -> Option<(usize, usize)> {
     let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
@@ -123,19 +153,26 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
     for source in sources {
         match source {
             Source::File(path) if path.is_dir() => {
-                let mut files = Vec::new();
+                let (mut files, mut sets) = (Vec::new(), 0);
                 for entry in
                     std::fs::read_dir(path).map_err(|error| crate::Error::from(error).within(source))?
                 {
                     let path = entry?.path();
+                    sets += usize::from(path.to_string_lossy().ends_with(ABOUT));
                     if path.is_file() && is_trace(&path) {
                         files.push(Source::File(path));
                     }
                 }
                 if files.is_empty() {
-                    let message = format!(
-                        "{source}: has no recording or trace in it (*.gfr, *.json, *.json.gz, *.sqlite)"
-                    );
+                    let message = match sets {
+                        0 => format!(
+                            "{source}: has no recording or trace in it (*.gfr, *.json, *.json.gz, *.sqlite)"
+                        ),
+                        _ => format!(
+                            "{source}: has {sets} sets of files, and no recording in them; record with `gfr` in \
+                             GPUFLAME_FORMATS"
+                        ),
+                    };
                     return Err(crate::Error::new(crate::ErrorKind::Io, message));
                 }
                 files.sort();
@@ -153,7 +190,9 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.strip_suffix(".gz").unwrap_or(name);
-    name != INDEX && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
+    name != INDEX
+        && !name.ends_with(ABOUT)
+        && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! A few lines of JSON about what a process recorded and wrote, for whoever started it (`GPUFLAME_REPORT`); and before,
-//! where the file grows that it leaves if it ends without a word.
+//! A few lines of JSON about what a process recorded and wrote: beside each set of files, for whoever finds it, and for
+//! whoever started the process (`GPUFLAME_REPORT`); to whom is told before where the file grows that it leaves if it ends
+//! without a word.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -9,7 +10,7 @@ use crate::control::Facts;
 use crate::error::Result;
 use crate::explain::Ledger;
 use crate::host::file;
-use crate::record::Nanos;
+use crate::record::{Nanos, WindowEdge};
 
 use super::messages::say;
 
@@ -39,7 +40,42 @@ fn write<'a>(folder: &Path, ledger: &Ledger, files: impl Iterator<Item = &'a Pat
     file::whole(&path, |out| Ok(out.write_all(text(&facts, ledger, files).as_bytes())?))
 }
 
+/// What a set of files is of.
+pub(super) struct Set<'a> {
+    /// The window that it is of alone.
+    pub(super) window: Option<u64>,
+    pub(super) edges: &'a [(WindowEdge, Nanos)],
+    pub(super) ledger: &'a Ledger,
+}
+
+impl Set<'_> {
+    /// What stands beside it: names of files are those in the same folder, which may be copied elsewhere.
+    pub(super) fn text(&self, files: &[PathBuf]) -> String {
+        let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
+        for (edge, time) in self.edges {
+            match (edge, windows.last_mut()) {
+                (WindowEdge::Close, Some(last)) => last.1 = Some(time.0),
+                (WindowEdge::Close, None) => {}
+                (WindowEdge::Open, _) => windows.push((time.0, None)),
+            }
+        }
+        let null = || "null".to_owned();
+        let windows = windows.iter().map(|(opened, closed)| {
+            format!("[{opened},{}]", closed.map_or_else(null, |closed| closed.to_string()))
+        });
+        let window = self.window.map_or_else(null, |window| window.to_string());
+        let more = format!(",\"window\":{window},\"windows\":[{}]", windows.collect::<Vec<_>>().join(","));
+        object(&Facts::of_this_process(), self.ledger, &more, files.iter().map(name))
+    }
+}
+
 fn text<'a>(facts: &Facts, ledger: &Ledger, files: impl Iterator<Item = &'a PathBuf>) -> String {
+    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    object(facts, ledger, "", files.map(|file| absolute(file).to_string_lossy().into_owned()))
+}
+
+fn object(facts: &Facts, ledger: &Ledger, more: &str, files: impl Iterator<Item = String>) -> String {
     let gpus = ledger.devices.iter().filter_map(|device| {
         let time = device.time.as_ref()?;
         Some(format!(
@@ -47,17 +83,15 @@ fn text<'a>(facts: &Facts, ledger: &Ledger, files: impl Iterator<Item = &'a Path
             device.work.device.0, time.busy, time.idle
         ))
     });
-    let files = files
-        .map(|file| quoted(&std::path::absolute(file).unwrap_or_else(|_| file.clone()).to_string_lossy()));
     format!(
-        "{{\"process\":{},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}],\"files\":[{}]}}\n",
+        "{{\"process\":{},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
         facts.process,
         quoted(&facts.program),
         quoted(&facts.host),
         facts.known_rank().map_or("null".to_owned(), quoted),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
-        files.collect::<Vec<_>>().join(","),
+        files.map(|file| quoted(&file)).collect::<Vec<_>>().join(","),
     )
 }
 

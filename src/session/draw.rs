@@ -10,6 +10,7 @@ use crate::profile::Profile;
 use crate::settings::{Output, Python, Settings};
 use crate::symbolize::SymbolizeOptions;
 
+use super::about::Set;
 use super::write::{self, Report};
 
 /// How frames are named.
@@ -28,6 +29,7 @@ pub(super) fn files(
     settings: &Settings,
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
+    set: &Set<'_>,
     mut publish: impl FnMut(Output, &Path) -> Result<()>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
@@ -35,7 +37,7 @@ pub(super) fn files(
     let names = export::Names::Kept;
     let options = export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
     let mut drawing = None;
-    write::all(wanted, outputs, ours, |output, path| match output {
+    let make = |output, path: &Path| match output {
         Output::Drawn(view, format) => {
             let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
             let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
@@ -47,7 +49,8 @@ pub(super) fn files(
             write::file(path, |out| export::write_csv(profile, out))
         }
         Output::Activities | Output::Recording => publish(output, path),
-    })
+    };
+    write::all(wanted, outputs, ours, make, |files| set.text(files))
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

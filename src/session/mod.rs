@@ -14,6 +14,7 @@
 //!    |                       |       windows: the one that opens and closes them as the settings say
 //!    |                    progress: whether the collector gets on
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
+//!    |                           --> sets: the thread that draws windows with files of their own
 //! ```
 
 mod about;

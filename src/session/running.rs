@@ -11,6 +11,7 @@ use crate::capture;
 use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain::Ledger;
 use crate::host::stderr;
 use crate::record::{Module, WindowEdge};
 use crate::settings::{Output, Settings};
@@ -215,7 +216,7 @@ impl Session {
         }
     }
 
-    fn write_files(&self, pipeline: &mut Pipeline) -> Report {
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
         let (profile, streams) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         match self.sets {
@@ -227,7 +228,8 @@ impl Session {
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let publish = |output, path: &Path| streams.publish(output, path);
-        draw::files(profile, &self.settings, &wanted, (&outputs, ours.as_deref()), publish)
+        let about = about::Set { window: None, edges: profile.windows(), ledger };
+        draw::files(profile, &self.settings, &wanted, (&outputs, ours.as_deref()), &about, publish)
     }
 
     /// Has all windows drawn that are not.
@@ -347,7 +349,7 @@ impl Ends for Session {
         let held = collector::bytes_held();
         let drawn = self.draw_windows(&mut pipeline, limit);
         let ledger = pipeline.finish(collector::bytes_held);
-        let mut report = self.write_files(&mut pipeline);
+        let mut report = self.write_files(&mut pipeline, &ledger);
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| report.failures.is_empty()) {
             checkpoint.remove();

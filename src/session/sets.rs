@@ -19,12 +19,13 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::control::{Outputs, chosen, life};
 use crate::error::Result;
-use crate::explain::{Explain, Options};
+use crate::explain::{Explain, Options, Snapshot};
 use crate::host::{signals, threads};
 use crate::record::Reader;
 use crate::settings::{Output, Root, Settings};
 use crate::symbolize::Symbolizer;
 
+use super::about;
 use super::draw;
 use super::panic::disable_after_panic;
 use super::write::Report;
@@ -156,12 +157,13 @@ impl Artist {
         while let Some(row) = reader.next_row()? {
             self.explain.push(&row, &mut ());
         }
-        let snapshot = self.explain.snapshot(&[], &mut ());
-        self.symbolizer.name(snapshot.profile);
+        let Snapshot { profile, ledger } = self.explain.snapshot(&[], &mut ());
+        self.symbolizer.name(profile);
         let drawn = |output: &Output| !matches!(output, Output::Activities | Output::Recording);
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
         let never = |_, _: &_| Ok(());
-        Ok(draw::files(snapshot.profile, settings, &wanted, (outputs, None), never))
+        let about = about::Set { window: Some(set.number), edges: profile.windows(), ledger: &ledger };
+        Ok(draw::files(profile, settings, &wanted, (outputs, None), &about, never))
     }
 }
 

@@ -2,12 +2,13 @@
 //! others are written all the same.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
 use crate::host::file;
-use crate::settings::Output;
+use crate::settings::{ABOUT, Output};
 
 /// What became of the outputs.
 #[derive(Debug, Default)]
@@ -20,22 +21,25 @@ pub(super) struct Report {
     pub(super) failures: Vec<String>,
 }
 
-/// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`.
+/// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
+/// that is `about` those that were made.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
     mut write: impl FnMut(Output, &Path) -> Result<()>,
+    about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
+    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).chain([ABOUT]).collect();
     // The ranks of a job end together, and would choose the same names.
     let folder = outputs.folder().filter(|folder| fs::create_dir_all(folder).is_ok());
     let _turn = folder.and_then(|folder| file::take_turn(&folder));
     let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
-    for (output, path) in wanted.iter().zip(paths) {
+    let mut paths = paths.into_iter();
+    for (output, path) in wanted.iter().zip(&mut paths) {
         let Err(error) = write(*output, &path) else {
             report.written.push(path);
             continue;
@@ -45,6 +49,11 @@ pub(super) fn all(
             Some((_, names)) => names.push(name),
             None => failed.push((error, vec![name])),
         }
+    }
+    if let Some(path) = paths.next().filter(|_| !report.written.is_empty())
+        && let Err(error) = file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?))
+    {
+        failed.push((error.to_string(), vec![path.display().to_string()]));
     }
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.used));
@@ -76,8 +85,6 @@ pub(super) fn make_folders(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use super::*;
     use crate::control::Facts;
     use crate::error::{Error, ErrorKind};
@@ -88,12 +95,18 @@ mod tests {
     const SVG: Output = Output::Drawn(&GPU, "svg");
 
     fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
-        all(wanted, outputs, None, |output, path| {
-            file(path, |out| {
-                out.write_all(b"begun ")?;
-                Ok(out.write_all(content(output)?.as_bytes())?)
-            })
-        })
+        all(
+            wanted,
+            outputs,
+            None,
+            |output, path| {
+                file(path, |out| {
+                    out.write_all(b"begun ")?;
+                    Ok(out.write_all(content(output)?.as_bytes())?)
+                })
+            },
+            |files| format!("{} files", files.len()),
+        )
     }
 
     #[test]
@@ -102,7 +115,8 @@ mod tests {
         let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
-        assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded"]);
+        assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded", "x.set.json"]);
+        assert_eq!(fs::read_to_string(folder.join("a/b/x.set.json")).unwrap(), "2 files");
         assert_eq!(fs::read_to_string(folder.join("a/b/x.csv")).unwrap(), "begun csv");
         fs::remove_dir_all(folder).unwrap();
     }
@@ -115,7 +129,7 @@ mod tests {
             Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
             _ => Ok("done"),
         });
-        assert_eq!(names(&folder), ["x.csv"]);
+        assert_eq!(names(&folder), ["x.csv", "x.set.json"]);
         let expected = format!(
             "cannot write {}/x.folded: no room; set GPUFLAME_OUTPUT to a place that can be written and has room",
             folder.display()

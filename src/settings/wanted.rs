@@ -2,6 +2,9 @@
 
 use crate::profile::{VIEWS, View};
 
+/// The suffix of the file beside a set that says whose it is, and which files are in it.
+pub const ABOUT: &str = ".set.json";
+
 /// A file to write at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {

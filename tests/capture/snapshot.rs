@@ -264,7 +264,9 @@ fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec
 fn a_thousand_snapshots_in_mid_run_add_up_and_change_nothing() {
     let frames = frames();
     let rows = rows(&frames);
-    for options in [Options::default(), Options { by_stream: true, merge_threads: true, ceiling: None }] {
+    for options in
+        [Options::default(), Options { by_stream: true, merge_threads: true, ..Options::default() }]
+    {
         let (ledger, files) = explain(&rows, options, 0);
         let tally = ledger.tally;
         let parts = [&tally.launches.parts()[..], &tally.activities.parts(), &ledger.nodes.parts()].concat();

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use serde_json::Value;
+
 use crate::running::Running;
 use crate::support::{Done, Run, Way, compile};
 use crate::timed::{recorded_launches, truth};
@@ -66,8 +68,39 @@ fn each_window_has_files_of_its_own_while_the_process_runs() {
     assert!(done.stderr.contains("wrote 20 windows in 40 files: "), "{}", done.stderr);
     let matched = done.sum("launches").1["matched"];
     assert_eq!(matched, (1..=20).sum::<u64>() + 20, "{}", done.stderr);
+    let set: Value = serde_json::from_str(&done.file("out.7.set.json")).unwrap();
+    assert_eq!((set["window"].as_u64(), set["launches"].as_u64()), (Some(7), Some(8)), "{set}");
+    assert_eq!(set["files"], serde_json::json!(["out.7.folded", "out.7.csv"]));
+    let edges = set["windows"][0].as_array().unwrap();
+    assert!(edges[0].as_u64() < edges[1].as_u64(), "{set}");
     // Rows of all windows have one recording.
     assert!(done.folder.join("out.all.gfr").exists());
+}
+
+#[test]
+fn a_thousand_windows_are_all_right_and_take_no_more_descriptors() {
+    let mut running =
+        run(program(), &["1000", "60"], &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_FORMATS", "folded")]);
+    wait_for_files(&mut running, 999);
+    let done = ended(running);
+    for window in 1..=1000 {
+        assert_eq!(
+            nanos(&done.folder, &window.to_string()),
+            Some(60 * 300),
+            "window {window}\n{}",
+            done.stderr
+        );
+    }
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"], parts["dropped"]), (90_000, 60_000, 0), "{}", done.stderr);
+    assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
+    // Of the moment at which a file is being written there may be one more.
+    let descriptors: Vec<i64> = done
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_suffix(" descriptors")?.rsplit(' ').next()?.parse().ok())
+        .collect();
+    assert!(descriptors.len() == 2 && descriptors[1] <= descriptors[0], "{}", done.stdout);
 }
 
 #[test]

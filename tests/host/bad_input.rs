@@ -270,9 +270,11 @@ fn streamed_outputs_share_that_line() {
 }
 
 /// What is written by default.
-const WRITTEN: [&str; 5] = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.svg"];
+const WRITTEN: [&str; 6] =
+    ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
 /// The same where a name without a number is taken.
-const NUMBERED: [&str; 5] = ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.svg"];
+const NUMBERED: [&str; 6] =
+    ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
 
 #[test]
 fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
@@ -310,7 +312,7 @@ fn processes_that_end_together_take_names_of_their_own() {
     wrote.sort();
     wrote.dedup();
     assert_eq!(wrote.len(), 5 * runs, "{wrote:?}");
-    assert_eq!(files(&folder).len(), 5 * runs, "{:?}", files(&folder));
+    assert_eq!(files(&folder).len(), 6 * runs, "{:?}", files(&folder));
 }
 
 /// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
@@ -347,7 +349,7 @@ fn what_still_fits_on_a_disk_is_written_and_the_rest_leaves_nothing() {
     let done =
         odd("plain").env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", formats).done();
     assert_eq!(done.code, CODE);
-    assert_eq!(files(&disk.0), ["out.csv", "out.folded"], "{}", done.stderr);
+    assert_eq!(files(&disk.0), ["out.csv", "out.folded", "out.set.json"], "{}", done.stderr);
     let lines = refusals(&done);
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
     assert!(line.contains("out.svg: No space left on device"), "{line}");
@@ -381,7 +383,7 @@ fn a_disk_that_fills_up_in_mid_run_costs_only_what_is_on_it() {
     let run = odd("plain").arg("20000").env("GPUFLAME_OUTPUT", disk.0.join("out"));
     let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").done();
     assert_eq!(done.code, CODE);
-    assert_eq!(files(&disk.0), ["out.folded"], "{}", done.stderr);
+    assert_eq!(files(&disk.0), ["out.folded", "out.set.json"], "{}", done.stderr);
     assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
     assert_parts(&done, "launches", 22_000, &[("matched", 22_000)]);
     let folded = fs::read_to_string(disk.0.join("out.folded")).unwrap();

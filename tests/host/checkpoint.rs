@@ -84,7 +84,7 @@ fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() 
 fn an_ordinary_end_takes_the_file_away_and_a_signal_does() {
     let done = ends("exit");
     assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100), "{}", done.stderr);
-    let expected = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.svg"];
+    let expected = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
     assert_eq!(names(&done.folder), expected);
     let mut running = Running::of(left("exit"));
     running.until(1100);
@@ -161,7 +161,7 @@ fn the_recording_that_was_asked_for_is_the_file_and_is_whole_at_the_end() {
     running.tell("go");
     let done = running.ended();
     assert_eq!(done.code, Some(7), "{}", done.stderr);
-    assert_eq!(names(&done.folder), ["out.folded", "out.gfr"]);
+    assert_eq!(names(&done.folder), ["out.folded", "out.gfr", "out.set.json"]);
     assert_eq!(cli(&done.folder, &["info", FILE]).ok().stderr, "");
 }
 

@@ -13,6 +13,7 @@ mod forks;
 mod memory;
 mod moments;
 mod preload;
+mod ranks;
 mod running;
 mod runtimes;
 mod stress;

@@ -49,8 +49,11 @@ fn recorded(done: &Done) -> Recorded {
     Recorded { windows, launches: launches.into_iter().map(|(id, _)| id).collect() }
 }
 
-/// From and to when windows were open, and launches in them: their ids, and when they began.
-pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<(u64, u64)>, Vec<(u32, u64)>) {
+/// From when to when.
+type Span = (u64, u64);
+
+/// When windows were open, and launches in them: their ids, and when they began.
+pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<Span>, Vec<(u32, u64)>) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
     let (mut windows, mut launches) = (Vec::new(), Vec::new());
     while let Some(row) = reader.next_row().unwrap() {

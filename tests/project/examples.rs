@@ -110,7 +110,7 @@ fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
     let mut suffixes: Vec<_> =
         suffixes.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
     suffixes.sort_unstable();
-    assert_eq!(suffixes, ["csv", "folded", "folded", "svg", "svg"], "{stdout}{stderr}");
+    assert_eq!(suffixes, ["csv", "folded", "folded", "json", "svg", "svg"], "{stdout}{stderr}");
     assert!(stderr.contains("gpuflame: launches ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 

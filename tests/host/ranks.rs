@@ -1,0 +1,101 @@
+//! Processes of one job: each leaves a set of files, beside each stands whose it is, and a folder of them is one profile.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame as command;
+use crate::support::{Run, Way, compile, scratch};
+
+const PROCESSES: u64 = 8;
+
+/// Runs eight at once in one folder, of 1 to 8 steps: in step I there are I launches of 20,000 ns. Returns how long all took.
+fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
+    let program = compile("tests/programs/timed.c", &["-O2"]);
+    let start = |process: u64| {
+        let run = Run::new(&program, Way::Injected).in_folder(folder).args(["steps", &process.to_string()]);
+        let run = run.env("GPUFLAME_OUTPUT", "%e.%p").env("GPUFLAME_FORMATS", formats);
+        let (mut command, _) = ranked(run, process - 1).into_command();
+        // Nothing but what is ours is to lie there.
+        command.env_remove("GPUSIM_TRUTH").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let all: Vec<_> = (1..=PROCESSES).map(start).collect();
+    all.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+    (1..=PROCESSES).map(|steps| steps * (steps + 1) / 2 * 20_000).sum()
+}
+
+/// What stands beside each set.
+fn sets(folder: &Path) -> Vec<Value> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let sets = paths.filter(|path| path.to_str().unwrap().ends_with(".set.json"));
+    sets.map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).collect()
+}
+
+fn merged(folder: &Path) -> Vec<(String, u64)> {
+    command(folder, ["merge-ranks", ".", "-o", "all.folded"]).ok();
+    let text = fs::read_to_string(folder.join("all.folded")).unwrap();
+    let lines = text.lines().map(|line| line.rsplit_once(' ').unwrap());
+    lines.map(|(stack, nanos)| (stack.to_owned(), nanos.parse().unwrap())).collect()
+}
+
+#[test]
+fn eight_processes_of_a_launcher_give_eight_sets_and_one_profile_by_rank() {
+    let folder = scratch("ranks");
+    let all =
+        run_all(&folder, "folded,gfr", |run, rank| run.env("OMPI_COMM_WORLD_RANK", (7 - rank).to_string()));
+    let mut sets = sets(&folder);
+    sets.sort_by_key(|set| set["rank"].as_str().unwrap().to_owned());
+    assert_eq!(sets.len(), 8);
+    for (rank, set) in (0..).zip(&sets) {
+        let steps = 8 - rank;
+        let process = set["process"].as_u64().unwrap();
+        assert_eq!(
+            (set["rank"].as_str(), set["program"].as_str()),
+            (Some(&*rank.to_string()), Some("timed"))
+        );
+        assert_eq!(set["launches"], steps * (steps + 1) / 2);
+        assert_eq!(
+            set["files"],
+            serde_json::json!([format!("timed.{process}.folded"), format!("timed.{process}.gfr")])
+        );
+        assert_eq!((set["window"].is_null(), set["windows"].as_array().unwrap().len()), (true, 1));
+        assert_eq!(set["gpus"][0]["gpu"], 0);
+        assert!(!set["host"].as_str().unwrap().is_empty());
+    }
+    let merged = merged(&folder);
+    assert_eq!(merged.iter().map(|(_, nanos)| nanos).sum::<u64>(), all);
+    let of_rank = |rank: u64| {
+        let under = format!("rank {rank};");
+        merged.iter().filter(|(stack, _)| stack.starts_with(&under)).map(|(_, nanos)| nanos).sum::<u64>()
+    };
+    for rank in 0..8 {
+        let steps = 8 - rank;
+        assert_eq!(of_rank(rank), steps * (steps + 1) / 2 * 20_000, "{merged:?}");
+    }
+}
+
+#[test]
+fn eight_processes_of_a_loop_have_no_rank_and_are_put_together_all_the_same() {
+    let folder = scratch("loop");
+    let all = run_all(&folder, "gfr", |run, _| run);
+    assert!(sets(&folder).iter().all(|set| set["rank"].is_null()));
+    let merged = merged(&folder);
+    assert_eq!(merged.iter().map(|(_, nanos)| nanos).sum::<u64>(), all);
+    let ranks: std::collections::BTreeSet<_> =
+        merged.iter().map(|(stack, _)| stack.split(';').next().unwrap()).collect();
+    assert_eq!(ranks.len(), 8, "{ranks:?}");
+}
+
+#[test]
+fn sets_without_recordings_are_no_job_and_that_is_said() {
+    let folder = scratch("no-recordings");
+    run_all(&folder, "folded", |run, _| run);
+    let ran = command(&folder, ["merge-ranks", "."]);
+    assert!(
+        ran.stderr.contains("has 8 sets of files, and no recording in them; record with `gfr`"),
+        "{}",
+        ran.stderr
+    );
+}
