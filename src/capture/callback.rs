@@ -168,10 +168,13 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// The launch begins: note when; if it is synchronous, record it now.
+/// The launch begins: note when; if it is synchronous, record it now. Between windows it may be passed over.
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
+    if window.is_quiet() {
+        return call.slot.set(NESTED);
+    }
     own.calls += 1;
     own.pending.window = window;
     thread.under_way.begin(window);

@@ -46,6 +46,11 @@ pub fn windows_left() -> u32 {
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
+/// Whether a thread that lives is in a launch that was not passed over.
+pub fn any_under_way() -> bool {
+    under_way().next().is_some()
+}
+
 /// The same as [`drain`], of threads of which not all has been handed over that [`note_unread`] found: comes to an
 /// end however fast threads launch on.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {

@@ -43,7 +43,7 @@ pub use callback::{Capture, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;
 pub use counts::Verified;
-pub use drain::{drain, drain_noted, mark_unread, marked_is_read, note_unread, windows_left};
+pub use drain::{any_under_way, drain, drain_noted, mark_unread, marked_is_read, note_unread, windows_left};
 pub use forget::Forgetting;
 pub use graphs::drain_graphs;
 pub use host_calls::{drain_host_calls, note_waits};

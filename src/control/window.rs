@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The lowest bit: a window is open. The others: how often one was opened.
+/// The lowest bit: a window is open. The next: none is, and launches are not even counted. The others: how often one was
+/// opened.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
-const OPENING: u32 = 2;
+const QUIET: u32 = 2;
+const OPENING: u32 = 4;
 
 /// The word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,12 @@ impl State {
         self.0 & OPEN != 0
     }
 
+    /// Whether launches are passed over, until a window is opened.
+    #[inline]
+    pub fn is_quiet(self) -> bool {
+        self.0 & QUIET != 0
+    }
+
     /// How often a window was opened: launches outside under the same number have no window between them.
     pub fn openings(self) -> u32 {
         self.0 / OPENING
@@ -46,13 +54,19 @@ pub fn state() -> State {
 
 /// Opens the window. False: it was open already.
 pub fn open() -> bool {
-    let opened = |word: u32| (word & OPEN == 0).then(|| word.wrapping_add(OPENING) | OPEN);
+    let opened = |word: u32| (word & OPEN == 0).then(|| (word & !QUIET).wrapping_add(OPENING) | OPEN);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
 }
 
 /// Closes the window. False: it was not open.
 pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
+}
+
+/// Has launches passed over from now on. False: a window is open, or they are already.
+pub fn hush() -> bool {
+    let hushed = |word: u32| (word & (OPEN | QUIET) == 0).then_some(word | QUIET);
+    WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, hushed).is_ok()
 }
 
 #[cfg(test)]
@@ -70,8 +84,12 @@ mod tests {
         assert_eq!(state().openings(), 1);
         assert!(close());
         assert_eq!(state().openings(), 1);
+        assert!(hush() && !hush());
+        assert!(state().is_quiet() && !state().is_open());
+        assert_eq!(state().openings(), 1);
         assert!(open());
-        assert_eq!(state().openings(), 2);
+        assert_eq!((state().openings(), state().is_quiet()), (2, false));
+        assert!(!hush(), "a window is open");
         assert!(close());
     }
 }

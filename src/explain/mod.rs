@@ -157,7 +157,7 @@ impl Explain {
                 (&mut self.apart, &mut *sink).host(row);
                 self.host.row(row);
             }
-            Row::Outside(_) => {
+            Row::Outside(_) | Row::Told { .. } => {
                 let sink = (&mut self.timeline, (&mut self.apart, sink));
                 self.join.push(row, &mut (&mut self.aggregate, sink));
             }

@@ -180,16 +180,26 @@ fn sums(
     }
 }
 
-fn tally_values(tally: &Tally) -> [u64; 14] {
+fn tally_values(tally: &Tally) -> [u64; 16] {
     let (launches, activities) = (tally.launches, tally.activities);
-    let Launches { seen, matched, graphs, pending, outside, aliases } = launches;
+    let Launches { seen, matched, graphs, pending, outside, aliases, not_told_nanos } = launches;
     let of_launches = [seen, matched, graphs, pending, outside, aliases];
-    let Activities { seen, matched, launched_before, device_graph, no_stack, outside, untimed, early } =
-        activities;
+    let Activities {
+        seen,
+        matched,
+        launched_before,
+        device_graph,
+        no_stack,
+        outside,
+        untimed,
+        early,
+        not_told,
+    } = activities;
     let of_activities = [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early];
-    let mut all = [0; 14];
+    let mut all = [0; 16];
     all[..6].copy_from_slice(&of_launches);
-    all[6..].copy_from_slice(&of_activities);
+    all[6..14].copy_from_slice(&of_activities);
+    all[14..].copy_from_slice(&[not_told_nanos, not_told]);
     all
 }
 
@@ -448,12 +458,28 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn tally(values: &[u64]) -> Option<Tally> {
+    // Files of before have two values less.
+    let (values, more) = values.split_at_checked(14)?;
+    let (not_told_nanos, not_told) = match *more {
+        [] => (0, 0),
+        [nanos, activities] => (nanos, activities),
+        _ => return None,
+    };
     let values: [u64; 14] = values.try_into().ok()?;
     let [seen, matched, graphs, pending, outside, aliases, rest @ ..] = values;
-    let launches = Launches { seen, matched, graphs, pending, outside, aliases };
+    let launches = Launches { seen, matched, graphs, pending, outside, aliases, not_told_nanos };
     let [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early] = rest;
-    let activities =
-        Activities { seen, matched, launched_before, device_graph, no_stack, outside, untimed, early };
+    let activities = Activities {
+        seen,
+        matched,
+        launched_before,
+        device_graph,
+        no_stack,
+        outside,
+        untimed,
+        early,
+        not_told,
+    };
     let adds_up = |seen: u64, parts: &[(&str, u64)]| parts.iter().map(|(_, part)| part).sum::<u64>() == seen;
     let is_sound = adds_up(launches.seen, &launches.parts()) && adds_up(activities.seen, &activities.parts());
     is_sound.then_some(Tally { launches, activities })

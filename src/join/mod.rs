@@ -19,7 +19,8 @@
 //! count, and the counts of [`Tally`] always add up.
 //!
 //! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`): an activity of one
-//! is told apart from one whose launch was lost, and waits for its range as for a launch.
+//! is told apart from one whose launch was lost, and waits for its range as for a launch. Those of which the tracer did
+//! not even tell are recognised by their ids alone (`unseen`).
 //!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 
@@ -28,6 +29,7 @@ mod orphans;
 mod outside;
 mod sink;
 mod tally;
+mod unseen;
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +42,7 @@ use crate::record::{self, Activity, ContextId, CorrelationId, GraphId, Launch, N
 use by_id::{ById, Entry, Found, Progress};
 use orphans::{Chain, Orphans};
 use outside::Outside;
+use unseen::Unseen;
 
 /// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
 /// million launches that wait, and a quarter of a million of graphs between two flushes.
@@ -100,6 +103,10 @@ impl Join {
             Row::Activity(activity) => self.push_activity(activity, sink),
             Row::Outside(launches) => self.push_outside(launches, sink),
             Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
+            Row::Told { on, time } => {
+                let nanos = self.order.unseen.told(*on, *time);
+                self.tally.launches.not_told_nanos = self.tally.launches.not_told_nanos.saturating_add(nanos);
+            }
             _ => {}
         }
     }
@@ -113,6 +120,8 @@ impl Join {
         self.tally.launches.seen += 1;
         if launch.context == ContextId::OUTSIDE {
             self.tally.launches.outside += 1;
+        } else {
+            self.order.unseen.launch(self.order.unroll(launch.correlation), launch.time);
         }
         let launched = Launched { time: launch.time, duration: launch.duration, context: launch.context };
         let previous = self.keep(launch.correlation, Entry::Launch(launched, Progress::Waiting), sink);
@@ -136,7 +145,8 @@ impl Join {
             Found::Nobody => self.give_up(activity, sink),
             Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
                 Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
-                None => self.push_orphan(id, activity, sink),
+                None if self.order.was_told(activity) => self.push_orphan(id, activity, sink),
+                None => deliver_unseen(&mut self.tally, activity, sink),
             },
         }
     }
@@ -216,7 +226,10 @@ impl Join {
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
-        self.by_id.heap_bytes() + self.orphans.heap_bytes() + self.outside.heap_bytes()
+        self.by_id.heap_bytes()
+            + self.orphans.heap_bytes()
+            + self.outside.heap_bytes()
+            + self.order.unseen.heap_bytes()
     }
 
     /// A second id for a launch, which may come before or after the launch itself.
@@ -324,8 +337,18 @@ fn deliver_outside(tally: &mut Tally, activity: &Activity, over: Nanos, sink: &m
     sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
 }
 
+/// The same for one of which the tracer did not tell by whom it was launched.
+fn deliver_unseen(tally: &mut Tally, activity: &Activity, sink: &mut impl Sink) {
+    tally.activities.outside += 1;
+    tally.activities.not_told += 1;
+    sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
+}
+
 /// Counts and passes on an activity whose launch does not come any more.
 fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut impl Sink) {
+    if order.find_unseen(activity) != unseen::Found::No {
+        return deliver_unseen(tally, activity, sink);
+    }
     let missing = order.reason(activity);
     match missing {
         Missing::LaunchedBefore => tally.activities.launched_before += 1,
@@ -357,6 +380,7 @@ struct Order {
     /// The lowest and the highest id of a launch row.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
+    unseen: Unseen,
 }
 
 impl Order {
@@ -364,6 +388,15 @@ impl Order {
         let (first, last) = self.seen.unwrap_or((u64::MAX, 0));
         let unrolled = self.unroll(id);
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
+    }
+
+    /// Whether a launch of `activity` may have been told of.
+    fn was_told(&self, activity: &Activity) -> bool {
+        self.find_unseen(activity) != unseen::Found::Yes
+    }
+
+    fn find_unseen(&self, activity: &Activity) -> unseen::Found {
+        self.unseen.find(self.unroll(activity.correlation), activity.start)
     }
 
     fn open(&mut self, time: Nanos) {

@@ -26,6 +26,8 @@ pub struct Launches {
     pub outside: u64,
     /// Second ids, which are no launches of their own.
     pub aliases: u64,
+    /// For how long the tracer did not tell of launches, in nanoseconds: those of that time are not among these.
+    pub not_told_nanos: u64,
 }
 
 /// What became of the activities.
@@ -43,6 +45,8 @@ pub struct Activities {
     pub no_stack: u64,
     /// Were launched while no window was open.
     pub outside: u64,
+    /// Of these: by launches that the tracer did not tell of.
+    pub not_told: u64,
     /// Of the first four kinds: have no usable times, and so no weight.
     pub untimed: u64,
     /// Of the matched and the stackless: began before their launch did, so that one of the two clocks is

@@ -148,6 +148,7 @@ impl Profile {
             | Row::EventCall(_)
             | Row::Unified(_)
             | Row::Instant(_)
+            | Row::Told { .. }
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
             | Row::GraphUpdate { .. }

@@ -262,7 +262,8 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::GRAPH_NODE..=tag::OUTSIDE
         | tag::INSIDE
         | tag::INSTANT
-        | tag::CODE => true,
+        | tag::CODE
+        | tag::TOLD => true,
         _ => false,
     }
 }
@@ -299,6 +300,7 @@ fn row<'a>(
         tag::MODULE => module(&mut fields)?.map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
+        tag::TOLD => told(&mut fields),
         tag::LOSS => loss(&mut fields),
         _ => graph(tag, &mut fields),
     };
@@ -525,6 +527,10 @@ fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {
         _ => return Err("is a window edge that is neither the opening nor the closing"),
     };
     Ok(Some(Row::Window { edge, time: Nanos(time) }))
+}
+
+fn told<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
+    Some(Row::Told { on: fields.u8()? != 0, time: Nanos(fields.u64()?) })
 }
 
 fn mark(fields: &mut Fields<'_>) -> Option<Mark> {

@@ -39,6 +39,7 @@
 //!  29   instant   thread:u32 time:u64 text                                     that the program marked
 //!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a function of Python; its line
 //!                                                                              table as that version has it
+//!  31   told      on:u8 time:u64                                               launches are seen from then on, or not
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -66,7 +67,7 @@
 //!         | 4:u8 device:u32                   its time  window busy idle late late_count early early_count first last
 //!         | 5:u8 device:u32 stream            a stream  count nanoseconds
 //!         | 6:u8   launches seen matched graphs pending outside aliases, activities seen matched launched_before
-//!                  device_graph no_stack outside untimed early
+//!                  device_graph no_stack outside untimed early; not_told_ns, and activities of that time
 //!         | 7:u8   nodes of graphs: created before_recording unknown
 //!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
 //!         | 9:u8   allocated bytes: held most
@@ -125,6 +126,7 @@ pub(super) mod tag {
     pub(crate) const WRITER: u8 = 28;
     pub(crate) const INSTANT: u8 = 29;
     pub(crate) const CODE: u8 = 30;
+    pub(crate) const TOLD: u8 = 31;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -315,6 +317,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Window { edge, time } => {
             out.u8(u8::from(*edge == WindowEdge::Close)).u64(time.0);
             tag::WINDOW
+        }
+        Row::Told { on, time } => {
+            out.u8(u8::from(*on)).u64(time.0);
+            tag::TOLD
         }
         Row::Instant(instant) => {
             out.u32(instant.thread.0).u64(instant.time.0).bytes(instant.text.as_bytes());

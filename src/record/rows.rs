@@ -127,6 +127,13 @@ pub enum Row<'a> {
         /// Time of the edge, ns since 1970.
         time: Nanos,
     },
+    /// From now on the tracer tells of launches, or does not: then they are not even counted.
+    Told {
+        /// Whether it does.
+        on: bool,
+        /// Since when, ns since 1970.
+        time: Nanos,
+    },
     /// The program marked an instant of the timeline.
     Instant(Instant<'a>),
     /// Something was lost; counts add up over rows of the same kind.

@@ -143,6 +143,8 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             flags: 3,
         }),
         Row::Instant(Instant { time: Nanos(5), thread: ThreadId(6), text: "épée" }),
+        Row::Told { on: true, time: Nanos(3) },
+        Row::Told { on: false, time: Nanos(u64::MAX) },
         Row::Window { edge: WindowEdge::Open, time: Nanos(1) },
         Row::Window { edge: WindowEdge::Close, time: Nanos(u64::MAX) },
     ];

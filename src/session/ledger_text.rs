@@ -35,6 +35,7 @@ pub(super) fn text(
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
     lines.extend(python(profile));
+    lines.extend(not_told(ledger));
     lines.extend(unheard(ledger));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
@@ -78,6 +79,18 @@ fn python(profile: &Profile) -> Option<String> {
     };
     let functions: HashSet<_> = profile.frames().iter().filter_map(function).collect();
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
+}
+
+/// For how long callbacks were off.
+fn not_told(ledger: &Ledger) -> Option<String> {
+    let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
+    (nanos > 0).then(|| {
+        format!(
+            "closed: for {:.3} s launches were not seen, and are not among those outside; {activities} activities were of \
+             them",
+            nanos as f64 / 1e9
+        )
+    })
 }
 
 /// Why there may be launches, and nothing that the GPU did: CUPTI hands its records to who asked for them last, and

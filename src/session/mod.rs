@@ -13,6 +13,7 @@
 //! that gathers               |       checkpoint: the one that writes for the case that it ends otherwise
 //!    |                       |       windows: the one that opens and closes them as the settings say
 //!    |                    progress: whether the collector gets on
+//!                    |              told: whether launches cost anything while no window is open
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //!    |                           --> sets: the thread that draws windows with files of their own
 //! ```
@@ -36,6 +37,7 @@ mod sets;
 mod stage;
 mod stats;
 mod stream;
+mod told;
 mod windows;
 mod write;
 
@@ -231,7 +233,7 @@ fn on_notice(notice: Notice<'_>) {
         }
         Notice::ProfilerStart => {
             if let Some(session) = Session::get().filter(|session| session.follows_profiler_calls()) {
-                drop(session.open_window());
+                session.open_window_in_callback();
             }
         }
         Notice::ProfilerStop => {

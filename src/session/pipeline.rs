@@ -461,8 +461,8 @@ impl TakenOut {
 
 impl Rows {
     fn take_edges(&mut self) {
-        for (edge, time) in self.edges.take() {
-            self.push(&Row::Window { edge, time });
+        for edge in self.edges.take() {
+            self.push(&edge);
         }
     }
 

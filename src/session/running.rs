@@ -31,6 +31,7 @@ use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::sets::{Drawn, Sets};
 use super::stats::Stats;
+use super::told::Told;
 use super::windows::{Turns, Windows};
 use super::write::Report;
 
@@ -48,6 +49,8 @@ pub(super) struct Session {
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
     edges: Arc<Edges>,
+    /// Whether launches are told of.
+    told: Told,
     /// The same of instants that the program marked.
     marks: Marks,
     collector: Collector,
@@ -84,6 +87,7 @@ impl Session {
             api,
             modules: Mutex::new(ModuleMap::new()),
             edges: pipeline.edges(),
+            told: Told::default(),
             sets: pipeline.sets(),
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
@@ -136,8 +140,19 @@ impl Session {
         if life::is_over() {
             return Err(life::over());
         }
+        if !window::state().is_open() {
+            self.told.opens(self.api, &self.edges, None);
+        }
         self.edges.turn(WindowEdge::Open, window::open);
         Ok(())
+    }
+
+    /// The same for who is in a callback of the tracer's.
+    pub(super) fn open_window_in_callback(&self) {
+        if !life::is_over() && !window::state().is_open() {
+            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()));
+            self.edges.turn(WindowEdge::Open, window::open);
+        }
     }
 
     /// Closes the window, if one is open.
@@ -251,7 +266,10 @@ impl Source for Session {
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
         pipeline.learn(&new);
-        pipeline.collect(self.api)
+        let any = pipeline.collect(self.api);
+        drop(pipeline);
+        self.told.look(self.api, &self.edges);
+        any
     }
 
     fn collect_noted(&self) {
@@ -346,6 +364,10 @@ impl Ends for Session {
             return;
         };
         while pipeline.collect_noted(self.api) {}
+        if window::state().is_quiet() {
+            self.edges.told(true);
+            pipeline.take_edges();
+        }
         let held = collector::bytes_held();
         let drawn = self.draw_windows(&mut pipeline, limit);
         let ledger = pipeline.finish(collector::bytes_held);

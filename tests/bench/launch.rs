@@ -11,6 +11,8 @@ mod allocations;
 #[path = "../unwind/support/build.rs"]
 #[allow(dead_code)]
 mod build;
+#[path = "launch/closed.rs"]
+mod closed;
 #[path = "launch/framehop_here.rs"]
 mod framehop_here;
 #[path = "../unwind/support/generate.rs"]
@@ -233,6 +235,7 @@ struct OnSimulated {
     callbacks: Vec<(Situation, usize, Figure)>,
     beyond_capture: f64,
     process: process::Took,
+    closed: closed::Closed,
 }
 
 impl OnSimulated {
@@ -255,8 +258,9 @@ impl OnSimulated {
         let callbacks = callbacks.map(|(place, figure)| (place.situation, place.depth, *figure)).collect();
         let beyond_capture = figures[places.len()].alone();
         let process = process::added_per_launch(&folder);
+        let closed = closed::measure(&folder);
         let _ = fs::remove_dir_all(folder);
-        Self { callbacks, beyond_capture, process }
+        Self { callbacks, beyond_capture, process, closed }
     }
 }
 
@@ -397,6 +401,9 @@ fn figures(methods: &[Method], all: &[Measured], simulated: &OnSimulated, alloca
     let (worst, _) = worst_of_two_threads(methods, all, simulated);
     lines.push(format!("two_threads_worst {worst:.2} x"));
     lines.push(format!("callback_beyond_capture {:.1} ns", simulated.beyond_capture));
+    let closed::Closed { without, with } = simulated.closed;
+    lines.push(format!("closed_window {:.2} x", with / without));
+    lines.push(format!("closed_window_added {:.1} ns", with - without));
     lines.push(format!("callback_allocations {allocations} n"));
     lines.push(format!("process_added {:.0} ns/launch", simulated.process.wall));
     lines.push(format!("process_added_on_all_processors {:.0} ns/launch", simulated.process.processors));

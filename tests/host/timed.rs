@@ -108,13 +108,13 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     let nanos: u64 = found.launches.iter().map(|id| truth[id].nanos).sum();
     assert_eq!(done.folded().iter().map(|(_, weight)| weight).sum::<u64>(), nanos, "{}", done.stderr);
     let (launches, parts) = done.sum("launches");
-    assert_eq!(
-        (launches, parts["matched"]),
-        (truth.len() as u64, found.launches.len() as u64),
-        "{}",
-        done.stderr
-    );
-    assert_eq!(parts["matched"] + parts["outside"], launches, "{}", done.stderr);
+    let (activities, of) = done.sum("activities");
+    let (all, inside) = (truth.len() as u64, found.launches.len() as u64);
+    assert_eq!((activities, of["matched"], of["outside"]), (all, inside, all - inside), "{}", done.stderr);
+    // Where windows are closed for long, launches are not seen meanwhile.
+    let is_all_seen = !done.stderr.contains("gpuflame: closed: for ");
+    assert!(launches == all || launches < all && !is_all_seen, "{launches} of {all}: {}", done.stderr);
+    assert_eq!((parts["matched"], parts["outside"]), (inside, launches - inside), "{}", done.stderr);
     counts
 }
 

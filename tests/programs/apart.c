@@ -1,6 +1,7 @@
-/* apart slow, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens itself, one after another.
+/* apart slow, apart closed, apart WINDOWS, apart WINDOWS EACH, or apart one WINDOWS EACH: windows that the program opens itself, one after another.
  *
- * slow: a kernel of 12 s in a window. WINDOWS: in window I there are I launches and a graph of 3 kernels, and between windows one launch. Then it waits until a
+ * slow: a kernel of 12 s in a window. closed: windows of 5, 7 with a graph of 3 that was captured before, and 11 launches, and
+ * one a millisecond between them, until the files `capture`, `open` and `profiler` are there. WINDOWS: in window I there are I launches and a graph of 3 kernels, and between windows one launch. Then it waits until a
  * file `stop` is there.
  * WINDOWS EACH: in each there are so many launches, 300,000 a second, and half as many outside; "one": they are all in
  * one. At the tenth window and at the end it prints how many bytes and descriptors it holds, and at the end how much
@@ -73,6 +74,40 @@ static void slow(void)
     LAUNCH(slow_d12000000000, 1, 32, NULL)(0);
     gpuflame_stop();
     await_stop();
+}
+
+static void launch_until(const char *file)
+{
+    while (access(file, F_OK)) {
+        launch(1, NULL);
+        usleep(1000);
+    }
+}
+
+static void closed(void)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaStreamCreate(&stream);
+    gpuflame_start();
+    launch(5, stream);
+    gpuflame_stop();
+    launch_until("capture");
+    cudaStreamBeginCapture(stream, 0);
+    launch(3, stream);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&exec, graph, 0);
+    launch_until("open");
+    gpuflame_start();
+    launch(7, stream);
+    replay(exec, stream);
+    gpuflame_stop();
+    launch_until("profiler");
+    cudaProfilerStart();
+    launch(11, stream);
+    cudaProfilerStop();
+    launch(2, stream);
 }
 
 static double seconds(const struct timeval *time)
@@ -159,6 +194,8 @@ int main(int argc, char **argv)
         many(atoi(argv[1 + is_one]), atoi(argv[2 + is_one]), is_one);
     else if (argc > 1 && !strcmp(argv[1], "slow"))
         slow();
+    else if (argc > 1 && !strcmp(argv[1], "closed"))
+        closed();
     else
         windows(argc > 1 ? atoi(argv[1]) : 1);
     return cudaDeviceSynchronize();

@@ -1,0 +1,120 @@
+//! Stretches in which the tracer did not tell of launches. What ran nevertheless is told apart from what lost its launch by
+//! its id: higher than any of a window before, lower than any of the window after. What began to run before that one
+//! opened was launched before, too; of the rest it is known when the launches of the window have come.
+
+use crate::record::Nanos;
+
+/// Stretches that are kept. What is older than all of them is not looked for any more.
+const MOST: usize = 1 << 12;
+
+/// One stretch. Ids are unrolled.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    since: Nanos,
+    /// `None`: it goes on.
+    until: Option<Nanos>,
+    /// The highest id of a launch in a window before, and the lowest of one after.
+    after: u64,
+    before: u64,
+}
+
+/// Whether a launch may not have been told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    No,
+    /// Unless it is one of the window that opened then, and comes late.
+    Perhaps,
+    Yes,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Unseen {
+    stretches: Vec<Stretch>,
+    highest: u64,
+}
+
+impl Unseen {
+    /// From `time` on launches are told of, or are not. How long they were not, when they are again.
+    pub(super) fn told(&mut self, on: bool, time: Nanos) -> u64 {
+        match (on, self.stretches.last_mut()) {
+            (false, last) => {
+                if last.is_none_or(|last| last.until.is_some()) {
+                    self.stretches.push(Stretch {
+                        since: time,
+                        until: None,
+                        after: self.highest,
+                        before: u64::MAX,
+                    });
+                }
+                if self.stretches.len() > MOST {
+                    self.stretches.remove(0);
+                }
+                0
+            }
+            (true, Some(last)) if last.until.is_none() => {
+                last.until = Some(time);
+                time.since(last.since)
+            }
+            (true, _) => 0,
+        }
+    }
+
+    /// A launch in a window.
+    pub(super) fn launch(&mut self, id: u64, time: Nanos) {
+        self.highest = self.highest.max(id);
+        let Some(last) = self.stretches.last_mut() else { return };
+        if time <= last.since {
+            last.after = last.after.max(id);
+        } else {
+            last.before = last.before.min(id);
+        }
+    }
+
+    /// Whether what has this id, and began to run then, was launched in such a stretch.
+    pub(super) fn find(&self, id: u64, start: Nanos) -> Found {
+        let Some(stretch) = self.stretches.iter().rev().find(|stretch| stretch.after < id) else {
+            return Found::No;
+        };
+        if id >= stretch.before {
+            return Found::No;
+        }
+        match stretch.until {
+            Some(until) if start >= until => Found::Perhaps,
+            _ => Found::Yes,
+        }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.stretches.capacity() * size_of::<Stretch>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_between_two_windows_were_not_told_of() {
+        let mut unseen = Unseen::default();
+        unseen.launch(10, Nanos(100));
+        assert_eq!(unseen.find(11, Nanos(500)), Found::No);
+        assert_eq!(unseen.told(false, Nanos(1000)), 0);
+        // One of the window, which comes late.
+        unseen.launch(12, Nanos(110));
+        let found = |unseen: &Unseen, id, start| unseen.find(id, Nanos(start));
+        assert_eq!(
+            [10, 12, 13, 999].map(|id| found(&unseen, id, 2000)),
+            [Found::No, Found::No, Found::Yes, Found::Yes]
+        );
+        assert_eq!(unseen.told(true, Nanos(5000)), 4000);
+        assert_eq!(unseen.told(true, Nanos(6000)), 0);
+        // Of the next window no launch is known yet.
+        assert_eq!([4999, 5000].map(|start| found(&unseen, 50, start)), [Found::Yes, Found::Perhaps]);
+        unseen.launch(60, Nanos(5100));
+        unseen.launch(55, Nanos(5090));
+        assert_eq!([54, 55, 60].map(|id| found(&unseen, id, 7000)), [Found::Perhaps, Found::No, Found::No]);
+        assert_eq!(unseen.told(false, Nanos(9000)), 0);
+        assert_eq!([54, 58, 61].map(|id| found(&unseen, id, 4000)), [Found::Yes, Found::No, Found::Yes]);
+    }
+}
