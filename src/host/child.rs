@@ -63,8 +63,8 @@ fn send(process: i32, signal: i32) {
 
 extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel hands over a valid `siginfo_t`.
-    if unsafe { (*info).si_code } > 0 {
-        // The kernel's own, of a terminal that went away: the command gets that too.
+    if unsafe { (*info).si_code } > 0 && !leads_session() {
+        // The kernel's own, of a terminal whose session has ended: the command gets that too.
         return;
     }
     // SAFETY: errno is this thread's own; it is put back for what the signal interrupted.
@@ -75,6 +75,12 @@ extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _context: *mut li
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// Whether a terminal that goes away tells this process alone, as where nothing else runs on it (`ssh -t`, a container's).
+fn leads_session() -> bool {
+    // SAFETY: neither has preconditions.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 fn is_default(signal: i32) -> bool {

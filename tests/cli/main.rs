@@ -15,5 +15,6 @@ mod names;
 mod passes;
 mod run;
 mod steps;
+mod terminal;
 mod verbs;
 mod viewers;

@@ -16,7 +16,7 @@ fn program() -> &'static Path {
 }
 
 /// `gpuflame run OPTIONS -- COMMAND` on the simulated stack.
-fn run(options: &[&str], command: &[&str]) -> Run {
+pub(crate) fn run(options: &[&str], command: &[&str]) -> Run {
     let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None);
     let library = support::gpuflame();
     ours.arg("run")
@@ -27,7 +27,7 @@ fn run(options: &[&str], command: &[&str]) -> Run {
         .args(command.iter().copied())
 }
 
-fn said<'a>(done: &'a Done, words: &str) -> Vec<&'a str> {
+pub(crate) fn said<'a>(done: &'a Done, words: &str) -> Vec<&'a str> {
     done.stderr.lines().filter(|line| line.contains(words)).collect()
 }
 
@@ -117,7 +117,7 @@ fn a_command_that_records_nothing_is_as_without_us_and_is_told() {
 }
 
 /// Waits until the program launches.
-fn wait_for_launches(folder: &Path) {
+pub(crate) fn wait_for_launches(folder: &Path) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let launched =
         || fs::read(folder.join("launched")).is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0));
@@ -127,7 +127,7 @@ fn wait_for_launches(folder: &Path) {
     }
 }
 
-fn send(child: &Child, signal: i32) {
+pub(crate) fn send(child: &Child, signal: i32) {
     // SAFETY: kill takes any two numbers; the process is our child.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
