@@ -5,15 +5,19 @@
 //! cheaper again, or raise the limit in the commit that says what the work is for.
 //!
 //!     cargo bench --bench instructions
+//!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "../support/api_call.rs"]
 mod api_call;
 
+use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::thread;
+use std::time::Instant;
 
 use api_call::launch;
 use gpuflame::capture;
@@ -28,11 +32,14 @@ struct Case {
     limit: u64,
 }
 
-const CASES: [Case; 2] = [
+const CASES: [Case; 4] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
     // our side counts.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1282 },
+    // The same stack, without and with the 15 functions of Python that it is in.
+    Case { name: "instructions_callback_python_off_70", run: without_python, limit: 1270 },
+    Case { name: "instructions_callback_python_15_of_70", run: with_python, limit: 2085 },
 ];
 
 const DEPTH: u32 = 64;
@@ -61,11 +68,67 @@ fn captures(count: u32) {
 fn callbacks(count: u32) {
     capture::refill();
     window::open();
-    deep(DEPTH, &mut || {
-        for id in 0..black_box(count) {
-            launch(id);
-        }
+    deep(DEPTH, &mut || callbacks_of(count));
+}
+
+/// Of `count` launches; the time that one takes, in a run for that, is told.
+fn callbacks_of(count: u32) {
+    let start = Instant::now();
+    for id in 0..black_box(count) {
+        launch(id);
+    }
+    let nanos = start.elapsed().as_nanos() as f64 / f64::from(count);
+    if std::env::args().nth(1).as_deref() == Some("--nanos") {
+        let _ = writeln!(std::io::stdout(), "{nanos}");
+    }
+}
+
+fn without_python(count: u32) {
+    in_python(count);
+}
+
+fn with_python(count: u32) {
+    unwind::python::want(true);
+    in_python(count);
+    assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
+}
+
+/// Launches from 15 frames of Python, which five calls of the evaluator run, in a stack of 70 native frames.
+fn in_python(count: u32) {
+    type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+    unsafe extern "C" fn launches(count: *mut c_void) {
+        callbacks_of(count.addr() as u32);
+    }
+    // SAFETY: a library of ours, whose constructor fills variables of its own.
+    let library = unsafe { libc::dlopen(interpreter().as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    assert!(!library.is_null(), "the interpreter of the tests is loaded");
+    // SAFETY: a library that was loaded, and a C string.
+    let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
+    assert!(!evaluate.is_null());
+    // SAFETY: the library's function of that name takes and gives this.
+    let evaluate = unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) };
+    capture::refill();
+    window::open();
+    deep(DEPTH - 10, &mut || {
+        let with = std::ptr::without_provenance_mut(count as usize);
+        // SAFETY: it calls what it is given from inside of a few functions of its own.
+        unsafe { evaluate(15, launches, with) };
     });
+}
+
+/// The interpreter that evaluates nothing, compiled where this program lies: once for all runs of it.
+fn interpreter() -> CString {
+    let program = std::env::current_exe().expect("a program has a path");
+    let library = program.with_extension("interpreter.so");
+    CString::new(library.to_str().expect("a path in UTF-8")).expect("a path without a zero")
+}
+
+fn compile_interpreter() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/interpreter.c");
+    let mut command = Command::new("gcc");
+    command.args(["-std=gnu99", "-O2", "-shared", "-fPIC", "-o"]);
+    let status = command.arg(interpreter().to_str().expect("it was one")).arg(source).status();
+    assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
 /// Instructions that this program takes in all when it runs a case so often.
@@ -85,13 +148,17 @@ fn instructions(case: usize, count: u32) -> Result<u64, String> {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, run, case, count] = &arguments[..]
-        && run == "--run"
+        && (run == "--run" || run == "--nanos")
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
         // On a thread, whose stack valgrind leaves as it is.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
+    }
+    compile_interpreter();
+    if arguments.iter().any(|argument| argument == "--time") {
+        return time();
     }
     let mut is_within = true;
     for (at, case) in CASES.iter().enumerate() {
@@ -107,4 +174,24 @@ fn main() -> ExitCode {
         is_within &= each <= case.limit;
     }
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The nanoseconds of a launch in the fastest of many processes, for each case of launches; cases take turns.
+fn time() -> ExitCode {
+    const ROUNDS: usize = 40;
+    const LAUNCHES: &str = "20000";
+    let program = std::env::current_exe().expect("a program has a path");
+    let mut fastest = [f64::INFINITY; CASES.len()];
+    for _ in 0..ROUNDS {
+        for (at, fastest) in fastest.iter_mut().enumerate().skip(1) {
+            let output = Command::new(&program).args(["--nanos", &at.to_string(), LAUNCHES]).output();
+            let text = String::from_utf8(output.expect("this program runs again").stdout).unwrap_or_default();
+            *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
+        }
+    }
+    for (case, nanos) in CASES.iter().zip(fastest).skip(1) {
+        let name = case.name.replace("instructions", "time");
+        let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");
+    }
+    ExitCode::SUCCESS
 }

@@ -522,9 +522,14 @@ def main():
             scenario()
             # Again, so that what is remembered of stacks is used.
             scenario()
+    finish()
+
+
+def finish():
     must(released.cuStreamSynchronize(stream))
     with open("frames.txt", "w", encoding="utf-8") as out:
         out.writelines(line + "\n" for line in said)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::pythons::pythons;
 use crate::support::{Done, Run, Way, compile, root};
@@ -61,6 +62,79 @@ fn every_launch_stands_under_the_frames_that_python_says_it_is_in() {
         let done = program(&python, "tests/programs/frames.py").env("GPUFLAME_PYTHON", "lines").ok();
         assert!(said(&done).len() > 1500, "3.{minor} has launched");
         assert_as_said(&done);
+    }
+}
+
+/// Launches so often from functions that come and go, on each Python.
+fn assert_functions_come_and_go(launches: &str, seed: &str) {
+    for (_, python) in known() {
+        let run = program(&python, "tests/programs/redefined.py").args([launches, seed]);
+        assert_as_said(&run.env("GPUFLAME_PYTHON", "lines").ok());
+    }
+}
+
+#[test]
+fn functions_that_come_and_go_at_one_address_have_their_own_names_and_lines() {
+    assert_functions_come_and_go("2000", "1");
+}
+
+#[test]
+#[ignore = "100,000 launches on each Python"]
+fn functions_that_come_and_go_for_long_have_their_own_names_and_lines() {
+    assert_functions_come_and_go("100000", "7");
+}
+
+/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are there all the same.
+#[test]
+fn functions_called_by_trampolines_are_the_same_functions() {
+    for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
+        let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
+        let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
+        assert_as_said(&run.ok());
+    }
+}
+
+/// Under the address sanitizer's allocator, which hands nothing out again soon and checks what is given back.
+#[test]
+fn functions_stand_in_stacks_under_the_address_sanitizer() {
+    let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
+    let sanitizer = String::from_utf8(found.stdout).unwrap();
+    assert!(Path::new(sanitizer.trim()).is_absolute(), "gcc comes with its sanitizer");
+    for (_, python) in known() {
+        let run = program(&python, "tests/programs/frames.py").env("LD_PRELOAD", sanitizer.trim());
+        let run = run.env("ASAN_OPTIONS", "detect_leaks=0").env("PYTHONMALLOC", "malloc");
+        let done = run.env("GPUFLAME_PYTHON", "lines").ok();
+        assert!(!done.stderr.contains("AddressSanitizer"), "{}", done.stderr);
+        assert_as_said(&done);
+    }
+}
+
+/// `interpreter.c` with these definitions, and a program that launches from its functions.
+fn evaluated(definitions: &[&str]) -> Done {
+    let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
+    let interpreter = compile("tests/programs/interpreter.c", &flags);
+    Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).arg(interpreter).ok()
+}
+
+#[test]
+fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
+    let done = evaluated(&[]);
+    let [(frames, _)] = &done.folded()[..] else { panic!("{}", done.stderr) };
+    let functions: Vec<_> = ["h", "g", "f", "e", "d", "c", "b"]
+        .iter()
+        .zip([80, 70, 60, 50, 40, 30, 20])
+        .map(|(letter, line)| format!("function_{letter} (model.py:{line})"))
+        .collect();
+    assert_eq!(python_frames(frames), functions);
+    for (definition, why) in [
+        ("-DVERSION=0x030e00f0", "the layout of CPython 3.14 is not known"),
+        ("-DVERSION=0x031000f0", "the layout of CPython 3.16 is not known"),
+        ("-DTHREADS=1", "the layout of CPython without its global lock is not known"),
+    ] {
+        let done = evaluated(&[definition]);
+        assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
+        assert!(done.stderr.contains(&format!("gpuflame: python frames off: {why}\n")), "{}", done.stderr);
+        assert!(done.folded().iter().all(|(frames, _)| python_frames(frames).is_empty()), "{definition}");
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! An address alone does not say: of functions that come and go, most get the address of one that was dropped. So a code
 //! object that was seen before is known by its address, the addresses of its name, file and line table, its first line,
-//! and what those objects hold: the hashes that Python keeps in strings (names have one; of a path that has none, length,
-//! beginning and end), and length, beginning and end of the line table. So another function at the same address is never
-//! shown under a name that was dropped. One of the same name and first line, all of whose parts have the addresses of the
-//! other's, is taken for it if paths or tables differ in their middle alone.
+//! and the number that CPython gives each code object since 3.12, no two the same. Where it has none, by what those
+//! objects hold: the hash that Python keeps in the name, all of the path (once in a walk for each file), and length,
+//! beginning, middle and end of the line table. So another function at the same address is never shown under a name that
+//! was dropped; before 3.12 one of the same name, file and first line, all of whose parts have the addresses of the
+//! other's, is taken for it if their line tables differ only between those places.
 //!
 //! CPython 3.12 would tell when one is destroyed (`PyCode_AddWatcher`), but only to who registers with the global lock
 //! held, in each interpreter anew: that takes a call on Python's own list of pending calls, which runs in the middle of
@@ -68,9 +69,13 @@ pub(super) struct Known {
     name: u64,
     file: u64,
     lines: u64,
-    /// What those hold, mixed.
+    /// What the name and the line table hold, mixed.
     marks: u64,
+    /// What the path holds.
+    path: u64,
     first_line: u32,
+    /// The number that Python gave it; 0: none.
+    pub(super) version: u32,
     /// Its number in the process.
     pub(super) number: u32,
     /// How many bytes of instructions come before the first at which a frame is complete.
@@ -80,12 +85,12 @@ pub(super) struct Known {
 const _: () = assert!(size_of::<Known>() <= 64, "Known grew: one is compared for each frame of each launch");
 
 impl Known {
-    /// Whether the object at `code` is the one that was met.
+    /// Whether the object at `code` is the one that was met. `paths` are those that were looked at in this walk.
     ///
     /// # Safety
     /// A frame refers to the object, or something that can be read lies there if it was met.
     #[inline(always)]
-    pub(super) unsafe fn is(&self, code: u64, layout: &Layout) -> bool {
+    pub(super) unsafe fn is(&self, code: u64, layout: &Layout, paths: &mut Paths) -> bool {
         if self.code != code {
             return false;
         }
@@ -96,56 +101,95 @@ impl Known {
             && word(parts.file) == self.file
             && word(parts.lines) == self.lines
             && word(parts.first_line) as u32 == self.first_line;
+        if !has_same_parts || self.version != 0 {
+            return has_same_parts && word(parts.version) as u32 == self.version;
+        }
         // SAFETY: they were seen to be readable when the object was met, which holds them.
-        has_same_parts && unsafe { marks(self.name, self.file, self.lines, layout) } == self.marks
+        unsafe { paths.hold(self.file, self.path, layout) && marks(self.name, self.lines) == self.marks }
     }
 }
 
-/// What tells a name, a file and a line table from others that lay at the same addresses.
+/// What tells a name and a line table from others that lay at the same addresses.
 ///
 /// # Safety
-/// They are a string, a string, and bytes (or null, each), or something that can be read lies there.
+/// They are a string and bytes (or null, each), or something that can be read lies there.
 #[inline(always)]
-unsafe fn marks(name: u64, file: u64, lines: u64, layout: &Layout) -> u64 {
-    let text = |text: u64| {
-        // SAFETY: as the caller says.
-        let hash = if text == 0 { 0 } else { unsafe { memory::word(text + layout::HASH) } };
-        // SAFETY: as above.
-        if hash == NO_HASH { unsafe { marks_of_letters(text, layout) } } else { hash }
-    };
-    let table = || {
-        // SAFETY: as the caller says; bytes end with a zero, and objects on a multiple of eight.
-        let word = |at: u64| unsafe { memory::word(lines + at) };
-        let length = word(layout::LENGTH);
-        let end = layout::BYTES + length.saturating_sub(8).min(LONGEST_LINES as u64);
-        (length ^ word(layout::BYTES).rotate_left(8)).wrapping_add(word(end))
-    };
-    let table = if lines == 0 { 0 } else { table().rotate_left(40) };
-    text(name) ^ text(file).rotate_left(20) ^ table
+unsafe fn marks(name: u64, lines: u64) -> u64 {
+    // SAFETY: as the caller says.
+    let hash = if name == 0 { 0 } else { unsafe { memory::word(name + layout::HASH) } };
+    if lines == 0 {
+        return hash;
+    }
+    // SAFETY: as the caller says; bytes end with a zero, and objects on a multiple of eight.
+    let word = |at: u64| unsafe { memory::word(lines + at) };
+    let length = word(layout::LENGTH);
+    let last = length.saturating_sub(8).min(LONGEST_LINES as u64);
+    let (middle, last) = (word(layout::BYTES + last / 2), word(layout::BYTES + last));
+    let table = (length ^ word(layout::BYTES).rotate_left(8)).wrapping_add(last) ^ middle.rotate_left(23);
+    hash ^ table.rotate_left(40)
 }
 
-/// What Python keeps in strings whose hash nobody has asked for.
-const NO_HASH: u64 = u64::MAX;
+/// Paths whose letters were looked at in a walk: many functions share one.
+#[repr(C)]
+pub(super) struct Paths {
+    /// How many walks there were.
+    walk: u64,
+    /// Where it lies, what it holds, and in which walk that was seen; by the lowest bits of the first.
+    seen: [(u64, u64, u64); PATHS],
+}
 
-/// The same of a string that has none: its length, its beginning, and its last 32 bytes.
+const PATHS: usize = 16;
+
+impl Paths {
+    /// For the next walk: a path may be another by then.
+    #[inline(always)]
+    pub(super) fn forget(&mut self) {
+        self.walk += 1;
+    }
+
+    /// Whether the path that lies there still holds that.
+    ///
+    /// # Safety
+    /// It is a string, or something that can be read lies there; or null.
+    #[inline(always)]
+    unsafe fn hold(&mut self, path: u64, mark: u64, layout: &Layout) -> bool {
+        let seen = &mut self.seen[(path >> 4) as usize % PATHS];
+        if *seen == (path, mark, self.walk) {
+            return true;
+        }
+        // SAFETY: as the caller says.
+        let is_same = unsafe { marks_of_letters(path, layout) } == mark;
+        if is_same {
+            *seen = (path, mark, self.walk);
+        }
+        is_same
+    }
+}
+
+/// What tells a string from others: all that is kept of it.
 ///
 /// # Safety
-/// It is a string, or something that can be read lies there.
-#[inline]
+/// It is a string, or something that can be read lies there; or null.
+#[inline(never)]
 unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
+    if text == 0 {
+        return 0;
+    }
     // SAFETY: as the caller says.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
     let start = u64::from(if is_ascii { layout.text.ascii } else { layout.text.wide });
     let end = start + length * kind;
-    if end < start + 8 {
-        // SAFETY: as above.
-        let byte = |at: u64| u64::from(unsafe { ((text + at) as *const u8).read() });
-        return (start..end).fold(length, |marks, at| marks << 8 | byte(at));
+    let mix = |marks: u64, word: u64| (marks ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let (mut at, mut marks) = (start, mix(length, kind));
+    while at + 8 <= end {
+        marks = mix(marks, word(at));
+        at += 8;
     }
-    let last = |words: u64| word((end - 8 * words).max(start)).rotate_left(13 * words as u32);
-    length.wrapping_add(word(start)) ^ last(1) ^ last(2) ^ last(3) ^ last(4)
+    // SAFETY: as above.
+    let byte = |at: u64| u64::from(unsafe { ((text + at) as *const u8).read() });
+    (at..end).fold(marks, |marks, at| mix(marks, byte(at)))
 }
 
 const FIRST_PLACES: usize = 256;
@@ -259,6 +303,10 @@ pub(super) fn read<'a>(
         // A number of instructions of two bytes.
         offset => (at(offset)? as u32).wrapping_mul(2),
     };
+    let version = match layout.code.version {
+        0 => 0,
+        offset => at(offset)? as u32,
+    };
     let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
     // What is of another type, as something that a program has put there, or cannot be read, counts as not there.
     let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
@@ -272,8 +320,8 @@ pub(super) fn read<'a>(
         place.copy_from_slice(&number.to_ne_bytes());
     }
     // SAFETY: null, or objects of their types, which were just read.
-    let marks = unsafe { marks(name, file, lines, layout) };
-    let known = Known { code, name, file, lines, marks, first_line, number: 0, traceable };
+    let (marks, path) = unsafe { (marks(name, lines), marks_of_letters(file, layout)) };
+    let known = Known { code, name, file, lines, marks, path, first_line, version, number: 0, traceable };
     Some((known, Description(&bytes[..at])))
 }
 
@@ -362,7 +410,8 @@ mod tests {
     use super::*;
 
     fn known(code: u64, number: u32) -> Known {
-        Known { code, name: 0, file: 0, lines: 0, marks: 0, first_line: 0, number, traceable: 0 }
+        let (marks, path, first_line, version) = (0, 0, 0, 0);
+        Known { code, name: 0, file: 0, lines: 0, marks, path, first_line, version, number, traceable: 0 }
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub(super) struct Code {
     pub(super) instructions: u32,
     /// How many instructions come before the first that a frame is complete at; 0 where all frames are.
     pub(super) traceable: u32,
+    /// A number of four bytes that no two code objects have; 0 where there is none.
+    pub(super) version: u32,
 }
 
 /// A string, and a row of bytes.
@@ -112,7 +114,8 @@ const BEFORE_3_11: Layout = Layout {
         previous: 24,
         code: 32,
         position: 104,
-        owner: 0,
+        // A byte of its type: it has no owner that matters.
+        owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
     },
@@ -124,6 +127,7 @@ const BEFORE_3_11: Layout = Layout {
         first_line: 40,
         instructions: 0,
         traceable: 0,
+        version: 0,
     },
     text: Text { ascii: 48, wide: 72 },
 };
@@ -158,6 +162,7 @@ const FROM_HEADERS: [Layout; 4] = [
             first_line: 72,
             instructions: 184,
             traceable: 168,
+            version: 0,
         },
         text: BEFORE_3_11.text,
     },
@@ -183,6 +188,7 @@ const FROM_HEADERS: [Layout; 4] = [
             first_line: 68,
             instructions: 192,
             traceable: 176,
+            version: 92,
         },
         text: Text { ascii: 40, wide: 56 },
     },
@@ -237,6 +243,7 @@ impl Layout {
             let owner = offset(264)?;
             let instructions = offset(344)?;
             let ascii = offset(560)?;
+            let first_line = offset(312)?;
             Some(Self {
                 version,
                 finalizing: offset(32)?,
@@ -256,9 +263,11 @@ impl Layout {
                     name: offset(296)?,
                     file: offset(280)?,
                     lines: offset(304)?,
-                    first_line: offset(312)?,
+                    first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
+                    // Where 3.12 has it, or not at all.
+                    version: if first_line == 68 { 92 } else { 0 },
                 },
                 // Two words more: the UTF-8 of it, and how long that is.
                 text: Text { ascii, wide: ascii + 16 },
@@ -271,7 +280,9 @@ impl Layout {
     fn is_within(&self) -> bool {
         let Self { frame, code, .. } = self;
         [frame.previous, frame.code, frame.position].iter().all(|at| at + 8 <= frame.bytes)
-            && [code.name, code.file, code.lines, code.first_line].iter().all(|at| at + 8 <= code.bytes)
+            && [code.name, code.file, code.lines, code.first_line, code.version]
+                .iter()
+                .all(|at| at + 8 <= code.bytes)
             && code.bytes as usize <= MOST_CODE
     }
 }

@@ -118,6 +118,9 @@ impl Python {
             walk.forget();
             return Found::Nothing;
         }
+        if walk.is_as_before(interpreter, thread) {
+            return Found::Same;
+        }
         match walk.run(interpreter, thread, &mut number) {
             Ok(_) if walk.count == 0 => Found::Nothing,
             Ok(true) => Found::Same,

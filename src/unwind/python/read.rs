@@ -14,6 +14,8 @@ const LAST: u64 = 1 << 47;
 /// Pages of the stacks and heaps that a thread's frames lie in.
 #[repr(C)]
 pub(super) struct Pages {
+    /// The one that was asked for last.
+    last: u64,
     /// By the lowest bits of their number; 0: none.
     readable: [u64; PAGES],
 }
@@ -26,13 +28,22 @@ impl Pages {
     /// objects.
     #[inline(always)]
     pub(super) fn hold(&mut self, address: u64, bytes: u32) -> bool {
+        let end = address.wrapping_add(u64::from(bytes) - 1);
+        let is_on_last = address >> PAGE_BITS == self.last && end >> PAGE_BITS == self.last;
+        is_on_last && address.is_multiple_of(8) && self.last != 0 || self.hold_other(address, bytes)
+    }
+
+    #[inline]
+    fn hold_other(&mut self, address: u64, bytes: u32) -> bool {
         if address.wrapping_sub(FIRST) >= LAST - FIRST || !address.is_multiple_of(8) {
             return false;
         }
         let first = address >> PAGE_BITS;
         let last = (address + u64::from(bytes) - 1) >> PAGE_BITS;
-        (self.readable[first as usize % PAGES] == first || self.ask(first))
-            && (first == last || self.readable[last as usize % PAGES] == last || self.ask(last))
+        let is_readable = (self.readable[first as usize % PAGES] == first || self.ask(first))
+            && (first == last || self.readable[last as usize % PAGES] == last || self.ask(last));
+        self.last = if is_readable { first } else { 0 };
+        is_readable
     }
 
     /// Asks the kernel for a page.
@@ -58,7 +69,7 @@ mod tests {
     use super::*;
 
     fn pages() -> Box<Pages> {
-        Box::new(Pages { readable: [0; PAGES] })
+        Box::new(Pages { last: 0, readable: [0; PAGES] })
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The walk along the frames of the calling thread, from the innermost one.
 //!
 //! Only this thread pushes and pops them, it is inside a call, and each holds its code object: so they stand still,
-//! whoever has the global lock. The last walk is remembered: where the same frames are met again, nothing is looked up.
+//! whoever has the global lock. The last walk is remembered: where the same frames lie at the same places, they are only
+//! compared, and where some do, those are not looked up.
 
-use super::code::{self, Description, Scratch, Table};
+use super::code::{self, Description, Paths, Scratch, Table};
 use super::find::Interpreter;
 use super::layout::{Boundary, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::read::Pages;
@@ -15,6 +16,9 @@ use crate::unwind::memory::word;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Item {
+    /// Where the frame lies.
+    at: u64,
+    code: u64,
     position: u64,
     /// Where it is the first of a call of the evaluator: something on the C stack that lies in the frame of that call, or
     /// [`SOMEWHERE`]; else 0.
@@ -24,12 +28,18 @@ pub(super) struct Item {
     /// Where its code object stands in the thread's table, and which one it is.
     place: u32,
     number: u32,
+    /// The number that Python gave the code object; 0: none.
+    version: u32,
+    owner: u8,
 }
+
+const _: () = assert!(size_of::<Item>() <= 64, "Item grew: one is compared for each frame of each launch");
 
 #[cfg(test)]
 impl Item {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
-        Self { position: 0, boundary, frame, place: 0, number: 0 }
+        let (at, code, position, place, number, version, owner) = (0, 0, 0, 0, 0, 0, 0);
+        Self { at, code, position, boundary, frame, place, number, version, owner }
     }
 }
 
@@ -52,12 +62,107 @@ pub(super) struct Walk {
     /// How many of `items` the last walk filled.
     pub(super) count: usize,
     pub(super) is_cut: bool,
+    head: Head,
     pages: Pages,
+    paths: Paths,
     pub(super) items: [Item; MAX_FRAMES],
     scratch: Scratch,
 }
 
+/// The same number, of which the compiler does not know that it is.
+#[inline(always)]
+fn opaque(number: u64) -> u64 {
+    let mut same = number;
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) same, options(pure, nomem, nostack, preserves_flags)) };
+    same
+}
+
+/// Where the last walk began.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Head {
+    /// 0: it is not to be compared, since not all that it met could be read.
+    thread: u64,
+    cframe: u64,
+}
+
 impl Walk {
+    /// Whether the frames of the last walk are those that the thread is in: at the same places, and of the same functions.
+    #[inline(always)]
+    pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
+        let Self { table, count, head, paths, items, .. } = self;
+        let layout = &interpreter.layout;
+        if *count == 0 || head.thread != thread {
+            return false;
+        }
+        paths.forget();
+        // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
+        let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
+        // SAFETY: as above.
+        let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
+        let mut at = part(thread, layout.thread);
+        let mut cframe = 0;
+        if let Some(parts) = layout.cframe {
+            cframe = at;
+            if cframe != head.cframe {
+                return false;
+            }
+            at = part(cframe, parts.frame);
+        }
+        for item in &items[..*count] {
+            if at != item.at {
+                return false;
+            }
+            // Where it lies is known beforehand: its words need not wait for the frame before to say so.
+            let here = opaque(item.at);
+            let position = match layout.frame.unit {
+                Unit::Index(_) => u64::from(part(here, layout.frame.position) as u32),
+                Unit::Address => part(here, layout.frame.position),
+            };
+            let is_same = position == item.position
+                && part(here, layout.frame.code) == item.code
+                && byte(here, layout.frame.owner) == item.owner;
+            let is_same = is_same
+                && match item.version {
+                    0 => {
+                        let known = table.get(item.place);
+                        // SAFETY: a frame refers to the code object.
+                        known.number == item.number && unsafe { known.is(item.code, layout, paths) }
+                    }
+                    version => part(item.code, layout.code.version) as u32 == version,
+                };
+            if !is_same {
+                return false;
+            }
+            at = part(here, layout.frame.previous);
+            match layout.frame.boundary {
+                Boundary::Each => {}
+                Boundary::Shim if item.boundary == 0 => {}
+                Boundary::Shim => {
+                    if at != item.boundary {
+                        return false;
+                    }
+                    let shim = opaque(item.boundary);
+                    if byte(shim, layout.frame.owner) != OWNED_BY_EVALUATOR {
+                        return false;
+                    }
+                    at = part(shim, layout.frame.previous);
+                }
+                Boundary::Flag(flag) => {
+                    let is_first = byte(item.at, flag) != 0;
+                    if is_first != (item.boundary != 0) || is_first && cframe != item.boundary {
+                        return false;
+                    }
+                    if let Some(parts) = layout.cframe.filter(|_| is_first) {
+                        cframe = part(cframe, parts.previous);
+                    }
+                }
+            }
+        }
+        at == 0
+    }
+
     /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
     /// is new to the thread.
     #[inline(always)]
@@ -76,6 +181,8 @@ impl Walk {
         }
         let (mut count, mut is_same, mut boundary) = (0, true, 0);
         self.is_cut = false;
+        self.head = Head { thread, cframe };
+        self.paths.forget();
         while at != 0 {
             if !self.pages.hold(at, layout.frame.bytes) {
                 return Err(Broken::Garbage);
@@ -93,10 +200,10 @@ impl Walk {
             }
             if count > 0 {
                 is_same &= self.end(count - 1, boundary);
-                boundary = 0;
             }
+            boundary = 0;
             if count == MAX_FRAMES {
-                self.is_cut = true;
+                (self.is_cut, self.head.thread) = (true, 0);
                 break;
             }
             let position = part(layout.frame.position);
@@ -113,6 +220,8 @@ impl Walk {
                 let may_be_incomplete = owner != OWNED_BY_GENERATOR;
                 self.fill(count, (code, position), may_be_incomplete, interpreter, number)?;
             }
+            let item = &mut self.items[count];
+            (item.at, item.owner) = (at, owner);
             count += 1;
             match layout.frame.boundary {
                 Boundary::Each => boundary = SOMEWHERE,
@@ -120,6 +229,7 @@ impl Walk {
                     boundary = cframe;
                     if let Some(parts) = layout.cframe {
                         let around = self.first_of(cframe, parts.bytes, parts.previous);
+                        self.head.thread = if around.is_ok() { self.head.thread } else { 0 };
                         cframe = around.unwrap_or(SOMEWHERE);
                     }
                 }
@@ -166,7 +276,7 @@ impl Walk {
     /// # Safety
     /// A frame refers to `code`, or something lies there that could be read when it was met.
     #[inline(always)]
-    unsafe fn meets(&self, item: usize, code: u64, position: u64, interpreter: &Interpreter) -> bool {
+    unsafe fn meets(&mut self, item: usize, code: u64, position: u64, interpreter: &Interpreter) -> bool {
         let last = &self.items[item];
         if item >= self.count || last.position != position {
             return false;
@@ -174,7 +284,7 @@ impl Walk {
         let known = self.table.get(last.place);
         // The place may have got another code object since, in this walk.
         // SAFETY: the caller vouches for it.
-        known.number == last.number && unsafe { known.is(code, &interpreter.layout) }
+        known.number == last.number && unsafe { known.is(code, &interpreter.layout, &mut self.paths) }
     }
 
     /// Fills an item anew.
@@ -203,8 +313,9 @@ impl Walk {
             true => Frame(0),
             false => Frame::python(CodeId(known.number), u32::try_from(into).unwrap_or(u32::MAX)),
         };
-        let boundary = self.items[item].boundary;
-        self.items[item] = Item { position, boundary, frame, place, number: known.number };
+        let Item { at, boundary, owner, .. } = self.items[item];
+        let (number, version) = (known.number, known.version);
+        self.items[item] = Item { at, code, position, boundary, frame, place, number, version, owner };
         Ok(())
     }
 
@@ -217,7 +328,7 @@ impl Walk {
     ) -> Result<u32, Broken> {
         let place = self.table.find(code);
         // SAFETY: it was met at this address, and is held by a frame.
-        match unsafe { self.table.get(place).is(code, &interpreter.layout) } {
+        match unsafe { self.table.get(place).is(code, &interpreter.layout, &mut self.paths) } {
             true => Ok(place),
             false => self.learn(code, interpreter, number),
         }
