@@ -54,7 +54,7 @@ struct gpuflame_statistics {
     uint64_t launches;
     uint64_t matched; /* with the work that they started on the GPU, which is complete */
     uint64_t pending; /* their work is not complete yet */
-    uint64_t outside; /* made while no window was open */
+    uint64_t outside; /* made while no window was open, and seen: within a second after one closed */
     uint64_t dropped; /* seen and not kept, for want of memory */
 
     uint64_t activities; /* kernels, copies and fills that are complete */
@@ -84,11 +84,13 @@ extern "C" {
 /* Opens a window: launches made from now on, by any thread, are recorded. The first call sets the
  * recorder up if it is not injected already; make it before the work to record, best before any CUDA
  * call. Opening an open window does nothing. With injection, set GPUFLAME_ENABLED=0, or a window is
- * open from the beginning. Takes milliseconds at first, then nanoseconds. */
+ * open from the beginning. Takes milliseconds at first, then nanoseconds, unless the window was closed for two seconds
+ * or longer: then CUPTI is asked to tell of every call again, which takes as long as it takes. */
 int gpuflame_start(void);
 
 /* Closes the window. Launches made before are followed to their end on the GPU, however late that
- * comes; those made from now on are counted as "outside" and left out. Closing it again does
+ * comes; those made from now on are counted as "outside" and left out, and after a second not even seen: they then cost
+ * what they cost with CUPTI's records alone. Closing it again does
  * nothing; where none was ever opened it is GPUFLAME_ERROR_STATE. Does not wait for the GPU. */
 int gpuflame_stop(void);
 

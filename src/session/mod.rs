@@ -72,7 +72,8 @@ pub fn inject() {
 /// Opens a window: launches made from now on, by any thread, are recorded. Opening an open window does nothing.
 ///
 /// The first call sets the recorder up, unless gpuflame is injected already, which takes milliseconds; make it before
-/// the work to record, best before any CUDA call. Later ones take nanoseconds.
+/// the work to record, best before any CUDA call. Later ones take nanoseconds, unless the window was closed for two seconds
+/// or longer: then CUPTI is asked to tell of every call again, which takes as long as it takes.
 ///
 /// # Errors
 /// `NoDriver`, `NoCupti` or `CuptiRefused` where nothing can be recorded; `State` in a process that is ending or was
@@ -90,7 +91,8 @@ pub fn start() -> Result<()> {
 }
 
 /// Closes the window. Closing it again does nothing. Launches made in it are followed to their end on the GPU, however late
-/// that comes; those made from now on are counted as outside. Does not wait for the GPU.
+/// that comes; those made from now on are counted as outside, and after a second not even seen: they then cost what they
+/// cost with CUPTI's records alone. Does not wait for the GPU.
 ///
 /// # Errors
 /// As [`start`], where that has failed; `State` where no window was ever opened.

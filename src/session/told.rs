@@ -64,7 +64,12 @@ impl Told {
             return;
         }
         if window::state().is_open() {
-            (state.closed, state.hushed) = (None, None);
+            state.closed = None;
+            // Whoever opened it did not wait for callbacks that were just being switched off.
+            if state.hushed.take().is_some() {
+                progress::in_others(|| state.switch_on(api));
+                edges.told(true);
+            }
             return;
         }
         match state.hushed {
