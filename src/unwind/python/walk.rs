@@ -179,7 +179,7 @@ impl Walk {
             cframe = at;
             at = self.first_of(cframe, parts.bytes, parts.frame)?;
         }
-        let (mut count, mut is_same, mut boundary) = (0, true, 0);
+        let (mut count, mut shims, mut is_same, mut boundary) = (0, 0, true, 0);
         self.is_cut = false;
         self.head = Head { thread, cframe };
         self.paths.forget();
@@ -194,6 +194,11 @@ impl Walk {
             let (next, code) = (part(layout.frame.previous), part(layout.frame.code));
             let owner = byte(layout.frame.owner);
             if layout.frame.boundary == Boundary::Shim && owner == OWNED_BY_EVALUATOR {
+                // In a chain that is corrupted they may lead to each other.
+                shims += 1;
+                if shims > 2 * MAX_FRAMES {
+                    return Err(Broken::Garbage);
+                }
                 boundary = at;
                 at = next;
                 continue;
