@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use crate::installed::{folder, run};
-use crate::support::{Done, Way};
+use crate::support::{Done, Way, command};
 use serde_json::Value;
 
 /// A piece of GPU work as both tell it.
@@ -229,9 +229,16 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     without_times(streams)
 }
 
-/// As gpuflame says.
+/// As gpuflame says, in a recording.
 fn frames_of_gpuflame(done: &Done) -> Launches {
-    let table = done.file("out.activities.csv");
+    command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
+    let stacks = done.file("all.stacks.csv");
+    let stacks = csv::Reader::from_reader(stacks.as_bytes()).into_deserialize::<BTreeMap<String, String>>();
+    let stacks: BTreeMap<String, String> = stacks
+        .map(Result::unwrap)
+        .map(|mut row| (row.remove("stack").unwrap(), row.remove("frames").unwrap()))
+        .collect();
+    let table = done.file("all.csv");
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let headers = reader.headers().unwrap().clone();
     let mut streams = Timed::<u64>::new();
@@ -248,7 +255,8 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
             line.parse::<u32>().ok()?;
             Some((file.to_owned(), name.rsplit('.').next().unwrap().to_owned()))
         };
-        let frames = text("stack").split(';').filter_map(frame).collect();
+        let frames =
+            stacks.get(text("stack")).map_or("", String::as_str).split(';').filter_map(frame).collect();
         let stream = (number("device"), number("stream"));
         streams.entry(stream).or_default().push((number("start_ns"), frames));
     }
@@ -260,7 +268,7 @@ fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_
     let Some(folder) = folder() else { return };
     let traced = run(folder, "witness.py", Way::None).args(["trace.json", "train.py", "stacks"]);
     let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
-    let done = run(folder, "train.py", Way::Injected).env("GPUFLAME_FORMATS", "activities");
+    let done = run(folder, "train.py", Way::Injected).env("GPUFLAME_FORMATS", "gfr");
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
     let kineto = frames_of_kineto(&events(&traced.folder.join("trace.json")), "train.py");
     let gpuflame = frames_of_gpuflame(&done);
