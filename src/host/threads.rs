@@ -38,11 +38,16 @@ impl Clock {
         }
     }
 
-    /// What it took so far. May be asked in a signal handler.
+    /// What it took so far: nothing if it is of no thread yet. May be asked in a signal handler.
     pub fn taken(&self) -> Duration {
+        let clock = self.0.load(Ordering::Acquire);
+        // No thread's clock is 0, which is that of the world, and always gets on.
+        if clock == 0 {
+            return Duration::ZERO;
+        }
         let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
-        unsafe { libc::clock_gettime(self.0.load(Ordering::Acquire), &mut taken) };
+        unsafe { libc::clock_gettime(clock, &mut taken) };
         Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32)
     }
 }
@@ -122,6 +127,8 @@ mod tests {
                 waits.recv().unwrap_err();
             })
         });
+        let nobody = Clock::new();
+        assert_eq!((nobody.taken(), nobody.taken()), (Duration::ZERO, Duration::ZERO), "of no thread");
         let number = hears.recv().unwrap();
         assert!(!before.contains(&number) && takes_no_signal(number));
         std::thread::sleep(Duration::from_millis(20));

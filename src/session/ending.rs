@@ -32,6 +32,8 @@ use super::progress::Limit;
 /// That everything be gathered, and that it be written; or that it was.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
+/// That the thread needs nothing of the loader's any more.
+const READY: u32 = 4;
 
 /// Signals that come within this time are one: a terminal, `torchrun` and a job's runner each send one.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
@@ -39,6 +41,8 @@ const ONE_SIGNAL: Duration = Duration::from_secs(1);
 const LONGEST_ANSWER: Duration = Duration::from_millis(300);
 /// Between two looks whether the thread gets on.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long a thread may take to begin: as a rule some 0.2 ms. It takes for ever where the caller holds the loader's lock.
+const LONGEST_BEGINNING: Duration = Duration::from_millis(100);
 /// How long a full stderr may take the last line.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 
@@ -89,6 +93,7 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
     exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.is_settled(WRITE) });
+    ENDING.wait_until_ready();
     if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
@@ -108,6 +113,16 @@ pub(super) fn exit_as_the_last_thread() {
 }
 
 impl Ending {
+    /// Waits until the thread has begun: a signal that stops a thread inside the loader must not find it waiting for that.
+    fn wait_until_ready(&self) {
+        let began = Instant::now();
+        while !self.done.has(READY)
+            && let Some(patience) = LONGEST_BEGINNING.checked_sub(began.elapsed())
+        {
+            self.done.wait(self.done.get() & !READY, Some(patience));
+        }
+    }
+
     fn limit(&self) -> Duration {
         Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
     }
@@ -119,6 +134,7 @@ impl Ending {
         // Both look something up when it is first done, under the loader's lock, which may be held for good later.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+        self.done.set(READY);
         let run = AssertUnwindSafe(|| self.gather_and_write(ends));
         if catch_unwind(run).is_err() {
             // The outputs are lost, the application's exit is not.
