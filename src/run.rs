@@ -99,7 +99,7 @@ impl Run {
             }
         })?;
         explain.fit_exports(explain.heap_bytes());
-        let ledger = explain.snapshot(&[], &mut sink).ledger;
+        let ledger = explain.finish(&[], &mut sink).ledger;
         let mut profile = explain.into_profile();
         let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames, python_lines, python_only });
         symbolizer.name(&mut profile);

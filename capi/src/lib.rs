@@ -15,6 +15,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
+use gpuflame::host::cancel;
 use gpuflame::{Error, ErrorKind, session};
 
 #[global_allocator]
@@ -181,7 +182,7 @@ fn missing(function: &str, what: &str) -> Error {
 
 /// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`.
 fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(action)) {
+    match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
             remember(&error.to_string());

@@ -131,7 +131,9 @@ impl Aggregate {
 
     /// The durations of each work on each device, in no particular order.
     pub fn works(&self) -> Vec<WorkStats> {
-        self.series.iter().filter_map(Series::stats).collect()
+        let mut works = Vec::with_capacity(self.series.len());
+        works.extend(self.series.iter().filter_map(Series::stats));
+        works
     }
 
     /// Bytes held on the heap.

@@ -86,9 +86,11 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         let (start, end) = (event.activity.start.0, event.activity.end.0);
         start != 0 && end != 0 && end < start
     });
-    let busy: u64 = evidence.profile.times().iter().map(|time| time.busy).sum();
+    let busy = evidence.profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
     // What is less than a thousandth, by number and by time, changes no picture.
-    let matters = |count: u64, of: u64, nanos: u64| match count * 1000 > of || nanos * 1000 > busy {
+    let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
+        || nanos.saturating_mul(1000) > busy
+    {
         true => Severity::Bad,
         false => Severity::Note,
     };
@@ -158,7 +160,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            launches.pending - tail,
+            // Of a damaged file one may be of its sums and the other of its rows.
+            launches.pending.saturating_sub(tail),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
         ),

@@ -26,7 +26,7 @@ impl Durations {
     pub fn and(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
-            nanos: self.nanos + other.nanos,
+            nanos: self.nanos.saturating_add(other.nanos),
             squares: self.squares + other.squares,
         }
     }

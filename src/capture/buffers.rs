@@ -21,6 +21,8 @@ use super::handover::{Shelf, Tray};
 const BUFFER_BYTES: usize = 1 << 20;
 /// Buffers kept ready once they exist: two with all their memory, the others with 64 KiB each.
 const KEPT: usize = 8;
+/// Further buffers kept ready, without memory: freed they would not go back to the kernel for certain.
+const KEPT_EMPTY: usize = 24;
 /// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
 /// only written pages take memory; what has been filled is bounded by [`MOST_WAITING`].
 const MOST: usize = 4096;
@@ -41,6 +43,7 @@ const MANY: usize = 8;
 
 struct Ring {
     ready: Shelf<Buffer, KEPT>,
+    empty: Shelf<Buffer, KEPT_EMPTY>,
     filled: Tray<Filled>,
     /// What was taken from `filled` and not read yet, the oldest first. The collector's alone.
     taken: Mutex<VecDeque<Filled>>,
@@ -54,6 +57,7 @@ struct Ring {
 
 static RING: Ring = Ring {
     ready: Shelf::new(),
+    empty: Shelf::new(),
     filled: Tray::new(),
     taken: Mutex::new(VecDeque::new()),
     count: AtomicUsize::new(0),
@@ -65,7 +69,7 @@ static RING: Ring = Ring {
 /// A buffer to fill; `None` when there are too many.
 pub(super) fn request() -> Option<Buffer> {
     let ring = &RING;
-    if let Some(buffer) = ring.ready.take() {
+    if let Some(buffer) = ring.ready.take().or_else(|| ring.empty.take()) {
         return Some(buffer);
     }
     if ring.waiting.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) {
@@ -135,9 +139,8 @@ pub fn recycle(filled: Filled) {
 }
 
 fn make_ready(buffer: Option<Buffer>) {
-    if let Some(buffer) = buffer
-        && RING.ready.put(buffer).is_err()
-    {
+    let Some(Err(mut buffer)) = buffer.map(|buffer| RING.ready.put(buffer)) else { return };
+    if !buffer.give_pages_back() || RING.empty.put(buffer).is_err() {
         RING.made.fetch_sub(1, Ordering::Relaxed);
     }
 }

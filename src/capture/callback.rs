@@ -5,7 +5,8 @@
 //! stack lies, which allocates; a stack never seen before, and a burst that outruns the collector, may map memory
 //! (`log`); a stack that is not the thread's own is copied by the kernel each time (`unwind::copy`); and when code
 //! was loaded or unloaded since the last launch, the loader is asked, under its own short lock (see
-//! `unwind::Unwinder::check_every_capture`). Waits that the user asked for go to a log with a lock (`beside`).
+//! `unwind::Unwinder::check_every_capture`). More of waits, where the user asked for it, goes to a log with
+//! a lock (`host_calls`).
 //!
 //! The outermost API call is the launch; calls nested in it only lend it their ids. Asynchronous calls
 //! are recorded when they return: only then is known whether they failed, and the unwinding is hidden
@@ -23,6 +24,7 @@ use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, OUTERMOST_MEANWHILE, Pending
 use super::clock::now;
 use super::graphs;
 use super::host_calls;
+use super::marker::mark;
 use super::notices::{self, Notice};
 use super::outside::Range;
 use super::records::{launch_words, outside_words};
@@ -172,8 +174,11 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
 fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
-    if window.is_quiet() {
-        return call.slot.set(NESTED);
+    if window.is_special() {
+        if window.is_quiet() {
+            return call.slot.set(NESTED);
+        }
+        mark(call);
     }
     own.calls += 1;
     own.pending.window = window;
@@ -220,8 +225,8 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
     if own.pending.recorded {
         // If it failed it stays without an activity, and is counted as such.
         if is_synchronous(call.kind) {
-            let Launch { correlation, context, time: begun, .. } = own.pending.launch;
-            host_calls::waited(thread, correlation, context, begun, time);
+            let launch = own.pending.launch;
+            host_calls::waited(own, thread, &launch, time);
         }
     } else if call.return_value != 0 {
         thread.tally.lose(Loss::LaunchesFailed);

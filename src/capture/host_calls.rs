@@ -1,15 +1,18 @@
-//! Calls that make no GPU work, on request: those that wait for it, those that put events on streams or have
-//! streams wait for them, and those that allocate and free memory.
+//! Calls that make no GPU work: those that wait for it, those that allocate and free memory, and on request those that
+//! put events on streams or have streams wait for them. They take microseconds at least, so that nothing here is in a
+//! hurry.
 //!
-//! They take microseconds at least, so that nothing here is in a hurry. All threads write to one log, under a
-//! lock: memory that one thread frees another may be given at once, and only the order of things tells which
-//! allocation a free belongs to. So a free is written when it begins, everything else when it is over.
+//! Each goes into the thread's own log, among its launches, so that it is known what lay before a launch that came late.
+//! What more there is to say of it is written on request, to one log for all threads, under a lock: memory that one
+//! thread frees another may be given at once, and only the order of things tells which allocation a free belongs to. So
+//! there a free is written when it begins, everything else when it is over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
 use crate::record::{
-    Allocated, ContextId, CorrelationId, EventCall, EventUse, Loss, MemoryCall, MemoryKind, Nanos, Row, Wait,
+    Allocated, Called, ContextId, CorrelationId, EventCall, EventUse, Launch, Loss, MemoryCall, MemoryKind,
+    Nanos, Row, Wait,
 };
 use crate::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent};
 
@@ -17,6 +20,7 @@ use super::calls::{BESIDE, HostCallBegun, NESTED, REFUSED, stack_depth};
 use super::clock::now;
 use super::common_log::CommonLog;
 use super::drain::drain_contexts;
+use super::records::called_words;
 use super::stack::capture_call;
 use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
 
@@ -35,12 +39,22 @@ mod kind {
 }
 
 static LOG: CommonLog = CommonLog::new();
-/// Whether waiting copies are wanted as well.
 static WAITS: AtomicBool = AtomicBool::new(false);
+static MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// Has copies and fills that wait for their end noted as waits, from now on.
-pub fn note_waits() {
-    WAITS.store(true, Ordering::Relaxed);
+/// Of which calls all is noted that can be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Of those that wait, copies and fills that wait for their end among them.
+    pub waits: bool,
+    /// Of those that allocate and free memory.
+    pub memory: bool,
+}
+
+/// Has more noted of these calls, from now on.
+pub fn note_host_calls(kept: Kept) {
+    WAITS.store(kept.waits, Ordering::Relaxed);
+    MEMORY.store(kept.memory, Ordering::Relaxed);
 }
 
 /// Notes such a call.
@@ -64,7 +78,10 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
                     // A signal handler's call, on a stack that lies higher, has taken its place.
-                    None if window::state().is_open() && call.kind != CallKind::Free => {
+                    None if window::state().is_open()
+                        && is_missed(call.kind)
+                        && call.kind != CallKind::Free =>
+                    {
                         thread.tally.lose(Loss::HostCallsDropped);
                     }
                     _ => {}
@@ -74,11 +91,20 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
     }
 }
 
+/// Whether it is a loss where such a call is not noted: more of it was asked for than how long it took.
+fn is_missed(kind: CallKind) -> bool {
+    match kind {
+        CallKind::Wait => WAITS.load(Ordering::Relaxed),
+        CallKind::Allocate(_) | CallKind::Free => MEMORY.load(Ordering::Relaxed),
+        _ => true,
+    }
+}
+
 /// A call that may not be noted: a signal handler makes it in the middle of our own work.
 fn refuse(event: &HostCallEvent<'_>, refused: &Refused) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
-            if refused.begins(call) && window::state().is_open() {
+            if refused.begins(call) && window::state().is_open() && is_missed(call.kind) {
                 refused.lose(Loss::HostCallsDropped);
             }
         }
@@ -101,7 +127,8 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     let time = now();
     own.host_call = Some(HostCallBegun { time, correlation: call.correlation, depth });
     // Freeing nothing is allowed, and nothing.
-    if call.kind == CallKind::Free && window::state().is_open() && address != 0 {
+    let is_free = call.kind == CallKind::Free && MEMORY.load(Ordering::Relaxed);
+    if is_free && window::state().is_open() && address != 0 {
         let context = capture_call(own, thread, call);
         push(thread, kind::FREE, call.correlation, context, [time.0, 0, address]);
     }
@@ -110,20 +137,22 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
 fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, done: HostCallDone) {
     let time = now();
     let &HostCallBegun { time: begun, correlation, .. } = begun;
+    let context = capture_call(own, thread, call);
+    if !matches!(call.kind, CallKind::EventRecord | CallKind::EventWait) {
+        note_called(own, thread, context, begun, time);
+    }
+    let (waits, memory) = (WAITS.load(Ordering::Relaxed), MEMORY.load(Ordering::Relaxed));
     match (call.kind, done) {
-        (CallKind::Wait, _) => {
-            let context = capture_call(own, thread, call);
+        (CallKind::Wait, _) if waits => {
             push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
         }
         (CallKind::EventRecord | CallKind::EventWait, HostCallDone::Event { event, stream }) => {
-            let context = capture_call(own, thread, call);
             let is_wait = call.kind == CallKind::EventWait;
             let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
             let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
             push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
         }
-        (CallKind::Allocate(memory_kind), HostCallDone::Allocated { address, bytes }) => {
-            let context = capture_call(own, thread, call);
+        (CallKind::Allocate(memory_kind), HostCallDone::Allocated { address, bytes }) if memory => {
             let memory = match memory_kind {
                 AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
                 AllocationKind::Pinned => MemoryKind::PINNED,
@@ -137,16 +166,22 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, d
 }
 
 /// A copy or fill that waited for its end is over.
-pub(super) fn waited(
-    thread: &Thread,
-    correlation: CorrelationId,
-    context: ContextId,
-    begun: Nanos,
-    ended: Nanos,
-) {
-    if WAITS.load(Ordering::Relaxed) && context != ContextId::OUTSIDE {
+pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nanos) {
+    let &Launch { time: begun, correlation, context, .. } = launch;
+    if context == ContextId::OUTSIDE {
+        return;
+    }
+    note_called(own, thread, context, begun, ended);
+    if WAITS.load(Ordering::Relaxed) {
         push(thread, kind::WAIT, correlation, context, [begun.0, ended.since(begun), 0]);
     }
+}
+
+/// Notes among the thread's launches that a call is over. One that is lost is missed by nobody: what lay before the next
+/// launch is then less exactly known.
+fn note_called(own: &mut Own, thread: &Thread, context: ContextId, begun: Nanos, ended: Nanos) {
+    let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
+    own.launches.push(&thread.launches, [&called_words(&Called { ended, duration, context })]);
 }
 
 fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {

@@ -1,6 +1,8 @@
 //! How launches and contexts lie in the words of a thread's logs.
 
-use crate::record::{ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Outside, Row, ThreadId};
+use crate::record::{
+    Called, ContextFlags, ContextId, CorrelationId, Frame, Launch, Nanos, Outside, Row, ThreadId,
+};
 
 use super::outside::Told;
 
@@ -24,7 +26,15 @@ pub(super) fn outside_words(range: &Outside) -> [u64; 3] {
     ]
 }
 
-/// Hands over the launches in the words of a log, and what is new of the ranges that ended.
+/// A call that launched nothing in the place of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
+pub(super) fn called_words(called: &Called) -> [u64; 3] {
+    [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
+}
+
+/// What no launch has: within a call of this id one without an id.
+const NO_LAUNCH: u64 = u32::MAX as u64;
+
+/// Hands over the launches in the words of a log with the calls among them, and what is new of the ranges that ended.
 pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
     for record in words.chunks_exact(3) {
         if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
@@ -39,12 +49,17 @@ pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMu
             }
             continue;
         }
+        let context = ContextId((record[2] >> 32) as u32);
+        if record[2] & NO_LAUNCH == NO_LAUNCH && record[1] >> 32 == 0 {
+            each(&Row::Called(Called { ended: Nanos(record[0]), duration: record[1] as u32, context }));
+            continue;
+        }
         each(&Row::Launch(Launch {
             time: Nanos(record[0]),
             duration: record[1] as u32,
             correlation: CorrelationId((record[1] >> 32) as u32),
             within: CorrelationId(record[2] as u32),
-            context: ContextId((record[2] >> 32) as u32),
+            context,
         }));
     }
 }

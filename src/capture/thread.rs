@@ -10,7 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::control::window;
-use crate::host::signals;
+use crate::host::{cancel, signals};
 use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
@@ -133,7 +133,7 @@ impl Entered {
 
     #[cold]
     fn at_first(at: usize) -> Option<Self> {
-        Some(Self::into(attach()?, at))
+        Some(Self::into(cancel::barred(attach)?, at))
     }
 
     /// The thread seems to be inside: it is, and this is a signal handler; or it was when it jumped out of one; or

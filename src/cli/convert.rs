@@ -91,8 +91,7 @@ impl Convert {
         {
             // What the numbers of stacks in it mean.
             let stacks = Target::File(path.with_extension("stacks.csv"));
-            stacks
-                .write(console, |mut out| export::write_stacks_csv(&explained.profile, &events, &mut out))?;
+            stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
         Ok(Outcome::Clean)
     }

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::events::Events;
 use crate::export::{clean_frame, event_place, folded_names, work_name};
 use crate::profile::views::{IDLE, idle_word};
-use crate::profile::{DeviceTime, Place, Profile};
+use crate::profile::{DeviceTime, Place, Profile, saturating_sum};
 
 /// Compare two runs.
 ///
@@ -126,7 +126,7 @@ fn is_changed(a: Durations, b: Durations) -> bool {
 /// The share of `all` that what `other` has as well has of `sums`.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
-    Cell::share(both.map(|(_, one)| one.nanos).sum(), all.nanos)
+    Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
 }
 
 /// How the GPUs of both runs spent their time, and by step.
@@ -216,7 +216,7 @@ impl Run {
             if let Some(module) = module {
                 modules.entry(module.clone()).or_default().add(nanos);
             }
-            kernels.entry(work_name(&profile, event.activity.work())).or_default().add(nanos);
+            kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
         }
         Ok(Self { kernels, stacks, modules, times: spent(&profile), steps: facts.steps })
     }
@@ -228,7 +228,7 @@ impl Run {
 
 /// What all GPUs together did with their time; idle time by cause where there is any.
 fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
-    let sum = |of: fn(&DeviceTime) -> u64| profile.times().iter().map(of).sum::<u64>();
+    let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![
         ("wall", sum(|time| time.window)),
         ("busy", sum(|time| time.busy)),
@@ -236,7 +236,8 @@ fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
     ];
     let mut causes: BTreeMap<&str, u64> = BTreeMap::new();
     for sample in profile.samples(&IDLE) {
-        *causes.entry(idle_word(sample)).or_default() += sample.amount();
+        let cause = causes.entry(idle_word(sample)).or_default();
+        *cause = cause.saturating_add(sample.amount());
     }
     let mut causes: Vec<_> = causes.into_iter().filter(|(_, nanos)| *nanos > 0).collect();
     causes.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));

@@ -38,8 +38,8 @@ pub(super) struct Flamegraph {
     /// What to write [default: by the ending of FILE; folded on standard output].
     #[arg(short, long)]
     format: Option<Format>,
-    /// Draw the time in which GPUs were idle, by what the launching thread was in where a trace tells that, else by the
-    /// stack whose launch ended it.
+    /// Draw the time in which GPUs were idle, by what the launching thread was in where a trace tells that, else by the two
+    /// calls between which it was at something else.
     #[arg(long)]
     idle: bool,
     /// Draw the time in which the host waited for a GPU, where it was recorded with the format `wait`.
@@ -63,7 +63,8 @@ pub(super) struct Flamegraph {
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's and PyTorch's dispatcher as well.
+    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's and PyTorch's dispatcher as well, and
+    /// with --idle all that led to each of two calls.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without
@@ -168,6 +169,7 @@ impl Flamegraph {
             graph: self.graph,
             root,
             names,
+            all_frames: self.internal_frames,
             ..export::Options::default()
         }
     }

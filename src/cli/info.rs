@@ -35,6 +35,13 @@ fn facts(explained: &Explained) -> Table {
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.words()));
+    if let Some((process, program)) = profile.process() {
+        fact("program", Cell::from(program));
+        fact("process", Cell::Text(process.to_string()));
+    }
+    for (what, text) in profile.provenance() {
+        fact(what.word(), Cell::from(text));
+    }
     fact("launches", Cell::Count(tally.launches.seen));
     for (word, count) in tally.launches.parts() {
         fact(&format!("launches {}", word.replace('_', " ")), Cell::Count(count));

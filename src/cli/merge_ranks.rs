@@ -21,8 +21,8 @@ use crate::export::{
     write_lines_svg,
 };
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::Profile;
 use crate::profile::views::{GPU, IDLE, idle_word};
+use crate::profile::{Profile, saturating_sum};
 use crate::record::{Activity, CorrelationId, Work};
 
 /// Put the ranks of a job together.
@@ -169,7 +169,7 @@ impl MergeRanks {
 
     fn stacks(&self, stacks: &Stacks) -> Table {
         let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
-        let total = stacks.values().map(|(nanos, _)| nanos).sum();
+        let total = saturating_sum(stacks.values().map(|(nanos, _)| *nanos));
         let mut stacks: Vec<_> = stacks.iter().collect();
         stacks.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(b.0)));
         for (stack, (nanos, ranks)) in stacks.into_iter().take(self.most()) {
@@ -207,7 +207,7 @@ fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
 
 fn causes(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause"]);
-    let total = sums.values().map(|(nanos, _)| nanos).sum();
+    let total = saturating_sum(sums.values().map(|(nanos, _)| *nanos));
     let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
     sums.sort_by_key(|(cause, (nanos, _))| (std::cmp::Reverse(*nanos), **cause));
     for (cause, (nanos, gaps)) in sums {
@@ -269,7 +269,7 @@ impl Rank {
         let mut collectives: BTreeMap<String, u64> = BTreeMap::new();
         let mut communicates: BTreeMap<Work, bool> = BTreeMap::new();
         for one in profile.works() {
-            let name = work_name(profile, one.work);
+            let name = work_name(profile, one.work).into_owned();
             time.add(one.work, &name, one.weight.nanos);
             let is_communication = told.is_communication(one.work, &name);
             communicates.insert(one.work, is_communication);
@@ -286,8 +286,8 @@ impl Rank {
         time.add_steps(&mut ops, &explained.facts.step_times);
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        let busy = profile.times().iter().map(|time| time.busy).sum();
-        let idle = profile.times().iter().map(|time| time.idle).sum();
+        let busy = saturating_sum(profile.times().iter().map(|time| time.busy));
+        let idle = saturating_sum(profile.times().iter().map(|time| time.idle));
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
         Self { rank, source, busy, idle, time, linked, kernels, collectives }
     }

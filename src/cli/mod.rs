@@ -7,12 +7,15 @@
 mod check;
 mod console;
 mod convert;
+#[cfg(test)]
+mod cut;
 mod decode_steps;
 mod diff;
 mod doctor;
 mod explain;
 mod extract;
 mod flamegraph;
+mod gpuperf;
 mod info;
 mod input;
 mod merge;
@@ -32,12 +35,13 @@ mod top;
 mod trace;
 mod view;
 
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::error::{ErrorKind, Result};
-use console::{Console, Outcome};
+use console::{Console, Outcome, usage};
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
@@ -66,6 +70,7 @@ enum Verb {
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
     Flamegraph(flamegraph::Flamegraph),
+    Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
@@ -99,6 +104,14 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// Runs a verb as if these words had been typed.
+fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
+    let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
+    let mut command = Command::try_parse_from(all).map_err(|error| usage(error.to_string()))?;
+    (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
+    dispatch(&command)
+}
+
 fn dispatch(command: &Command) -> Result<Outcome> {
     let console = Console { quiet: command.quiet, accept_cut: command.accept_cut };
     match &command.verb {
@@ -109,6 +122,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
         Verb::Flamegraph(verb) => verb.run(console),
+        Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),

@@ -23,7 +23,7 @@ impl<'a, S: Sink> Events<'a, S> {
 
     pub(super) fn row(&mut self, row: &Row<'_>) {
         match row {
-            Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text))),
+            Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text).into_owned())),
             Row::Activity(activity) => self.op(activity),
             Row::Window { edge: WindowEdge::Open, time } => self.opened = Some(*time),
             Row::Window { edge: WindowEdge::Close, time } => self.window(*time),

@@ -9,17 +9,17 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::Ledger;
+use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
 use crate::import::{CutOff, Kind};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
-use crate::settings::{Output, Settings};
+use crate::settings::{ABOUT, Output, Settings};
 
 /// Write the files of an exit that did not come.
 ///
 /// What a process leaves that is killed or crashes (NAME.gfr) becomes what it would have written at its exit:
-/// NAME.folded, NAME.svg, NAME.csv and idle time. Files that are there are left alone.
+/// NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. Files that are there are left alone.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame recover gpuflame-app.4711.gfr")]
 pub(super) struct Recover {
@@ -74,7 +74,9 @@ pub(super) fn recover(
     // Rows and the recording itself are no part of it.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
     let outputs: Vec<_> = outputs.map(|output| (*output, beside(input, &output.suffix()))).collect();
-    if let Some((_, taken)) = outputs.iter().find(|(_, path)| path.symlink_metadata().is_ok()) {
+    let about = beside(input, ABOUT);
+    let paths = || outputs.iter().map(|(_, path)| path).chain([&about]);
+    if let Some(taken) = paths().find(|path| path.symlink_metadata().is_ok()) {
         let there = format!("{} is there already; move it away first", taken.display());
         return Err(Error::new(ErrorKind::Io, there));
     }
@@ -91,8 +93,13 @@ pub(super) fn recover(
             _ => export::write_csv(&profile, &mut out),
         })?;
     }
+    let mut files: Vec<_> = outputs.into_iter().map(|(_, path)| path).collect();
+    let all = [&files[..], &[input.to_owned()]].concat();
+    let text = set_text(&profile, &ledger, None, &all);
+    Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
+    files.push(about);
     let process = profile.process().map(|(process, name)| (process, name.to_owned()));
-    Ok(Some(Recovered { process, ledger, files: outputs.into_iter().map(|(_, path)| path).collect() }))
+    Ok(Some(Recovered { process, ledger, files }))
 }
 
 /// `NAME.svg` for `NAME.gfr`.

@@ -1,5 +1,6 @@
 //! `gpuflame top`: the kernels, stacks and launches that cost most, heaviest first.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use clap::{Args, ValueEnum};
@@ -15,7 +16,7 @@ use crate::events::{Events, JoinedActivity};
 use crate::export::{Names, event_place, folded_names, work_name};
 use crate::join::Origin;
 use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::profile::{Profile, Values, add_values};
+use crate::profile::{Profile, Values, add_values, saturating_sum};
 use crate::record::Work;
 use crate::symbolize::kernel_name;
 
@@ -97,8 +98,8 @@ impl Top {
     fn communication(&self, explained: &Explained, events: Option<&mut Events>, most: usize) -> [Table; 2] {
         let Explained { profile, facts, .. } = explained;
         let linked = facts.linked.as_ref();
-        let collectives =
-            linked.map(|linked| linked.collectives.iter().map(|name| kernel_name(name)).collect());
+        let collectives = linked
+            .map(|linked| linked.collectives.iter().map(|name| kernel_name(name).into_owned()).collect());
         let told = Told { patterns: self.comm.clone(), collectives: collectives.unwrap_or_default() };
         let last_step = linked.and_then(|linked| linked.last_step).filter(|_| self.as_hta);
         let is_counted = |event: &&JoinedActivity| match (last_step, event.origin) {
@@ -173,7 +174,7 @@ impl Top {
 }
 
 fn gpu_time(profile: &Profile) -> u64 {
-    profile.devices().iter().map(|device| device.nanos).sum()
+    saturating_sum(profile.devices().iter().map(|device| device.nanos))
 }
 
 fn kernels(explained: &Explained, most: usize) -> Table {
@@ -210,7 +211,7 @@ fn kernels(explained: &Explained, most: usize) -> Table {
             Cell::Nanos(work.percentiles[1]),
             Cell::Nanos(work.max),
             Cell::Count(work.device.0.into()),
-            Cell::Text(name),
+            Cell::Text(name.into_owned()),
         ]);
     }
     table
@@ -241,7 +242,7 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
         sum.0 += sample.amount();
         sum.1 += sample.count();
     }
-    let total = profile.times().iter().map(|time| time.idle).sum();
+    let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
@@ -261,13 +262,13 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
 pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
-    let mut sums: HashMap<String, (u64, u64, u64, u64)> = HashMap::new();
+    let mut sums: HashMap<Cow<'_, str>, (u64, u64, u64, u64)> = HashMap::new();
     for event in events {
         let Some(nanos) = event.activity.duration() else { continue };
         let sum = sums.entry(work_name(profile, event.activity.work())).or_insert((0, 0, u64::MAX, 0));
         *sum = (sum.0.saturating_add(nanos), sum.1 + 1, sum.2.min(nanos), sum.3.max(nanos));
     }
-    let total = sums.values().map(|sum| sum.0).sum();
+    let total = saturating_sum(sums.values().map(|sum| sum.0));
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
@@ -278,7 +279,7 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
             Cell::Nanos(nanos / count),
             Cell::Nanos(min),
             Cell::Nanos(max),
-            Cell::Text(name),
+            Cell::Text(name.into_owned()),
         ]);
     }
     table
@@ -298,7 +299,7 @@ fn delays(delays: &Delays, profile: &Profile, most: usize) -> Table {
             Cell::Nanos(delay.longest),
             Cell::Count(delay.count()),
             Cell::Count(delay.early),
-            Cell::Text(name),
+            Cell::Text(name.into_owned()),
         ]);
     }
     table

@@ -149,7 +149,7 @@ impl View {
                 Cell::Count(activity.stream.0.into()),
                 if has_ids { Cell::Text(activity.correlation.0.to_string()) } else { Cell::Nothing },
                 Cell::Count(activity.bytes()),
-                Cell::Text(work_name(profile, activity.work())),
+                Cell::Text(work_name(profile, activity.work()).into_owned()),
                 Cell::Text(stack_names(profile, event_place(event)).join(";")),
             ]);
         }

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The lowest bit: a window is open. The next: none is, and launches are not even counted. The others: how often one was
-/// opened.
+/// The lowest bit: a window is open. The next: none is, and launches are not even counted. The third: each launch is told to
+/// whoever probes us from outside. The others: how often a window was opened.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
 const QUIET: u32 = 2;
-const OPENING: u32 = 4;
+const MARKED: u32 = 4;
+const OPENING: u32 = 8;
 
 /// The word at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,18 @@ impl State {
         self.0 & QUIET != 0
     }
 
+    /// Whether launches are told to whoever probes us from outside.
+    #[inline]
+    pub fn is_marked(self) -> bool {
+        self.0 & MARKED != 0
+    }
+
+    /// Whether anything but recording or counting is to be done with a launch: one test, for what is rare.
+    #[inline]
+    pub fn is_special(self) -> bool {
+        self.0 & (QUIET | MARKED) != 0
+    }
+
     /// How often a window was opened: launches outside under the same number have no window between them.
     pub fn openings(self) -> u32 {
         self.0 / OPENING
@@ -69,6 +82,11 @@ pub fn hush() -> bool {
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, hushed).is_ok()
 }
 
+/// Has launches told to whoever probes us from outside, from now on.
+pub fn mark() {
+    WORD.fetch_or(MARKED, Ordering::AcqRel);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +109,10 @@ mod tests {
         assert_eq!((state().openings(), state().is_quiet()), (2, false));
         assert!(!hush(), "a window is open");
         assert!(close());
+        assert!(!state().is_special());
+        mark();
+        assert!(state().is_special() && state().is_marked() && !state().is_open() && !state().is_quiet());
+        assert!(open() && close() && hush());
+        assert_eq!((state().openings(), state().is_marked(), state().is_quiet()), (3, true, true));
     }
 }

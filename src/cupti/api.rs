@@ -10,6 +10,7 @@ use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
 use super::family::Functions;
 use super::names::KernelNames;
 use super::shared::{LENT, Shared};
+use super::traffic::Traffic;
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use crate::record::{Nanos, Row};
@@ -25,9 +26,13 @@ pub struct Api {
     shared: &'static Shared,
     version: Version,
     file: PathBuf,
+    /// In the driver's own numbers.
+    driver: Option<u32>,
     notes: Vec<String>,
     /// The calls that make work by themselves.
     launches: Vec<(Domain, CallbackId)>,
+    /// Asks for the records again.
+    take_records: Box<dyn Fn(&'static Shared) -> Result<(), Refusal> + Send + Sync>,
 }
 
 /// A step of the set-up that CUPTI refused.
@@ -63,7 +68,7 @@ impl Api {
     /// After a refusal of the subscription no call may be made to the library, and none is.
     pub(super) fn attach<T: Tracer>(
         functions: Functions,
-        version: Version,
+        (version, driver): (Version, Option<u32>),
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, Refusal> {
@@ -80,12 +85,19 @@ impl Api {
             return Err(refusal);
         }
         let launches = enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes);
-        Ok(Box::leak(Box::new(Self { shared, version, file, notes, launches })))
+        let options = options.clone();
+        let take_records = Box::new(move |shared| set_up_records::<T>(shared, &options, &mut Vec::new()));
+        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, take_records })))
     }
 
     /// Which CUPTI it is.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// The newest CUDA release that the driver is for, as (major, minor).
+    pub fn driver(&self) -> Option<(u32, u32)> {
+        self.driver.map(|version| (version / 1000, version % 1000 / 10))
     }
 
     /// Where it was found.
@@ -153,10 +165,30 @@ impl Api {
         self.shared.functions.timestamp().ok().map(Nanos)
     }
 
-    /// How many buffers CUPTI has in hand. 0 after launches and a flush: another tool has taken the
-    /// records over.
-    pub fn buffers_lent(&self) -> usize {
-        LENT.count()
+    /// What has passed between CUPTI and us so far.
+    pub fn traffic(&self) -> Traffic {
+        Traffic::with_lent(LENT.count())
+    }
+
+    /// Another client has the records: it gets what CUPTI has from nobody else, not what we have set for ourselves.
+    pub fn yield_records(&self) {
+        if !self.is_retired() {
+            let _ = self.shared.functions.set_attribute(ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 0);
+        }
+    }
+
+    /// Has CUPTI hand the records to us again, where another client has them.
+    ///
+    /// To be called from a thread of ours or of the program's, not from a callback.
+    ///
+    /// Errors: CUPTI refused.
+    pub fn take_records_back(&self) -> Result<(), Error> {
+        if self.is_retired() {
+            return Ok(());
+        }
+        (self.take_records)(self.shared).map_err(|Refusal { step, status }| {
+            Error::new(ErrorKind::CuptiRefused, format!("{step}: {status}"))
+        })
     }
 
     /// Has calls that make work told, as they are from the beginning, or not: one that is not told costs what it
@@ -183,6 +215,7 @@ impl Api {
         self.shared.calls.clear();
         let subscriber = self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel);
         if !subscriber.is_null() && !self.is_retired() {
+            self.yield_records();
             let _ = self.shared.functions.unsubscribe(Subscriber(subscriber));
         }
         super::release();
@@ -291,9 +324,8 @@ fn enable_callbacks<T: Tracer>(
 /// Every call of both API domains that matters, by walking all their names.
 fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
-        CallKind::Wait => options.waits,
         CallKind::EventRecord | CallKind::EventWait => options.events,
-        _ => options.memory,
+        _ => true,
     };
     let mut calls = Vec::new();
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {

@@ -101,7 +101,7 @@ fn attach_with<T: Tracer>(driver: u32, options: &Options) -> Result<&'static Api
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
         load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
-    Api::attach::<T>(functions, version, "fake".into(), options)
+    Api::attach::<T>(functions, (version, Some(driver)), "fake".into(), options)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
 
@@ -366,10 +366,10 @@ fn records_go_from_a_lent_buffer_into_rows() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();
     let buffer = fake.request();
-    assert_eq!((buffer.1, api.buffers_lent()), (4096, 1));
+    assert_eq!((buffer.1, api.traffic().lent), (4096, 1));
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
-    assert_eq!((filled.valid(), api.buffers_lent()), (3 * RECORD, 0));
+    assert_eq!((filled.valid(), api.traffic().lent), (3 * RECORD, 0));
     let mut rows = 0;
     let tally = api.read(&filled, &mut KernelNames::new(), &mut |_| rows += 1);
     assert_eq!((rows, tally), (3, ReadTally { activities: 3, unreadable: 0 }));
@@ -463,7 +463,7 @@ fn unsubscribing_ends_callbacks_and_still_lets_records_in() {
     fake.complete(buffer, 2);
     assert_eq!(told(), [""; 0]);
     assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD);
-    assert_eq!(fake.diary(), ["unsubscribe", "flush 1"]);
+    assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
 
 /// Panics wherever it can.

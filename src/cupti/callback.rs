@@ -7,8 +7,9 @@
 use super::activity;
 use super::host_calls::{graph_call, graph_event, host_call};
 use super::shared::{LENT, Shared, current, result_of};
+use super::traffic;
 use crate::record::CorrelationId;
-use crate::tracer::{Call, Layer, Lent, Returned, Tracer};
+use crate::tracer::{Call, CallKind, Layer, Lent, Returned, Tracer};
 use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
@@ -28,8 +29,10 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     let shared = unsafe { &*shared.cast::<Shared>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
-            // SAFETY: in these two domains CUPTI passes a `CallbackData`.
-            let data = unsafe { &*data.cast::<CallbackData>() };
+            // SAFETY: in these two domains CUPTI passes a `CallbackData`, or null at worst.
+            let Some(data) = (unsafe { data.cast::<CallbackData>().as_ref() }) else {
+                return traffic::WITHOUT_DATA.add_one();
+            };
             api_call::<T>(shared, domain, id, data);
         }
         // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
@@ -65,7 +68,11 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
         if kind.edits_graph() {
             return graph_call::<T>(shared, &call, data);
         }
-        return host_call::<T>(&mut call, data);
+        host_call::<T>(&mut call, data);
+        if kind == CallKind::Wait && data.site == Site::EXIT && shared.calls.waits_for_all(api) {
+            traffic::WHOLE_WAITS.add_one();
+        }
+        return;
     }
     match data.site {
         Site::ENTER => T::enter(&call),
@@ -125,6 +132,7 @@ pub(super) unsafe extern "C" fn on_buffer_requested<T: Tracer>(
         if T::is_over() {
             return lent = Some(Lent::give_away());
         }
+        traffic::MOVES.add_one();
         let own = if shared.is_off() { None } else { T::request_buffer() };
         lent = Some(LENT.lend(own));
     });
@@ -153,7 +161,9 @@ pub(super) unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     if T::is_over() {
         return;
     }
+    traffic::MOVES.add_one();
     shared.guard::<T>(|| match LENT.take_back(buffer, valid) {
+        Returned::Stranger => traffic::STRANGERS.add_one(),
         Returned::Filled(filled) if !shared.is_off() => T::buffer_completed(filled),
         Returned::Spare(filled) if !shared.is_off() => {
             let lost = activity::count(filled.bytes(), &shared.stepper());

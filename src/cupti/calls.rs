@@ -43,7 +43,7 @@ pub fn classify(name: &str) -> Option<CallKind> {
 }
 
 /// What the call named `name` does that makes no GPU work, but waits for it, or has to do with events or memory;
-/// `None` if nothing of it. Such calls are seen only where they are asked for.
+/// `None` if nothing of it. Those about events are seen only where they are asked for.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -174,6 +174,13 @@ impl CallTable {
     /// Whether a call that edits graphs adds to the one that is its second argument.
     pub(super) fn adds_to_graph(&self, call: ApiCall) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
+    }
+
+    /// Whether a call that waits does so for all that a GPU has to do.
+    pub(super) fn waits_for_all(&self, call: ApiCall) -> bool {
+        let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
+        let label = self.labels().get(usize::from(call.0));
+        label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
     /// Takes all calls out: callbacks still come, and do nothing.

@@ -109,7 +109,7 @@ fn attach_one<T: Tracer>(
     }
     seen.push(file.clone());
     let (functions, version) = check(driver, library)?;
-    Api::attach::<T>(functions, version, file, options)
+    Api::attach::<T>(functions, (version, driver.version()), file, options)
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
 }
 

@@ -32,6 +32,7 @@ mod probe;
 #[path = "real_test.rs"]
 mod real;
 mod shared;
+mod traffic;
 pub mod version;
 
 pub use activity::ReadTally;
@@ -41,6 +42,7 @@ pub use driver::Driver;
 pub use names::KernelNames;
 #[cfg(feature = "cli")]
 pub use probe::{Cupti, Probe, Refusal, probe};
+pub use traffic::Traffic;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tracer::Tracer;
@@ -59,14 +61,10 @@ pub struct Options {
     /// Whether to record a graph launch as one activity, and none of its nodes: cheap, and blind to what is
     /// in the graph. Default: `false`.
     pub whole_graphs: bool,
-    /// Whether to tell of calls that wait. Default: `false`.
-    pub waits: bool,
     /// Whether to tell of calls about events, and to record events and waits. Default: `false`.
     pub events: bool,
     /// Whether to record what moves in memory that the host and GPUs share, and faults. Default: `false`.
     pub unified: bool,
-    /// Whether to tell of calls that allocate and free memory. Default: `false`.
-    pub memory: bool,
 }
 
 /// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.

@@ -14,7 +14,8 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::NodeTally;
 use crate::join::{Launched, Origin, Sink, Tally};
 use crate::record::{
-    Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, Unified, WindowEdge,
+    Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, ThreadId, Unified,
+    WindowEdge,
 };
 use crate::timeline::Timeline;
 
@@ -125,6 +126,20 @@ impl Apart {
         match self.of(launch.time).and_then(|at| self.windows[at].part.as_mut()) {
             Some(part) => part.tally.launches.seen += 1,
             None => self.late.launches += 1,
+        }
+    }
+
+    /// Takes a call of a thread that was over in a window.
+    pub(super) fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
+        if let Some(part) = self.part_of(ended) {
+            part.timeline.called(thread, (begun, ended), context);
+        }
+    }
+
+    /// The same for a launch that began in it.
+    pub(super) fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
+        if let Some(part) = self.part_of(begun) {
+            part.timeline.launched(thread, (begun, ended), context);
         }
     }
 

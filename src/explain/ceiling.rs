@@ -165,7 +165,9 @@ impl Explain {
             return;
         }
         let held = held.saturating_sub(self.profile.shown_bytes());
-        self.profile.forget_what_was_shown();
+        if self.profile.shown_bytes() > 0 {
+            self.profile.forget_what_was_shown();
+        }
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > FEWEST {

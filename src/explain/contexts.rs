@@ -1,7 +1,7 @@
 //! Which contexts are the same one, and how good their stacks are.
 
 use crate::profile::Profile;
-use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, map_bytes};
+use crate::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
 
 /// Distinct stacks, and those of them that are not perfect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,9 +22,9 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// The contexts that stand for others, and those that stand for themselves are not in it. A thread may give a stack
+    /// The contexts that stand for others, with the thread that each of those is of, and those that stand for themselves are not in it. A thread may give a stack
     /// a new id at any time.
-    firsts: IdMap<ContextId, ContextId>,
+    firsts: IdMap<ContextId, (ContextId, ThreadId)>,
     /// Of lower ids only those are known that stand for themselves: no launch comes any more with another one.
     begin: ContextId,
     stacks: Stacks,
@@ -45,7 +45,7 @@ impl Contexts {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);
         if first != *id {
-            self.firsts.insert(*id, first);
+            self.firsts.insert(*id, (first, *thread));
             return false;
         }
         self.note_stack(*flags, frames);
@@ -55,18 +55,26 @@ impl Contexts {
     /// The context that stands for `id`, whichever thread's it is.
     pub(super) fn first(&self, id: ContextId, profile: &Profile) -> ContextId {
         match self.firsts.get(&id) {
-            Some(first) => *first,
+            Some((first, _)) => *first,
             None if id >= self.begin || id < ContextId::FIRST || profile.context(id).is_some() => id,
             None => ContextId::OTHERS,
         }
     }
 
+    /// The thread that a context is of, if that is known still.
+    pub(super) fn thread(&self, id: ContextId, profile: &Profile) -> Option<ThreadId> {
+        let known = self.firsts.get(&id).map(|(_, thread)| *thread);
+        known
+            .or_else(|| profile.context(id).map(|context| context.thread))
+            .filter(|id| *id != ThreadId::OTHERS)
+    }
+
     /// Has what stood for a context that is not kept apart any more stand for what it is a part of.
     pub(super) fn rename(&mut self, forgotten: IdMap<ContextId, ContextId>) {
-        for first in self.firsts.values_mut() {
+        for (first, _) in self.firsts.values_mut() {
             *first = forgotten.get(first).copied().unwrap_or(*first);
         }
-        self.firsts.extend(forgotten);
+        self.firsts.extend(forgotten.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
     /// Forgets what the ids below `lowest` stand for: none comes any more.

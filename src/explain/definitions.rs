@@ -9,6 +9,7 @@ use crate::record::{Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, Ran
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,
+    provenance: usize,
     labels: IdMap<LabelId, ()>,
     ranges: IdMap<RangeId, ()>,
     codes: IdMap<CodeId, ()>,
@@ -35,6 +36,9 @@ impl Definitions {
             self.process = true;
             chunk.row(&Row::Process { id, name });
         }
+        let said = profile.provenance().skip(self.provenance);
+        said.for_each(|(what, text)| chunk.row(&Row::Provenance { what, text }));
+        self.provenance = profile.provenance().len();
         for module in &profile.modules()[self.modules..] {
             chunk.row(&Row::Module(module.clone()));
         }

@@ -12,6 +12,7 @@
 //!
 //! It reads no file, writes none and knows no names of code: `session` and `cli` have those ways in and out.
 
+mod about;
 mod apart;
 mod ceiling;
 mod contexts;
@@ -20,13 +21,17 @@ mod ledger;
 mod stored;
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
-use crate::record::{Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Row, Wait};
+use crate::record::{
+    Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, ThreadId, Wait,
+};
 use crate::timeline::Timeline;
+pub use about::{process_text, set_text};
 pub use apart::{Apart, Late, Part};
 pub use ceiling::Forgotten;
 use ceiling::{NotKept, Renames};
@@ -35,6 +40,9 @@ pub use contexts::Stacks;
 pub use definitions::Definitions;
 pub use ledger::{Device, Host, Ledger, Others, Sum};
 use stored::Stored;
+
+/// No honest file tells of more: all kinds together can be added up.
+const MOST_LOST: u64 = 1 << 56;
 
 /// What is kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -86,6 +94,7 @@ impl Explain {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
             join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
+            timeline: options.ceiling.map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64)),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
             apart: options.apart.map(|most| Apart::new(most, options.by_stream)),
             ..Self::default()
@@ -96,11 +105,10 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => {
+                let thread = self.contexts.thread(launch.context, &self.profile);
                 let launch = &Launch { context: self.first(launch.context), ..*launch };
-                if self.timeline.has_insides()
-                    && let Some(context) = self.profile.context(launch.context)
-                {
-                    self.timeline.launches(launch.context, context.thread);
+                if let Some(thread) = thread {
+                    self.tell_thread(thread, launch);
                 }
                 if let Some(apart) = self.apart.as_mut().filter(|_| !launch.is_alias()) {
                     apart.launch(launch);
@@ -132,6 +140,16 @@ impl Explain {
             Row::Inside(inside) => {
                 let context = self.first(inside.context);
                 self.timeline.inside(&Inside { context, ..*inside });
+            }
+            Row::Called(called) => {
+                if let Some(thread) = self.contexts.thread(called.context, &self.profile) {
+                    let context = self.first(called.context);
+                    let begun = Nanos(called.ended.0.saturating_sub(called.duration.into()));
+                    self.timeline.called(thread, (begun, called.ended), context);
+                    if let Some(apart) = &mut self.apart {
+                        apart.called(thread, (begun, called.ended), context);
+                    }
+                }
             }
             Row::Wait(wait) => {
                 let row = Row::Wait(Wait { context: self.first(wait.context), ..*wait });
@@ -170,9 +188,25 @@ impl Explain {
                 }
                 self.profile.push(row);
             }
-            Row::Loss { loss, count } => *self.losses.entry(*loss).or_default() += count,
+            Row::Loss { loss, count } => {
+                let sum = self.losses.entry(*loss).or_default();
+                *sum = sum.saturating_add(*count).min(MOST_LOST);
+            }
             Row::Sum { key, values } => self.push_sum(key, values),
             _ => self.profile.push(row),
+        }
+    }
+
+    /// Has the timeline know whose launch this is.
+    fn tell_thread(&mut self, thread: ThreadId, launch: &Launch) {
+        if self.timeline.has_insides() {
+            self.timeline.launches(launch.context, thread);
+        } else if !launch.is_alias() {
+            let ended = Nanos(launch.time.0.saturating_add(launch.duration.into()));
+            self.timeline.launched(thread, (launch.time, ended), launch.context);
+            if let Some(apart) = &mut self.apart {
+                apart.launched(thread, (launch.time, ended), launch.context);
+            }
         }
     }
 
@@ -215,7 +249,22 @@ impl Explain {
     ///
     /// `counted` is what was lost so far by counts that are in no row, each kind as a total.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
-        let (mut aggregate, mut timeline) = (self.aggregate.clone(), self.timeline.clone());
+        let sums = (self.aggregate.clone(), self.timeline.clone());
+        self.come_to(sums, counted, sink)
+    }
+
+    /// The same of all rows, when no more come: sums are not copied.
+    pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
+        let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
+        self.come_to(sums, counted, sink)
+    }
+
+    fn come_to(
+        &mut self,
+        (mut aggregate, mut timeline): (Aggregate, Timeline),
+        counted: &[(Loss, u64)],
+        sink: &mut impl Sink,
+    ) -> Snapshot<'_> {
         let tally = self.join.as_if_over(&mut (&mut aggregate, (&mut timeline, sink)));
         let forgotten = IdMap::default();
         let renames = Renames::new(&self.profile, &forgotten);

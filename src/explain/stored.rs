@@ -13,7 +13,7 @@ use crate::profile::{
 };
 use crate::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
-    MemoryKind, Missing, NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, UnifiedKind,
+    MemoryKind, Missing, NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, ThreadId, UnifiedKind,
     WindowEdge, Work,
 };
 
@@ -213,6 +213,9 @@ fn put_sample(out: &mut Payload<'_>, view: u8, sample: &Sample) {
             out.u8(1).u32(Caller::from(launch).bits()).u32(Caller::from(created).bits())
         }
         Place::Nobody => out.u8(2),
+        Place::Between { after, thread, before } => {
+            out.u8(3).u32(after.0).option(thread.map(|thread| thread.0)).u32(before.0)
+        }
     };
     out.u8(sample.leaf.tips().count() as u8);
     sample.leaf.tips().for_each(|tip| put_tip(out, tip));
@@ -494,6 +497,10 @@ fn place(key: &mut Fields<'_>) -> Option<Place> {
             Place::Node { launch: launch.launched(), created: created.created() }
         }
         2 => Place::Nobody,
+        3 => {
+            let (after, thread) = (ContextId(key.u32()?), key.option()?.map(ThreadId));
+            Place::Between { after, thread, before: ContextId(key.u32()?) }
+        }
         _ => return None,
     })
 }
@@ -504,6 +511,9 @@ fn map_contexts(place: Place, context: impl Fn(ContextId) -> ContextId) -> Place
         Place::Context(id) => Place::Context(context(id)),
         Place::Node { launch, created } => {
             Place::Node { launch: launch.map(&context), created: created_by(created.into()).created() }
+        }
+        Place::Between { after, thread, before } => {
+            Place::Between { after: context(after), thread, before: context(before) }
         }
         other => other,
     }
@@ -543,8 +553,9 @@ fn stream(key: &mut Fields<'_>) -> Option<Option<(GpuContextId, StreamId)>> {
 mod tests {
     use super::super::{Definitions, Options};
     use super::*;
-    use crate::record::testing::a_turn;
-    use crate::record::{Mark, Reader};
+    use crate::profile::views::IDLE;
+    use crate::record::testing::{a_turn, kernel, launch};
+    use crate::record::{Launch, Mark, Reader};
 
     /// All that outputs are made of.
     fn shown(explain: &mut Explain) -> String {
@@ -567,6 +578,25 @@ mod tests {
         explain
     }
 
+    /// A gap of a millisecond between two calls, the first of another thread.
+    fn two_calls(explain: &mut Explain) {
+        let window = |edge, time| Row::Window { edge, time: Nanos(time) };
+        explain.push(&window(WindowEdge::Open, 1_000_000), &mut ());
+        for (id, of, time) in [(9001, 5, 1_001_000), (9002, 6, 1_002_000), (9003, 5, 2_000_000)] {
+            let launch = Launch { time: Nanos(time), duration: 500, ..launch(id, of) };
+            explain.push(&Row::Launch(launch), &mut ());
+            explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
+        }
+        explain.push(&window(WindowEdge::Close, 2_010_000), &mut ());
+        let snapshot = explain.snapshot(&[], &mut ());
+        let idle = snapshot.profile.samples(&IDLE).iter();
+        let between = idle.filter(|sample| matches!(sample.place, Place::Between { thread: Some(_), .. }));
+        assert_eq!(
+            between.map(Sample::amount).collect::<Vec<_>>(),
+            [1_002_000 - 1_001_900, 2_000_000 - 1_002_900]
+        );
+    }
+
     #[test]
     fn what_is_read_is_what_was_written_however_often_it_was_added_to() {
         let mut explain = Explain::new(Options::default());
@@ -574,6 +604,9 @@ mod tests {
         let mut file = Chunk::file_head().to_vec();
         for number in 0..30 {
             a_turn(number, &mut |row| explain.push(row, &mut ()));
+            if number == 29 {
+                two_calls(&mut explain);
+            }
             let mut chunk = Chunk::default();
             while !explain.write_definitions(&mut definitions, &mut chunk, 200) {
                 file.extend(chunk.take());

@@ -2,26 +2,19 @@
 //!
 //! Rows stand in the order in which activities found their launch, which is nearly that of time. What has
 //! no partner has a row too, with the reason, and what was lost is counted in rows of kind `lost`. Launches without an
-//! activity are no rows: the table of stacks beside it, to which `stack` and `created_stack` refer, counts them.
+//! activity are no rows: the table of stacks beside it (`stack_table`), to which `stack` and `created_stack` refer, counts
+//! them.
 
-#[cfg(feature = "cli")]
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
 use csv::ByteRecord;
 
 #[cfg(feature = "cli")]
-use super::callers::Callers;
-#[cfg(feature = "cli")]
 use super::format::Format;
 use super::{clean, table};
 use crate::error::{Error, Result};
-#[cfg(feature = "cli")]
-use crate::events::Events;
 use crate::join::{Launched, Origin, Sink};
-#[cfg(feature = "cli")]
-use crate::profile::Profile;
 use crate::profile::{Kind, OTHER_KERNELS};
 use crate::record::{
     Activity, ContextId, CorrelationId, Created, Detail, IdMap, Loss, Missing, NameId, Row, Unified,
@@ -65,10 +58,6 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-#[cfg(feature = "cli")]
-const STACKS_HEADER: [&str; 8] =
-    ["stack", "thread", "thread_name", "call", "frames", "activities", "created", "pending"];
-
 /// The same of rows that were kept.
 #[cfg(feature = "cli")]
 pub(super) static CSV: Format = Format::of_events(
@@ -86,40 +75,6 @@ pub(super) static CSV: Format = Format::of_events(
     },
     "A row for each activity (.csv)",
 );
-
-/// Writes the table that the columns `stack` and `created_stack` refer to: who called, from where, how many activities have
-/// the stack in one of the two, and how many launches of it had none.
-///
-/// # Errors
-/// What `out` reports.
-#[cfg(feature = "cli")]
-pub fn write_stacks_csv(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
-    let callers = Callers::of(profile);
-    let mut counts: BTreeMap<ContextId, [u64; 3]> = BTreeMap::new();
-    let mut count = |context: ContextId, column: usize| {
-        if context != ContextId::NONE {
-            counts.entry(context).or_default()[column] += 1;
-        }
-    };
-    for event in events.activities() {
-        event.origin.context().into_iter().for_each(|context| count(context, 0));
-        if let Some(Created::Context(context)) = event.activity.created {
-            count(context, 1);
-        }
-    }
-    events.calls().iter().filter(|call| call.pending).for_each(|call| count(call.launched.context, 2));
-    let mut table = csv::Writer::from_writer(out);
-    table.write_record(STACKS_HEADER).map_err(table::error)?;
-    for (context, counts) in counts {
-        let caller = callers.get(context);
-        let [activities, created, pending] = counts.map(|count| count.to_string());
-        let (id, thread) = (context.0.to_string(), caller.thread.0.to_string());
-        let row = [id, thread, caller.thread_name.clone(), clean::text(&caller.call), caller.stack()];
-        table.write_record(row.into_iter().chain([activities, created, pending])).map_err(table::error)?;
-    }
-    table.flush()?;
-    Ok(())
-}
 
 /// A [`Sink`] that writes the table of all activities. Rows that name kernels go to
 /// [`ActivityTable::row`], before the activities that refer to them.
@@ -154,7 +109,7 @@ impl<W: Write> ActivityTable<W> {
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {
-                self.names.entry(*id).or_insert_with(|| clean::text(&(self.show)(text)));
+                self.names.entry(*id).or_insert_with(|| clean::cell(&(self.show)(text)).into_owned());
             }
             Row::Unified(unified) => self.unified(unified),
             // A launch that was captured is no loss: it runs as often as its graph is launched.

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::clean;
-use super::compose::stack;
+use super::compose::{call, stack};
 use super::frame::Frame;
 use super::options::{GraphStacks, Names};
 use crate::profile::{Kind, Place, Profile};
-use crate::record::{ContextId, FrameKind, IdMap, ThreadId};
+use crate::record::{ContextId, IdMap, ThreadId};
 
 /// See the module's documentation.
 pub(super) struct Callers<'a> {
@@ -101,7 +101,7 @@ impl<'a> Callers<'a> {
         let thread_name = self.profile.thread(thread).unwrap_or_default();
         let frames = stack(self.profile, Place::Context(context), GraphStacks::Both, Names::Kept);
         Caller {
-            call: self.label(context).unwrap_or("[call unknown]").to_owned(),
+            call: call(self.profile, context).to_owned(),
             thread,
             thread_name: if thread_name.is_empty() { String::new() } else { clean::text(thread_name) },
             frames: frames.iter().map(|frame| self.frame(frame)).collect(),
@@ -121,16 +121,6 @@ impl<'a> Callers<'a> {
                 Kind::Range => 'r',
                 _ => 'c',
             },
-        }
-    }
-
-    /// The name of the call: the tip of the stack but for ranges.
-    fn label(&self, context: ContextId) -> Option<&str> {
-        let stack = self.profile.context(context)?.stack;
-        let frames = self.profile.stack(stack).map(|frame| self.profile.frames()[frame.index()].kind());
-        match frames.into_iter().find(|frame| !matches!(frame, FrameKind::Range(_)))? {
-            FrameKind::Label(label) => self.profile.label(label),
-            _ => None,
         }
     }
 }

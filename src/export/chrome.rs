@@ -7,6 +7,7 @@
 //! arguments: whole stacks (`stack`, `created_stack` and what their frames are) and reasons (`gpuflame`). Times are
 //! microseconds with three places, that is exact, from `baseTimeNanoseconds` on.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::Write;
 
@@ -71,7 +72,11 @@ impl<W: Write> Chrome<'_, W> {
         for (at, (loss, count)) in self.profile.lost().enumerate() {
             write!(self.out, "{}\"{}\":{count}", comma(at), loss.label())?;
         }
-        write!(self.out, "}}}},\"traceEvents\":[")?;
+        write!(self.out, "}},\"provenance\":[")?;
+        for (at, (what, text)) in self.profile.provenance().enumerate() {
+            write!(self.out, "{}[\"{}\",{}]", comma(at), what.word(), json(text))?;
+        }
+        write!(self.out, "]}},\"traceEvents\":[")?;
         let process = self.callers.process();
         self.name("process_name", process, 0, "CPU")?;
         for (thread, name) in self.callers.threads() {
@@ -302,12 +307,12 @@ pub(super) fn micros(nanos: u64) -> String {
 }
 
 /// `gemm`, `Memcpy HtoD` or `Memset`.
-pub(super) fn name(profile: &Profile, event: &JoinedActivity) -> String {
+pub(super) fn name<'a>(profile: &'a Profile, event: &JoinedActivity) -> Cow<'a, str> {
     let name = work_name(profile, event.activity.work());
     match event.activity.detail {
         Detail::Kernel(_) => name,
-        Detail::Copy(_) => format!("Memcpy {name}"),
-        Detail::Set(_) => "Memset".to_owned(),
-        Detail::Graph => "Graph".to_owned(),
+        Detail::Copy(_) => format!("Memcpy {name}").into(),
+        Detail::Set(_) => "Memset".into(),
+        Detail::Graph => "Graph".into(),
     }
 }

@@ -1,16 +1,24 @@
 //! Makes any name fit for a file: symbols come from other people's binaries and may hold anything.
 
+use std::borrow::Cow;
+
 /// `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
 ///
 /// | in the name | in the frame | since |
 /// |---|---|---|
 /// | `;` | `:` | it separates frames (inferno's collapsers do the same) |
 /// | control characters, U+2028, U+2029, U+FFFE, U+FFFF | a blank | they end lines, drive terminals, or are no XML |
+/// | marks of direction (U+202E and its like) | a blank | what follows would be shown backwards |
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
 /// | nothing, or blanks only | `?` | readers drop empty frames |
 pub(crate) fn frame(name: &str) -> String {
-    let mut clean = text(name);
+    frame_of(name.into())
+}
+
+/// The same of a text that may be the caller's already, and is not copied then if it is clean.
+pub(super) fn frame_of(name: Cow<'_, str>) -> String {
+    let mut clean = if is_clean(name.as_bytes()) { name.into_owned() } else { text(&name) };
     if clean.contains(';') {
         clean = clean.replace(';', ":");
     }
@@ -27,15 +35,26 @@ pub(crate) fn frame(name: &str) -> String {
 
 /// `name` as a field of a table: on one line, and never empty.
 pub(super) fn text(name: &str) -> String {
+    field(name).into_owned()
+}
+
+/// The same, not copied if it is clean.
+pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
-        return name.to_owned();
+        return name.into();
     }
     let clean: String = name.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect();
     match clean.trim() {
-        "" => "?".to_owned(),
-        trimmed if trimmed.len() == clean.len() => clean,
-        trimmed => trimmed.to_owned(),
+        "" => "?".into(),
+        trimmed if trimmed.len() == clean.len() => clean.into(),
+        trimmed => trimmed.to_owned().into(),
     }
+}
+
+/// The same for a cell that a spreadsheet might take for a formula: those get a `'` before them, as spreadsheets do it.
+pub(crate) fn cell(name: &str) -> Cow<'_, str> {
+    let clean = field(name);
+    if clean.starts_with(['=', '+', '-', '@']) { format!("'{clean}").into() } else { clean }
 }
 
 /// Whether nothing is to be done, as with nearly all names: a look at each character takes ten times as long.
@@ -44,9 +63,12 @@ fn is_clean(name: &[u8]) -> bool {
     is_trimmed && name.iter().all(|byte| (b' '..=b'~').contains(byte))
 }
 
-/// Not what ends a line somewhere, drives a terminal, or is forbidden in XML.
+/// Not what ends a line somewhere, drives a terminal, turns the direction of what follows, or is forbidden in XML.
 fn is_printable(c: char) -> bool {
-    !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
+    let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    !(c.is_control() || ends_a_line || turns || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// Whether a reader of folded files would take `word` for a weight.
@@ -70,6 +92,16 @@ mod tests {
         assert_eq!(frame("a;b\nc\rd\te\0f\x1b[31m\u{85}\u{2028}\u{ffff}x"), "a:b c d e f [31m   x");
         assert_eq!(frame("<[u8; 4]>::len"), "<[u8: 4]>::len");
         assert_eq!(text("a;b\nc"), "a;b c");
+        assert_eq!(frame("gemm\u{202e}mmeg\u{2066}x\u{200f}"), "gemm mmeg x");
+    }
+
+    #[test]
+    fn no_cell_is_a_formula() {
+        for formula in ["=1+2", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)"] {
+            assert_eq!(cell(formula), format!("'{formula}"));
+        }
+        assert_eq!(cell("\t=1"), "'=1", "blanks at the start are gone by then");
+        assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
     }
 
     #[test]

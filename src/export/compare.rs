@@ -36,11 +36,12 @@ pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> 
 /// # Errors
 /// What `out` reports; `Format` where `after` has no width at all.
 pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let lines: Vec<_> = both(before, after)
-        .into_iter()
-        .map(|(stack, a, b)| format!("{} {a} {b}", after.name_first(stack)))
-        .collect();
+    let all = both(before, after);
+    let shift = svg::shift(before.total().max(after.total()), all.len());
+    let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
+    let lines: Vec<_> = all.into_iter().map(line).collect();
     let mut inferno = inferno(options, difference(before, after, options.unit));
+    inferno.factor *= f64::from(shift).exp2();
     draw(&mut inferno, &lines, after.total(), out)
 }
 
@@ -49,13 +50,15 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
 /// # Errors
 /// What `out` reports; `Format` where they have no width at all.
 pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
-    let texts: Vec<_> =
-        lines.iter().map(|(stack, weight)| format!("{} {weight}", lines.name_first(stack))).collect();
+    let shift = svg::shift(lines.total(), lines.len());
+    let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
+    let texts: Vec<_> = lines.iter().map(line).collect();
     let mut colors = colors::palette(lines.labels());
     let mut subtitle = format!("{} in {} stacks", shown(lines.total(), options.unit), lines.len());
     svg::add_lost(&mut subtitle, lines.lost());
     let mut inferno = inferno(options, subtitle);
     inferno.palette_map = Some(&mut colors);
+    inferno.factor *= f64::from(shift).exp2();
     draw(&mut inferno, &texts, lines.total(), out)
 }
 
@@ -69,7 +72,8 @@ fn difference(before: &Lines, after: &Lines, unit: Unit) -> String {
     }
     text.push_str("; red grew, blue shrank");
     let gone = before.iter().filter(|(stack, weight)| *weight > 0 && after.get(stack).is_none());
-    let (count, weight) = gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum + weight));
+    let (count, weight) =
+        gone.fold((0, 0_u64), |(count, sum), (_, weight)| (count + 1, sum.saturating_add(weight)));
     if count > 0 {
         let _ = write!(text, "; not shown: {count} stacks that are gone ({})", shown(weight, unit));
     }

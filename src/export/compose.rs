@@ -9,7 +9,7 @@ use super::options::{GraphStacks, Names, Options};
 use super::roots::Roots;
 use crate::profile::{Cause, Kind, Leaf, OTHER_STACKS, Place, Profile, Sample, ShownFrameId, Tip, View};
 use crate::record::{
-    ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, Work,
+    ContextId, Created, DeviceId, Frame as Captured, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
 };
 
 /// Stands between the launch of a graph and where its node was made.
@@ -21,13 +21,15 @@ pub(super) struct Composer<'a> {
     view: &'a View,
     graph: GraphStacks,
     names: Names,
+    /// Whether what led to each of two calls is shown whole.
+    all_frames: bool,
     roots: Roots<'a>,
 }
 
 impl<'a> Composer<'a> {
     pub(super) fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
-        let &Options { graph, names, .. } = options;
-        Self { profile, view, graph, names, roots: Roots::new(profile, view, options) }
+        let &Options { graph, names, all_frames, .. } = options;
+        Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
     /// What the view holds, and then what it would have held had it not been lost.
@@ -65,7 +67,12 @@ impl<'a> Composer<'a> {
 
     /// The frames of the stack.
     pub(super) fn stack(&self, place: Place) -> Vec<Frame<'a>> {
-        stack(self.profile, place, self.graph, self.names)
+        match place {
+            Place::Between { after, thread, before } if self.all_frames => {
+                between(self.profile, (after, thread, before), self.names, usize::MAX)
+            }
+            _ => stack(self.profile, place, self.graph, self.names),
+        }
     }
 
     /// The frames of a stack of none but those that the profile knows, leaf first; `None` for any other.
@@ -115,6 +122,7 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: 
     match place {
         Place::Context(_) | Place::Missing(_) => launched(place.launch()),
         Place::Nobody => Vec::new(),
+        Place::Between { after, thread, before } => between(profile, (after, thread, before), names, 1),
         Place::Node { launch, created } => match (graph, creation(profile, created, names)) {
             (GraphStacks::Launch, _) => launched(launch),
             (GraphStacks::Capture, Ok(mut made)) => {
@@ -131,6 +139,52 @@ pub(super) fn stack(profile: &Profile, place: Place, graph: GraphStacks, names: 
             }
         },
     }
+}
+
+/// What two calls share, and then of each what it does not: so many functions, and the call.
+///
+/// ```text
+/// main;train;[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel
+/// ```
+fn between(
+    profile: &Profile,
+    (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
+    names: Names,
+    functions: usize,
+) -> Vec<Frame<'_>> {
+    let (mut first, mut second) =
+        (context_frames(profile, after, names), context_frames(profile, before, names));
+    let is_call = |frames: &[Frame<'_>]| matches!(frames, [Frame { kind: Kind::Call, .. }]);
+    if thread.is_none() && is_call(&first) && is_call(&second) {
+        return vec![Frame::new(Kind::Call, format!("[between {} and {}]", first[0].text, second[0].text))];
+    }
+    // The calls themselves are not shared, though they may be the same.
+    let longest = first.len().min(second.len()).saturating_sub(1);
+    let is_same = |(a, b): &(&Frame<'_>, &Frame<'_>)| a.text == b.text;
+    let shared = first.iter().zip(&second).take(longest).take_while(is_same).count();
+    let after = match thread {
+        None => "[after] ".to_owned(),
+        Some(ThreadId::OTHERS) => "[after, another thread] ".to_owned(),
+        Some(id) => match profile.thread(id).filter(|name| !name.is_empty()) {
+            Some(name) => format!("[after, thread {name}] "),
+            None => format!("[after, thread {}] ", id.0),
+        },
+    };
+    let mut frames: Vec<_> = first.drain(..shared).collect();
+    second.drain(..shared);
+    for (mark, tail) in [(&after[..], first), (BEFORE, second)] {
+        let call = tail.len().saturating_sub(1);
+        let shown = tail.into_iter().enumerate().filter(|(at, _)| *at < functions || *at == call);
+        frames.extend(shown.map(|(at, frame)| if at == 0 { marked(mark, frame) } else { frame }));
+    }
+    frames
+}
+
+const BEFORE: &str = "[before] ";
+
+/// The frame with a mark in front of its name.
+fn marked<'a>(mark: &str, frame: Frame<'a>) -> Frame<'a> {
+    Frame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
 
 /// The stack on which a graph node was made, or why it is not known.
@@ -185,10 +239,10 @@ fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Frame<
 }
 
 /// `GPU`, or `GPU1` where more than one did anything.
-fn gpu(profile: &Profile, device: Option<DeviceId>) -> String {
+fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     match device {
-        Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0),
-        _ => "GPU".to_owned(),
+        Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0).into(),
+        _ => "GPU".into(),
     }
 }
 
@@ -197,8 +251,10 @@ fn work_frame<'a>(profile: &Profile, work: Work, device: Option<DeviceId>) -> Fr
     let gpu = gpu(profile, device);
     let (text, tag) = match work {
         Work::Kernel(_) => {
-            let tag = format!("[{gpu}_Kernel]");
-            (format!("{tag}{}", work_name(profile, work)), tag.len())
+            let name = work_name(profile, work);
+            let text = ["[", &gpu, "_Kernel]", &name].concat();
+            let tag = text.len() - name.len();
+            (text, tag)
         }
         Work::Copy(kind) => (format!("[{gpu}_Memcpy {}]", kind.label()), 0),
         Work::Set => (format!("[{gpu}_Memset]"), 0),
@@ -207,16 +263,29 @@ fn work_frame<'a>(profile: &Profile, work: Work, device: Option<DeviceId>) -> Fr
     Frame { tag, ..Frame::new(Kind::of(work), text) }
 }
 
+/// The name of the API call that a stack made: its tip but for ranges.
+pub(super) fn call(profile: &Profile, context: ContextId) -> &str {
+    let label = || {
+        let frames = profile.stack(profile.context(context)?.stack);
+        let mut kinds = frames.map(|frame| profile.frames()[frame.index()].kind());
+        match kinds.find(|frame| !matches!(frame, FrameKind::Range(_)))? {
+            FrameKind::Label(label) => profile.label(label),
+            _ => None,
+        }
+    };
+    label().unwrap_or("[call unknown]")
+}
+
 /// The name of a piece of work by itself: the kernel's, the copy's direction, `memset`, or `graph`.
-pub fn work_name(profile: &Profile, work: Work) -> String {
+pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
-            Some(text) => text.to_owned(),
-            None => format!("[kernel without a name: {}]", name.0),
+            Some(text) => text.into(),
+            None => format!("[kernel without a name: {}]", name.0).into(),
         },
-        Work::Copy(kind) => kind.label().to_owned(),
-        Work::Set => "memset".to_owned(),
-        Work::Graph => "graph".to_owned(),
+        Work::Copy(kind) => kind.label().into(),
+        Work::Set => "memset".into(),
+        Work::Graph => "graph".into(),
     }
 }
 

@@ -1,54 +1,221 @@
 //! The text that the CUPTI tracer of eunomia's tutorial prints, so that its parser and merger can be used
-//! on what we recorded. Calls come first, then activities, then waits and events that were put on streams; each in the
-//! order of time.
+//! on what we recorded.
+//!
+//! Of rows that were kept calls come first, then activities, then waits and events that were put on streams; each in the
+//! order of time. While the application runs each comes when it is known, a launch right before the first that it
+//! launched. Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
 
 use std::io::Write;
 
-use super::callers::{Caller, Callers};
+#[cfg(feature = "cli")]
+use super::callers::Callers;
 use super::clean;
+#[cfg(feature = "cli")]
 use super::format::Format;
-use crate::error::Result;
-use crate::events::{Call, Events, JoinedActivity};
+use crate::error::{Error, Result};
+#[cfg(feature = "cli")]
+use crate::events::Events;
+use crate::join::{Launched, Origin, Sink};
+#[cfg(feature = "cli")]
 use crate::profile::Profile;
-use crate::record::{Detail, MemoryKind, Sync, SyncKind, Work};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Detail, EventRecord, FrameKind, IdMap, LabelId, Loss, MemoryKind,
+    NameId, Nanos, Row, Sync, SyncKind, ThreadId, Work,
+};
 
-/// Kernels keep the names that the tracer gave them; what the format asks for and nobody recorded is 0.
+#[cfg(feature = "cli")]
 pub(super) static CUPTI_TEXT: Format = Format::of_events(
     "cupti-text",
     &[".cupti.txt"],
-    |profile, events, _, mut out| write(profile, events, &mut out),
+    |profile, events, _, out| write(profile, events, out),
     "What the CUPTI tracer of eunomia's tutorial prints (.cupti.txt)",
 );
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
-    for (loss, count) in profile.lost() {
-        writeln!(out, "# lost: {count} {}", loss.label())?;
-    }
+/// Stacks of which it is known while the application runs who called, 8 MiB of them; calls of others have no name.
+const MOST_CALLERS: usize = 1 << 18;
+
+#[cfg(feature = "cli")]
+fn write(profile: &Profile, events: &Events, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
-    for call in events.calls() {
-        write_call(&callers, call, out)?;
-    }
-    for call in events.host_calls() {
-        let caller = callers.get(call.context);
-        write_call_of(&callers, &caller, call.time.0, call.duration, call.id.0, out)?;
+    let process = callers.process();
+    let mut text = Vec::new();
+    profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));
+    let launches = events.calls().iter().map(|call| {
+        let Launched { time, duration, context } = call.launched;
+        (call.id, time, u64::from(duration), context)
+    });
+    let others = events.host_calls().iter().map(|call| (call.id, call.time, call.duration, call.context));
+    for (id, begun, nanos, context) in launches.chain(others) {
+        let caller = callers.get(context);
+        let what = Called { name: &caller.call, process, thread: caller.thread, begun, nanos, id };
+        what.line(&mut text);
+        put(&mut text, out)?;
     }
     for event in events.activities() {
-        write_activity(profile, event, out)?;
+        let symbol = match event.activity.work() {
+            Work::Kernel(name) => profile.symbol(name),
+            Work::Copy(_) | Work::Set | Work::Graph => None,
+        };
+        activity(&event.activity, symbol, &mut text);
+        put(&mut text, out)?;
     }
-    for sync in events.syncs() {
-        write_sync(sync, out)?;
-    }
-    for record in events.event_records() {
-        writeln!(
-            out,
-            "CUDA_EVENT contextId {}, streamId {}, correlationId {}, eventId {}",
-            record.context.0, record.stream.0, record.correlation.0, record.event.0
-        )?;
-    }
+    events.syncs().iter().for_each(|one| sync(one, &mut text));
+    events.event_records().iter().for_each(|one| record(one, &mut text));
+    put(&mut text, out)
+}
+
+#[cfg(feature = "cli")]
+fn put(text: &mut Vec<u8>, out: &mut dyn Write) -> Result<()> {
+    out.write_all(text)?;
+    text.clear();
     Ok(())
 }
 
-fn write_sync(sync: &Sync, out: &mut impl Write) -> Result<()> {
+/// A [`Sink`] that writes it while the application runs. Rows that others refer to go to [`CuptiText::row`], before those
+/// that do.
+#[derive(Debug)]
+pub struct CuptiText<W> {
+    out: W,
+    process: u32,
+    labels: IdMap<LabelId, String>,
+    callers: IdMap<ContextId, (ThreadId, LabelId)>,
+    names: IdMap<NameId, String>,
+    /// The launch of the activity that comes next.
+    met: Option<Launched>,
+    /// What is said of one row, which is written at once.
+    text: Vec<u8>,
+    failed: Option<Error>,
+}
+
+impl<W: Write> CuptiText<W> {
+    /// Begins the text.
+    pub fn new(out: W) -> Self {
+        let (labels, callers, names) = (IdMap::default(), IdMap::default(), IdMap::default());
+        Self { out, process: 0, labels, callers, names, met: None, text: Vec::new(), failed: None }
+    }
+
+    /// Takes what others refer to, and writes calls that launched nothing, what the tracer says of waits and events, and
+    /// what was lost; passes over all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Process { id, .. } => self.process = *id,
+            Row::Label { id, text } => drop(self.labels.insert(*id, (*text).to_owned())),
+            Row::Name { id, text } => drop(self.names.insert(*id, (*text).to_owned())),
+            Row::Context { id, thread, frames, .. } if self.callers.len() < MOST_CALLERS => {
+                let mut kinds = frames.iter().map(|frame| frame.kind());
+                if let Some(FrameKind::Label(label)) = kinds.find(|kind| !matches!(kind, FrameKind::Range(_)))
+                {
+                    self.callers.insert(*id, (*thread, label));
+                }
+            }
+            Row::Wait(wait) => self.call(wait.correlation, wait.time, wait.duration, wait.context),
+            Row::EventCall(call) => {
+                self.call(call.correlation, call.time, call.duration.into(), call.context)
+            }
+            Row::EventRecord(one) => record(one, &mut self.text),
+            Row::Sync(one) => sync(one, &mut self.text),
+            Row::Loss { loss, count } => lost(*loss, *count, &mut self.text),
+            _ => {}
+        }
+        self.put();
+    }
+
+    /// Forgets the names of kernels but those that `keep` names.
+    pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        self.names.retain(|id, _| keep(*id));
+        self.names.shrink_to_fit();
+    }
+
+    /// What went wrong, told once; the text is of no use then.
+    pub fn failure(&mut self) -> Option<Error> {
+        self.failed.take()
+    }
+
+    /// Ends the text and gives the writer back.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    pub fn finish(self) -> Result<W> {
+        self.failed.map_or(Ok(self.out), Err)
+    }
+
+    fn call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
+        let (thread, label) = self.callers.get(&context).copied().unzip();
+        let name = label.and_then(|label| self.labels.get(&label));
+        let (name, thread) = (name.map_or("[call unknown]", String::as_str), thread.unwrap_or(ThreadId(0)));
+        Called { name, process: self.process, thread, begun, nanos, id }.line(&mut self.text);
+    }
+
+    fn put(&mut self) {
+        if self.failed.is_none() && !self.text.is_empty() {
+            self.failed = self.out.write_all(&self.text).err().map(Error::from);
+        }
+        self.text.clear();
+    }
+}
+
+impl<W: Write> Sink for CuptiText<W> {
+    fn met(&mut self, launched: Launched, _is_graph: bool) {
+        self.met = Some(launched);
+    }
+
+    fn activity(&mut self, one: &Activity, _: Origin) {
+        if let Some(Launched { time, duration, context }) = self.met.take() {
+            self.call(one.correlation, time, duration.into(), context);
+        }
+        let symbol = match one.work() {
+            Work::Kernel(name) => self.names.get(&name).map(String::as_str),
+            Work::Copy(_) | Work::Set | Work::Graph => None,
+        };
+        activity(one, symbol, &mut self.text);
+        self.put();
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        self.call(id, launched.time, launched.duration.into(), launched.context);
+        self.put();
+    }
+}
+
+fn say(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
+    // A vector takes whatever is written to it.
+    let _ = writeln!(text, "{line}");
+}
+
+fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
+    say(text, format_args!("# lost: {count} {}", loss.label()));
+}
+
+/// A call of the API.
+struct Called<'a> {
+    name: &'a str,
+    process: u32,
+    thread: ThreadId,
+    begun: Nanos,
+    nanos: u64,
+    id: CorrelationId,
+}
+
+impl Called<'_> {
+    fn line(&self, text: &mut Vec<u8>) {
+        let &Called { name, process, thread, begun, nanos, id } = self;
+        let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
+        say(
+            text,
+            format_args!(
+                "{} [ {}, {} ] duration {nanos}, \"{}\", cbid 0, processId {process}, threadId {}, correlationId {}",
+                if is_driver { "DRIVER" } else { "RUNTIME" },
+                begun.0,
+                begun.0.saturating_add(nanos),
+                clean::text(name),
+                thread.0,
+                id.0
+            ),
+        );
+    }
+}
+
+fn sync(sync: &Sync, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
         SyncKind::STREAM_WAIT => "STREAM_WAIT_EVENT",
@@ -57,101 +224,86 @@ fn write_sync(sync: &Sync, out: &mut impl Write) -> Result<()> {
         _ => "UNKNOWN",
     };
     let (start, end) = (sync.start.0, sync.end.0);
-    write!(
-        out,
-        "SYNCHRONIZATION [ {start}, {end} ] duration {}, type {kind}, contextId {}, ",
-        end.saturating_sub(start),
-        sync.context.0
-    )?;
     // As CUPTI's samples print what there is none of.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
-    writeln!(out, "streamId {stream}, eventId {event}, correlationId {}", sync.correlation.0)?;
-    Ok(())
+    say(
+        text,
+        format_args!(
+            "SYNCHRONIZATION [ {start}, {end} ] duration {}, type {kind}, contextId {}, streamId {stream}, eventId {event}, \
+         correlationId {}",
+            end.saturating_sub(start),
+            sync.context.0,
+            sync.correlation.0
+        ),
+    );
 }
 
-fn write_call(callers: &Callers<'_>, call: &Call, out: &mut impl Write) -> Result<()> {
-    let caller = callers.get(call.launched.context);
-    write_call_of(callers, &caller, call.launched.time.0, call.launched.duration.into(), call.id.0, out)
+fn record(record: &EventRecord, text: &mut Vec<u8>) {
+    say(
+        text,
+        format_args!(
+            "CUDA_EVENT contextId {}, streamId {}, correlationId {}, eventId {}",
+            record.context.0, record.stream.0, record.correlation.0, record.event.0
+        ),
+    );
 }
 
-fn write_call_of(
-    callers: &Callers<'_>,
-    caller: &Caller,
-    begin: u64,
-    duration: u64,
-    id: u32,
-    out: &mut impl Write,
-) -> Result<()> {
-    let is_driver = caller.call.starts_with("cu") && !caller.call.starts_with("cuda");
-    writeln!(
-        out,
-        "{} [ {begin}, {} ] duration {duration}, \"{}\", cbid 0, processId {}, threadId {}, correlationId {}",
-        if is_driver { "DRIVER" } else { "RUNTIME" },
-        begin.saturating_add(duration),
-        clean::text(&caller.call),
-        callers.process(),
-        caller.thread.0,
-        id,
-    )?;
-    Ok(())
-}
-
-fn write_activity(profile: &Profile, event: &JoinedActivity, out: &mut impl Write) -> Result<()> {
-    let activity = &event.activity;
+fn activity(activity: &Activity, symbol: Option<&str>, text: &mut Vec<u8>) {
     let (start, end, id) = (activity.start.0, activity.end.0, activity.correlation.0);
     let time = format!("[ {start}, {end} ] duration {}", activity.duration().unwrap_or(0));
     match activity.detail {
         Detail::Kernel(kernel) => {
-            let symbol = match activity.work() {
-                Work::Kernel(name) => profile.symbol(name).map_or_else(|| "?".to_owned(), clean::text),
-                Work::Copy(_) | Work::Set | Work::Graph => String::new(),
-            };
+            let symbol = symbol.map_or_else(|| "?".to_owned(), clean::text);
             let ([gx, gy, gz], [bx, by, bz]) = (kernel.grid, kernel.block);
-            writeln!(
-                out,
-                "CONCURRENT_KERNEL {time}, \"{symbol}\", correlationId {id}, cacheConfigRequested 0, \
+            say(
+                text,
+                format_args!(
+                    "CONCURRENT_KERNEL {time}, \"{symbol}\", correlationId {id}, cacheConfigRequested 0, \
                  cacheConfigExecuted 0\n\tgrid [ {gx}, {gy}, {gz} ], block [ {bx}, {by}, {bz} ], \
                  cluster [ 0, 0, 0 ], sharedMemory (static {}, dynamic {})",
-                kernel.static_shared, kernel.dynamic_shared,
-            )?;
-            place(event, true, out)
+                    kernel.static_shared, kernel.dynamic_shared
+                ),
+            );
         }
         Detail::Copy(copy) => {
-            writeln!(
-                out,
-                "MEMCPY \"{}\" {time}, size {}, copyCount 1, srcKind {}, dstKind {}, correlationId {id}",
-                copy.kind.label(),
-                copy.bytes,
-                memory(copy.from),
-                memory(copy.to),
-            )?;
-            place(event, false, out)
+            say(
+                text,
+                format_args!(
+                    "MEMCPY \"{}\" {time}, size {}, copyCount 1, srcKind {}, dstKind {}, correlationId {id}",
+                    copy.kind.label(),
+                    copy.bytes,
+                    memory(copy.from),
+                    memory(copy.to)
+                ),
+            );
         }
         Detail::Set(set) => {
-            writeln!(out, "MEMSET {time}, value {}, size {}, correlationId {id}", set.value, set.bytes)?;
-            place(event, false, out)
+            say(
+                text,
+                format_args!("MEMSET {time}, value {}, size {}, correlationId {id}", set.value, set.bytes),
+            );
         }
         Detail::Graph => {
-            writeln!(out, "GRAPH_TRACE {time}, correlationId {id}")?;
-            place(event, true, out)
+            say(text, format_args!("GRAPH_TRACE {time}, correlationId {id}"));
         }
     }
-}
-
-/// The line that says where.
-fn place(event: &JoinedActivity, with_graph: bool, out: &mut impl Write) -> Result<()> {
-    let activity = &event.activity;
-    write!(
-        out,
-        "\tdeviceId {}, contextId {}, streamId {}",
-        activity.device.0, activity.context.0, activity.stream.0
-    )?;
-    if with_graph {
-        write!(out, ", graphId {}, graphNodeId {}", activity.graph.0, activity.graph_node.0)?;
-    }
-    writeln!(out, ", channelId {}, channelType COMPUTE", activity.channel.unwrap_or(0))?;
-    Ok(())
+    let graph = match activity.detail {
+        Detail::Kernel(_) | Detail::Graph => {
+            format!(", graphId {}, graphNodeId {}", activity.graph.0, activity.graph_node.0)
+        }
+        Detail::Copy(_) | Detail::Set(_) => String::new(),
+    };
+    say(
+        text,
+        format_args!(
+            "\tdeviceId {}, contextId {}, streamId {}{graph}, channelId {}, channelType COMPUTE",
+            activity.device.0,
+            activity.context.0,
+            activity.stream.0,
+            activity.channel.unwrap_or(0)
+        ),
+    );
 }
 
 fn memory(kind: MemoryKind) -> String {

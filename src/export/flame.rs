@@ -41,7 +41,7 @@ impl Flame {
     pub(super) fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let composer = Composer::new(profile, view, options);
         let value = options.unit.value(view);
-        let mut build = Build::default();
+        let mut build = Build::with_room(profile.samples(view).len(), profile.works().len());
         composer.samples().for_each(|sample| build.sample(&composer, &sample, sample.values[value]));
         build.finish()
     }
@@ -136,18 +136,22 @@ struct Labels {
 }
 
 impl Labels {
+    fn with_room(count: usize) -> Self {
+        Self { all: Vec::with_capacity(count), index: Index::with_room(count), ..Self::default() }
+    }
+
     /// That of a frame that the profile knows, which `made` makes at first sight.
     fn of_known<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> Frame<'a>) -> u32 {
         let at = known.index();
         if at >= self.known.len() {
             self.known.resize(at + 1, None);
         }
-        let id = self.known[at].unwrap_or_else(|| self.intern(&made()));
+        let id = self.known[at].unwrap_or_else(|| self.intern(made()));
         self.known[at] = Some(id);
         id
     }
 
-    fn intern(&mut self, frame: &Frame<'_>) -> u32 {
+    fn intern(&mut self, frame: Frame<'_>) -> u32 {
         let Self { all, index, .. } = self;
         let label = Label::of(frame);
         let hash = hash_one(&label.text);
@@ -161,10 +165,11 @@ impl Labels {
 
     /// The place of each text in the order of all.
     fn ranks(&self) -> Vec<u32> {
-        let mut sorted: Vec<usize> = (0..self.all.len()).collect();
-        sorted.sort_unstable_by_key(|&at| &self.all[at].text);
+        let mut sorted: Vec<(&str, usize)> =
+            self.all.iter().map(|label| label.text.as_str()).zip(0..).collect();
+        sorted.sort_unstable();
         let mut ranks = vec![0; sorted.len()];
-        sorted.into_iter().zip(0..).for_each(|(at, rank)| ranks[at] = rank);
+        sorted.into_iter().zip(0..).for_each(|((_, at), rank)| ranks[at] = rank);
         ranks
     }
 }
@@ -183,8 +188,18 @@ struct Build {
 }
 
 impl Build {
+    /// With room for so many samples, of so many works: each of them is a label.
+    fn with_room(samples: usize, works: usize) -> Self {
+        let works = works.min(samples);
+        let mut build =
+            Self { labels: Labels::with_room(works), tree: Tree::with_room(samples), ..Self::default() };
+        build.own.reserve(samples);
+        build.tips.reserve(works);
+        build
+    }
+
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
-        let base = self.path(NodeId::ROOT, &composer.below(sample));
+        let base = self.path(NodeId::ROOT, composer.below(sample));
         let stack = match self.stacks.get(&(base, sample.place)) {
             Some(&known) => known,
             None => {
@@ -201,7 +216,7 @@ impl Build {
     /// Where the frames of a stack upon `from` end. Nearly all stacks are frames that the profile knows and nothing
     /// else: then no texts are made only to look for them.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, place: Place) -> NodeId {
-        let Some(known) = composer.known(place) else { return self.path(from, &composer.stack(place)) };
+        let Some(known) = composer.known(place) else { return self.path(from, composer.stack(place)) };
         let Self { labels, tree, leaf_first, .. } = self;
         leaf_first.clear();
         leaf_first.extend(known.map(|id| labels.of_known(id, || composer.known_frame(id))));
@@ -213,18 +228,18 @@ impl Build {
         let Self { labels, tree, tips, .. } = self;
         let device = sample.device;
         let label =
-            |tip| *tips.entry((tip, device)).or_insert_with(|| labels.intern(&composer.tip(tip, device)));
+            |tip| *tips.entry((tip, device)).or_insert_with(|| labels.intern(composer.tip(tip, device)));
         tree.chain(from, sample.leaf.tips().map(label))
     }
 
     /// Where these frames upon `from` end.
-    fn path(&mut self, from: NodeId, frames: &[Frame<'_>]) -> NodeId {
+    fn path(&mut self, from: NodeId, frames: Vec<Frame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
-        let label = |frame: &Frame<'_>| match frame.id {
-            Some(id) => labels.of_known(id, || frame.clone()),
+        let label = |frame: Frame<'_>| match frame.id {
+            Some(id) => labels.of_known(id, || frame),
             None => labels.intern(frame),
         };
-        tree.chain(from, frames.iter().map(label))
+        tree.chain(from, frames.into_iter().map(label))
     }
 
     fn finish(self) -> Flame {

@@ -21,6 +21,8 @@ pub static FORMATS: &[&Format] = &[
     #[cfg(feature = "cli")]
     &super::parquet::PARQUET,
     #[cfg(feature = "cli")]
+    &super::arrow::ARROW,
+    #[cfg(feature = "cli")]
     &super::sbt::SBT,
     #[cfg(feature = "cli")]
     &super::cupti_text::CUPTI_TEXT,

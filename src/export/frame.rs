@@ -34,8 +34,8 @@ pub(super) struct Label {
 }
 
 impl Label {
-    pub(super) fn of(frame: &Frame<'_>) -> Self {
-        Self::new(frame.kind, clean::frame(&frame.text), frame.tag)
+    pub(super) fn of(frame: Frame<'_>) -> Self {
+        Self::new(frame.kind, clean::frame_of(frame.text), frame.tag)
     }
 
     /// Of a text that is clean.

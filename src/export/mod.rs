@@ -7,15 +7,18 @@
 
 mod activities;
 #[cfg(feature = "cli")]
+mod arrow;
+#[cfg(feature = "cli")]
 mod callers;
 #[cfg(feature = "cli")]
 mod chrome;
 mod clean;
 mod colors;
 #[cfg(feature = "cli")]
+mod columns;
+#[cfg(feature = "cli")]
 mod compare;
 mod compose;
-#[cfg(feature = "cli")]
 mod cupti_text;
 #[cfg(feature = "cli")]
 mod extended;
@@ -41,6 +44,7 @@ mod roots;
 mod sbt;
 #[cfg(feature = "cli")]
 mod speedscope;
+mod stack_table;
 #[cfg(feature = "cli")]
 mod stacks;
 mod svg;
@@ -51,14 +55,13 @@ mod tests;
 
 pub use activities::ActivityTable;
 #[cfg(feature = "cli")]
-pub use activities::write_stacks_csv;
-#[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]
 pub use compare::{write_diff_folded, write_diff_svg, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use compose::event_place;
 pub use compose::{folded_names, stack_names, work_name};
+pub use cupti_text::CuptiText;
 pub use folded::FOLDED;
 #[cfg(feature = "cli")]
 pub use folded::write_lines_folded;
@@ -69,5 +72,6 @@ pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;
 pub use options::{GraphStacks, Names, Options, Root, Unit};
+pub use stack_table::write_stacks_csv;
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;

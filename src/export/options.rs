@@ -18,6 +18,9 @@ pub struct Options {
     pub root: Vec<Root>,
     /// What becomes of numbers in names. Default: they are folded.
     pub names: Names,
+    /// Whether all is shown that led to each of two calls between which a GPU was idle, and not only the first function that
+    /// they do not share. Default: false.
+    pub all_frames: bool,
     /// Whether lines of single launches leave out `[correlation N]`, their last frame. Default: false.
     pub without_correlation: bool,
 }

@@ -293,6 +293,7 @@ fn comments(profile: &Profile, view: &View) -> Vec<String> {
             .missing(view)
             .map(|(missing, [amount, count, ..])| format!("{}: {count} ({amount} {unit})", missing.word())),
     );
+    comments.extend(profile.provenance().map(|(what, text)| format!("{}: {text}", what.word())));
     comments.extend(profile.lost().map(|(loss, count)| format!("lost: {} {count}", loss.label())));
     comments
 }

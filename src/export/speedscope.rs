@@ -7,7 +7,7 @@ use super::format::{Drawing, Format};
 use super::json::{comma, json};
 use super::stacks::{Apart, Stack, Stacks};
 use crate::error::Result;
-use crate::profile::{Measure, Profile, View};
+use crate::profile::{Measure, Profile, View, saturating_sum};
 use crate::record::DeviceId;
 
 /// For <https://www.speedscope.app>. Stacks of no weight are left out, since they would have no width.
@@ -94,7 +94,7 @@ impl Weights {
         let weights = samples.iter().map(|sample| (sample, sample.values[self.value]));
         let weights: Vec<_> =
             weights.filter(|(sample, weight)| *weight > 0 && is_wanted(sample.device)).collect();
-        let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
+        let total = saturating_sum(weights.iter().map(|(_, weight)| *weight));
         write!(
             out,
             "{{\"type\":\"sampled\",\"name\":{},\"unit\":\"{}\",\"startValue\":0,\"endValue\":{total},\

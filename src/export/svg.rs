@@ -34,9 +34,12 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let lightest = flame.total() / SHARE;
     let mut lines = Vec::new();
     flame.lines(lightest, Label::name_first, |stack, weight| {
-        lines.push(format!("{stack} {weight}"));
+        lines.push((stack.to_owned(), weight));
         Ok(())
     })?;
+    let shift = shift(flame.total(), lines.len());
+    let lines: Vec<_> =
+        lines.into_iter().map(|(stack, weight)| format!("{stack} {}", weight >> shift)).collect();
     let mut colors = colors::palette(flame.labels_from(lightest));
     let value = &view.values[options.unit.value(view)];
     let unit = match value.unit {
@@ -46,8 +49,15 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let mut inferno = inferno(title, subtitle, unit, value.words);
     inferno.palette_map = Some(&mut colors);
     inferno.min_width = 100.0 / SHARE as f64;
+    inferno.factor *= f64::from(shift).exp2();
     flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
     Ok(())
+}
+
+/// By how many bits weights are too large: whoever draws them adds them up, and records that lie may say anything.
+pub(super) fn shift(total: u64, lines: usize) -> u32 {
+    let fits = total < 1 << 62;
+    if fits { 0 } else { usize::BITS - lines.leading_zeros() + 1 }
 }
 
 /// Draws a picture into nothing. What the libraries look up once, under the loader's lock, they have then found.

@@ -45,7 +45,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let total = profile.works().iter().fold(0_u64, |sum, work| sum.saturating_add(work.weight.nanos));
     let mut works: Vec<_> =
         profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
-    works.sort_by(|(a_name, a), (b_name, b)| {
+    works.sort_unstable_by(|(a_name, a), (b_name, b)| {
         let key = |work: &WorkStats| (Reverse(work.weight.nanos), work.device);
         (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
     });
@@ -79,12 +79,12 @@ fn write_work(
         Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
         Work::Copy(_) | Work::Set | Work::Graph => "",
     };
-    let symbol = if symbol.is_empty() { String::new() } else { clean::text(symbol) };
+    let symbol = if symbol.is_empty() { symbol.into() } else { clean::cell(symbol) };
     let times = (weight.nanos, average as u64, min, max, percentiles);
     let share = share(weight.nanos, total);
     let row = (
         Kind::of(work).word(),
-        clean::text(name),
+        clean::cell(name),
         device.0,
         weight.count,
         times,

@@ -1,5 +1,6 @@
 //! A heap of our own, for when the application's cannot be trusted to answer: a thread that a signal has stopped for
-//! good may hold its lock, and no other thread gets memory from it then.
+//! good may hold its lock, and no other thread gets memory from it then. Or it has no more memory to give: then what little
+//! we still need comes from a reserve that is part of the library's own image.
 //!
 //! From [`leave`] on, all memory that gpuflame asks for comes from here, and what it had before is not given back:
 //! the process is about to end. Nobody waits here for anybody.
@@ -9,9 +10,13 @@
 //! ```
 
 use std::alloc::Layout;
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::futex::Bits;
+use super::threads;
 
 const HEAD: usize = 16;
 /// Stands where the C library has the size of its block, and is none.
@@ -21,6 +26,18 @@ const CLASSES: std::ops::RangeInclusive<u32> = 5..=16;
 const PIECE: usize = 1 << 20;
 /// So often it is tried to get at the free blocks before one is mapped instead.
 const TRIES: u32 = 1000;
+
+/// What there is when nobody gives any memory. No page of it takes any before it is written to.
+const RESERVE: usize = 6 << 20;
+/// What of that is left to the application's threads: they are not to be stopped, as ours are.
+const FOR_OTHERS: usize = 1 << 20;
+/// What is cut from it at once, for small blocks.
+const SLICE: usize = 128 << 10;
+
+/// That memory has run out, and that one of our threads has come to its end by that.
+static STATE: Bits = Bits::new();
+const SHORT: u32 = 1;
+const OUT: u32 = 2;
 
 static HAS_LEFT: AtomicBool = AtomicBool::new(false);
 
@@ -33,6 +50,60 @@ pub fn leave() {
 #[inline]
 pub fn has_left() -> bool {
     HAS_LEFT.load(Ordering::Relaxed)
+}
+
+/// The same for want of memory. What was to be asked for comes from here, as far as it goes.
+pub fn fall_short() {
+    leave();
+    STATE.set(SHORT);
+}
+
+/// Whether memory has run out.
+pub fn is_short() -> bool {
+    STATE.has(SHORT)
+}
+
+/// Sleeps for so long, or until memory has run out.
+pub fn sleep_unless_short(pause: Duration) {
+    let known = STATE.get();
+    if known & SHORT == 0 {
+        STATE.wait(known, Some(pause));
+    }
+}
+
+/// Says that one of our threads goes no further, for want of memory, and perhaps holds a lock.
+pub fn go_out() {
+    STATE.set(SHORT | OUT);
+}
+
+/// Whether one of our threads goes no further.
+pub fn is_out() -> bool {
+    STATE.has(OUT)
+}
+
+#[repr(C, align(4096))]
+struct Reserve(UnsafeCell<[u8; RESERVE]>);
+
+// SAFETY: each part of it is given away once.
+unsafe impl Sync for Reserve {}
+
+static LAST: Reserve = Reserve(UnsafeCell::new([0; RESERVE]));
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+/// So many bytes of the reserve, which are zero, at a multiple of 4096.
+fn from_reserve(bytes: usize) -> Option<NonNull<u8>> {
+    let most = if threads::is_ours() { RESERVE - FOR_OTHERS } else { RESERVE };
+    let take =
+        |given: usize| Some(given + bytes.checked_next_multiple_of(4096)?).filter(|given| *given <= most);
+    let given = GIVEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+    let block = LAST.0.get().cast::<u8>();
+    block.expose_provenance();
+    NonNull::new(block.wrapping_add(given))
+}
+
+fn is_of_reserve(block: *mut u8) -> bool {
+    let start = LAST.0.get().addr();
+    (start..start + RESERVE).contains(&block.addr())
 }
 
 /// Where the next block is cut from, and blocks that were given back.
@@ -75,9 +146,10 @@ impl Blocks {
             return Some(block);
         }
         if self.end.get() - self.next.get() < 1 << class {
-            let piece = map(PIECE)?;
+            let (piece, bytes) =
+                map(PIECE).map(|piece| (piece, PIECE)).or_else(|| Some((from_reserve(SLICE)?, SLICE)))?;
             self.next.set(piece.addr().get());
-            self.end.set(piece.addr().get() + PIECE);
+            self.end.set(piece.addr().get() + bytes);
         }
         let block = self.next.get();
         self.next.set(block + (1 << class));
@@ -93,7 +165,9 @@ impl Blocks {
 }
 
 fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // All pages at once: most are written to, and to ask for them one by one takes three times as long.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, wherever there is room.
     let at = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
     (at != libc::MAP_FAILED).then(|| NonNull::new(at.cast::<u8>())).flatten().inspect(|at| {
@@ -122,7 +196,7 @@ pub fn alloc(layout: Layout) -> *mut u8 {
         _ if layout.align() > 1 << 12 => return null_mut(),
         _ => {
             let (head, length) = (before(layout), before(layout) + layout.size());
-            let Some(block) = map(length) else { return null_mut() };
+            let Some(block) = map(length).or_else(|| from_reserve(length)) else { return null_mut() };
             (block, head, length)
         }
     };
@@ -149,7 +223,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
         // SAFETY: its head lies in the same piece.
         let start = unsafe { NonNull::new_unchecked(block.sub(HEAD)) };
         BLOCKS.alone(|| BLOCKS.put(word as u32, start));
-    } else {
+    } else if !is_of_reserve(block) {
         // SAFETY: `alloc` has mapped it for itself, with this much before it.
         unsafe { libc::munmap(block.sub(before(layout)).cast(), word) };
     }

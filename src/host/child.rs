@@ -4,7 +4,7 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// The terminal sends these to the command as well, which decides: we are there until it ends.
 const FROM_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
@@ -15,6 +15,8 @@ const PASSED_ON: [i32; 2] = [libc::SIGTERM, libc::SIGHUP];
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// A signal that came before there was a child; 0: none.
 static EARLY: AtomicI32 = AtomicI32::new(0);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
 /// Runs `command` to its end. To be called once in a process.
 ///
@@ -24,6 +26,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     PASSED_ON.into_iter().filter(|signal| is_default(*signal)).for_each(|signal| act(signal, pass_on));
     let mut child = command.spawn()?;
     FROM_TERMINAL.into_iter().for_each(ignore);
+    act(libc::SIGINT, note_interrupt);
     let number = child.id() as i32;
     CHILD.store(number, Ordering::SeqCst);
     match EARLY.swap(0, Ordering::SeqCst) {
@@ -34,6 +37,17 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     // From here on its number may be another process's.
     CHILD.store(0, Ordering::SeqCst);
     child.wait()
+}
+
+/// From now on SIGINT that a process sends to us goes to the command as well: one that is to end both may know only us. (A
+/// terminal sends it to all.)
+pub fn pass_interrupts_on() {
+    PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
+}
+
+/// Whether SIGINT came while a command ran: it was the command's to act on.
+pub fn was_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
 }
 
 /// What a shell says of it: its exit code, or 128 and the number of the signal that it died of.
@@ -75,6 +89,16 @@ extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _context: *mut li
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+extern "C" fn note_interrupt(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    INTERRUPTED.store(true, Ordering::SeqCst);
+    // SAFETY: the kernel hands over a valid `siginfo_t`.
+    let is_from_process = unsafe { (*info).si_code } <= 0;
+    let child = CHILD.load(Ordering::SeqCst);
+    if is_from_process && child != 0 && PASSES_INTERRUPTS.load(Ordering::SeqCst) {
+        send(child, libc::SIGINT);
+    }
 }
 
 /// Whether a terminal that goes away tells this process alone, as where nothing else runs on it (`ssh -t`, a container's).

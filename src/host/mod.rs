@@ -6,10 +6,18 @@
 
 #![allow(unsafe_code)]
 
+/// Whether the process has rights that whoever started it has not: nothing that they say counts then.
+pub fn is_privileged() -> bool {
+    // SAFETY: takes any number.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 pub mod alive;
 pub mod aside;
-#[cfg(feature = "cli")]
+pub mod cancel;
+#[cfg(feature = "child")]
 pub mod child;
+pub mod date;
 pub mod descriptor;
 pub mod ending;
 pub mod exit;
@@ -21,8 +29,10 @@ pub mod heap;
 pub mod library;
 pub mod loaded;
 pub mod memory;
+pub mod scheduling;
 pub mod signals;
 pub mod stderr;
+pub mod stdout;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod threads;

@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
+use libc::c_int;
+
 use super::descriptor::Identity;
 use super::signals;
 
@@ -16,7 +18,7 @@ use super::signals;
 static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
 
 /// A pipe takes so much whole or not at all, and does not block for it once it says that there is room.
-const AT_ONCE: usize = libc::PIPE_BUF;
+pub(super) const AT_ONCE: usize = libc::PIPE_BUF;
 /// How long a thread tries.
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -58,7 +60,7 @@ fn write_chunks(mut text: &[u8], expected: Identity, patience: Duration) -> io::
     let deadline = Instant::now() + patience;
     while !text.is_empty() {
         let chunk = &text[..first_lines(text)];
-        wait_for_room(deadline)?;
+        wait_for_room(libc::STDERR_FILENO, deadline)?;
         if identity()? != expected && !takes_messages() {
             return Err(ErrorKind::NotFound.into());
         }
@@ -76,7 +78,7 @@ fn write_chunks(mut text: &[u8], expected: Identity, patience: Duration) -> io::
 }
 
 /// As many whole lines as go at once, so that no other writer comes between; or a part of one that is too long.
-fn first_lines(text: &[u8]) -> usize {
+pub(super) fn first_lines(text: &[u8]) -> usize {
     let most = &text[..text.len().min(AT_ONCE)];
     if most.len() == text.len() {
         return most.len();
@@ -84,10 +86,11 @@ fn first_lines(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
-fn wait_for_room(deadline: Instant) -> io::Result<()> {
+/// Waits until the descriptor with this number takes [`AT_ONCE`] bytes without blocking.
+pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let mut asked = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+        let mut asked = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
         // SAFETY: `asked` is one pollfd, and lives through the call.
         let found = unsafe { libc::poll(&mut asked, 1, left.as_millis().min(60_000) as i32) };
         match found {

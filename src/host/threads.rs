@@ -1,9 +1,12 @@
 //! Threads as the kernel knows them: what time they took of a processor, and who is left of a process.
 
+use std::cell::Cell;
 use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use super::scheduling;
 
 /// The number of the calling thread.
 pub fn number() -> i32 {
@@ -61,9 +64,28 @@ impl Default for Clock {
 /// Threads that there would not be without us.
 static OURS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Notes that the calling thread is one.
+thread_local! {
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is one of those that have said so.
+pub fn is_ours() -> bool {
+    IS_OURS.get()
+}
+
+/// Notes that the calling thread is one, and has it run where and as the process does, whatever binds its maker.
 pub fn note_ours() {
+    IS_OURS.set(true);
     lock().push(number());
+    scheduling::as_the_process(&all());
+}
+
+/// Has the calling thread go no further, for ever. Takes no memory.
+pub fn stop() -> ! {
+    loop {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::pause() };
+    }
 }
 
 /// Notes those that came since there were only `before`, and take no signal: what a library has started for us.

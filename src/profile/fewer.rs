@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Index, NodeId, Profile, Sample, ShownFrame, StackId, Strings, Tree, intern_frame};
+use super::{
+    Context, Index, KernelName, NodeId, Profile, Sample, ShownFrame, StackId, Strings, Tree, intern_frame,
+    strings,
+};
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
 /// What stands in the place of stacks that are not kept apart.
@@ -14,9 +17,6 @@ pub const OTHER_STACKS: &str = "[other stacks]";
 pub const OTHER_KERNELS: &str = "[other kernels]";
 /// and of threads.
 pub const OTHER_THREADS: &str = "[other threads]";
-
-/// What a string takes beside its text.
-const BYTES_A_STRING: usize = 14;
 
 impl Profile {
     /// Keeps the contexts that `keep` names, and no frames but theirs. Returns which one each of the others is a
@@ -65,8 +65,10 @@ impl Profile {
         self.kernels.retain(|id, _| *id == NameId::OTHERS || keep(*id));
         self.kernels.shrink_to_fit();
         let others = self.strings.intern(OTHER_KERNELS);
-        self.kernels.insert(NameId::OTHERS, others);
-        self.kernel_text = self.kernels.values().map(|name| self.strings.get(*name).len()).sum();
+        self.kernels.insert(NameId::OTHERS, KernelName { symbol: others, shown: Some(others) });
+        let texts = |name: &KernelName| [Some(name.symbol), name.shown.filter(|shown| *shown != name.symbol)];
+        let texts = self.kernels.values().flat_map(texts).flatten();
+        self.kernel_text = texts.map(|text| strings::bytes(self.strings.get(text))).sum();
         self.forget_what_was_shown();
     }
 
@@ -80,7 +82,7 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Forgets the names that were put in, and what views hold: the next who looks makes them anew. What has an id
+    /// Forgets the names of frames that were put in, and what views hold: the next who looks makes them anew. What has an id
     /// by position may get another one.
     pub(crate) fn forget_what_was_shown(&mut self) {
         self.renumbered += 1;
@@ -90,7 +92,6 @@ impl Profile {
         self.shown_index = Index::default();
         self.shown = Tree::default();
         self.shown_contexts = IdMap::default();
-        self.shown_kernels = IdMap::default();
         self.keep_strings();
     }
 
@@ -134,13 +135,12 @@ impl Profile {
             + self.shown_frames.capacity() * size_of::<ShownFrame>()
             + self.shown_index.heap_bytes()
             + map_bytes(&self.shown_contexts)
-            + map_bytes(&self.shown_kernels)
             + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
     }
 
     /// What kernels and their names hold on the heap, at the most that tables which double in size may take.
     pub(crate) fn kernel_bytes(&self) -> usize {
-        2 * (self.kernel_text + self.kernels.len() * BYTES_A_STRING) + map_bytes(&self.kernels)
+        2 * self.kernel_text + map_bytes(&self.kernels)
     }
 
     /// The context of those stacks that called `call`, a label, and are not kept apart.
@@ -172,7 +172,9 @@ impl Profile {
     fn keep_strings(&mut self) {
         let old = std::mem::take(&mut self.strings);
         let mut strings = Strings::default();
-        let maps = self.labels.values_mut().chain(self.ranges.values_mut()).chain(self.kernels.values_mut());
+        let kernels = self.kernels.values_mut();
+        let kernels = kernels.flat_map(|name| [Some(&mut name.symbol), name.shown.as_mut()]).flatten();
+        let maps = self.labels.values_mut().chain(self.ranges.values_mut()).chain(kernels);
         let process = self.process.as_mut().map(|(_, name)| name);
         for text in maps.chain(self.threads.values_mut()).chain(process) {
             *text = strings.intern(old.get(*text));

@@ -13,6 +13,11 @@ pub(crate) struct Index {
 }
 
 impl Index {
+    /// One with room for so many: it does not grow before, and hardly ever has two things in one place.
+    pub(crate) fn with_room(count: usize) -> Self {
+        Self { buckets: vec![EMPTY; (count * 2).next_power_of_two()], len: 0 }
+    }
+
     /// The position of a thing with this hash for which `is_it` holds.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.buckets.len().checked_sub(1)?;

@@ -32,11 +32,19 @@ pub use strings::{StringId, Strings};
 pub use views::{Measure, VIEWS, Value, View, human};
 
 use crate::record::{
-    CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, RangeId, Row,
-    ThreadId, WindowEdge, hash_one, map_bytes,
+    CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
+    Row, ThreadId, WindowEdge, hash_one, map_bytes,
 };
 pub(crate) use index::Index;
 pub(crate) use tree::{NodeId, Tree};
+
+/// All together; what does not fit stops at the top instead of wrapping: records that lie may say anything.
+pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
+    values.fold(0, u64::saturating_add)
+}
+
+/// So much is said of where a profile comes from at most: a machine of 16 GPUs, and ranks that were put together.
+const MOST_SAID: usize = 256;
 
 /// A distinct frame of a profile: dense, in order of first sight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +76,15 @@ pub struct Context {
     pub stack: StackId,
 }
 
+/// What a kernel is called.
+#[derive(Clone, Copy, Debug)]
+struct KernelName {
+    /// As the tracer gave it.
+    symbol: StringId,
+    /// As it is shown: demangled, once somebody has said how.
+    shown: Option<StringId>,
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -81,10 +98,12 @@ pub struct Profile {
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     codes: IdMap<CodeId, code::PythonCode>,
-    kernels: IdMap<NameId, StringId>,
-    /// How long their names are together.
+    kernels: IdMap<NameId, KernelName>,
+    /// What the texts of their names take.
     kernel_text: usize,
     process: Option<(u32, StringId)>,
+    /// In the order in which it was said.
+    provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
@@ -100,22 +119,30 @@ pub struct Profile {
     shown_index: Index,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
-    shown_kernels: IdMap<NameId, StringId>,
     /// How often frames, stacks and strings got new numbers.
     renumbered: u32,
 }
 
 /// Filling it from rows.
 impl Profile {
+    /// Said twice, as by recordings that were put together, it stands once. A recording may say anything: not more than is
+    /// of use.
+    fn add_provenance(&mut self, what: Provenance, text: &str) {
+        let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
+        if !is_known && self.provenance.len() < MOST_SAID {
+            self.provenance.push((what, text.to_owned()));
+        }
+    }
+
     /// Takes a row that others refer to, a window edge or a loss; launches and activities are passed
     /// over. Of two rows that explain the same id the first one counts.
     pub fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
             Row::Name { id, text } => {
-                self.kernel_text += text.len();
-                let text = self.strings.intern(text);
-                self.kernels.entry(*id).or_insert(text);
+                self.kernel_text += strings::bytes(text);
+                let symbol = self.strings.intern(text);
+                self.kernels.entry(*id).or_insert(KernelName { symbol, shown: None });
             }
             Row::Label { id, text } => {
                 let text = self.strings.intern(text);
@@ -130,6 +157,7 @@ impl Profile {
                 let name = self.strings.intern(name);
                 self.process.get_or_insert((*id, name));
             }
+            Row::Provenance { what, text } => self.add_provenance(*what, text),
             Row::Thread { id, name } => {
                 let name = self.strings.intern(name);
                 self.threads.entry(*id).or_insert(name);
@@ -141,6 +169,7 @@ impl Profile {
             | Row::Outside(_)
             | Row::Activity(_)
             | Row::Inside(_)
+            | Row::Called(_)
             | Row::Wait(_)
             | Row::Memory(_)
             | Row::EventRecord(_)
@@ -203,6 +232,12 @@ impl Profile {
             Some((_, kept)) if edge == WindowEdge::Close => *kept = time.max(*kept),
             Some((_, kept)) => *kept = time.min(*kept),
         }
+    }
+}
+
+impl KernelName {
+    fn text(&self) -> StringId {
+        self.shown.unwrap_or(self.symbol)
     }
 }
 
@@ -277,6 +312,11 @@ impl Profile {
         self.ranges.get(&id).map(|&id| self.strings.get(id))
     }
 
+    /// Where it comes from, in the order in which it was said.
+    pub fn provenance(&self) -> impl ExactSizeIterator<Item = (Provenance, &str)> {
+        self.provenance.iter().map(|(what, text)| (*what, text.as_str()))
+    }
+
     /// The process, its number and its program; `None` where no row said.
     pub fn process(&self) -> Option<(u32, &str)> {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
@@ -284,17 +324,17 @@ impl Profile {
 
     /// The name of a kernel as the tracer gave it; `None` where its row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
-        self.kernels.get(&id).map(|&id| self.strings.get(id))
+        self.kernels.get(&id).map(|name| self.strings.get(name.symbol))
     }
 
     /// The names of all kernels as the tracer gave them, in no particular order.
     pub(crate) fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
-        self.kernels.iter().map(|(&id, &text)| (id, self.strings.get(text)))
+        self.kernels.iter().map(|(&id, name)| (id, self.strings.get(name.symbol)))
     }
 
     /// The names of all kernels as the tracer gave them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
-        let mut kernels: Vec<_> = self.kernels.iter().map(|(&id, &text)| (id, text)).collect();
+        let mut kernels: Vec<_> = self.kernels.iter().map(|(&id, name)| (id, name.symbol)).collect();
         kernels.sort_unstable();
         kernels
     }
@@ -442,9 +482,13 @@ impl Profile {
         &self.shown_frames[id.0 as usize]
     }
 
-    /// Says how a kernel is shown.
+    /// Says how a kernel is shown whose name is known.
     pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
-        self.shown_kernels.insert(kernel, text);
+        let Some(name) = self.kernels.get_mut(&kernel) else { return };
+        let before = name.shown.replace(text).unwrap_or(name.symbol);
+        if before != text {
+            self.kernel_text += strings::bytes(self.strings.get(text));
+        }
     }
 
     /// How a kernel is shown: by its demangled name, else as the tracer gave it. `None` where its row was
@@ -455,12 +499,12 @@ impl Profile {
 
     /// The same, by the id of the text.
     pub fn kernel_text(&self, id: NameId) -> Option<StringId> {
-        self.shown_kernels.get(&id).or_else(|| self.kernels.get(&id)).copied()
+        self.kernels.get(&id).map(KernelName::text)
     }
 
     /// Whether [`Profile::set_shown_kernel`] said how it is shown.
     pub fn has_shown_kernel(&self, id: NameId) -> bool {
-        self.shown_kernels.contains_key(&id)
+        self.kernels.get(&id).is_some_and(|name| name.shown.is_some())
     }
 
     /// Bytes held on the heap (modules: without their paths).

@@ -5,7 +5,8 @@ use super::cause::Cause;
 use super::frame::Kind;
 use super::strings::StringId;
 use crate::record::{
-    ContextId, Created, DeviceId, GpuContextId, Loss, MemoryKind, Missing, StreamId, UnifiedKind, Work,
+    ContextId, Created, DeviceId, GpuContextId, Loss, MemoryKind, Missing, StreamId, ThreadId, UnifiedKind,
+    Work,
 };
 
 /// So many things a sample can count.
@@ -87,15 +88,24 @@ pub enum Place {
         /// Where the node was made.
         created: Created,
     },
+    /// What a thread was at between two calls: of neither.
+    Between {
+        /// The call before.
+        after: ContextId,
+        /// That made it, where it was another one than the second call's; [`ThreadId::OTHERS`]: one that is not told apart.
+        thread: Option<ThreadId>,
+        /// The call behind.
+        before: ContextId,
+    },
     /// Nobody's: idle time that no launch ended, traffic that the driver caused.
     Nobody,
 }
 
 impl Place {
-    /// Who launched.
+    /// Who launched, or made the call that came late.
     pub fn launch(self) -> Result<ContextId, Missing> {
         match self {
-            Self::Context(context) => Ok(context),
+            Self::Context(context) | Self::Between { before: context, .. } => Ok(context),
             Self::Missing(missing) => Err(missing),
             Self::Nobody => Err(Missing::NoStack),
             Self::Node { launch, .. } => launch,

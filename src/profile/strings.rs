@@ -51,6 +51,11 @@ impl Strings {
     }
 }
 
+/// What a string takes: its text, where it ends, and a bucket of the index.
+pub(super) fn bytes(text: &str) -> usize {
+    text.len() + size_of::<usize>() + 6
+}
+
 fn slice<'a>(text: &'a str, ends: &[usize], at: u32) -> &'a str {
     let start = (at as usize).checked_sub(1).map_or(0, |before| ends[before]);
     &text[start..ends[at as usize]]

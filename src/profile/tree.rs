@@ -48,6 +48,11 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    /// An empty one with room for so many chains.
+    pub(crate) fn with_room(chains: usize) -> Self {
+        Self { nodes: Vec::with_capacity(chains), index: Index::with_room(chains), symbols: Vec::new() }
+    }
+
     /// The chain `from` with `symbols` at its end.
     pub(crate) fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
         let mut symbols = symbols.into_iter().peekable();

@@ -263,7 +263,9 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::INSIDE
         | tag::INSTANT
         | tag::CODE
-        | tag::TOLD => true,
+        | tag::TOLD
+        | tag::CALLED
+        | tag::PROVENANCE => true,
         _ => false,
     }
 }
@@ -287,9 +289,13 @@ fn row<'a>(
         tag::NAME => text(&mut fields)?.map(|(id, text)| Row::Name { id: NameId(id), text }),
         tag::LABEL => text(&mut fields)?.map(|(id, text)| Row::Label { id: LabelId(id), text }),
         tag::PROCESS => text(&mut fields)?.map(|(id, name)| Row::Process { id, name }),
+        tag::PROVENANCE => {
+            text(&mut fields)?.map(|(what, text)| Row::Provenance { what: Provenance(what), text })
+        }
         tag::RANGE => range(&mut fields)?,
         tag::CODE => code(&mut fields)?.map(Row::Code),
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
+        tag::CALLED => called(&mut fields).map(Row::Called),
         tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
@@ -324,6 +330,10 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
         count: fields.u32()?,
         over: Nanos(fields.u64()?),
     })
+}
+
+fn called(fields: &mut Fields<'_>) -> Option<Called> {
+    Some(Called { ended: Nanos(fields.u64()?), duration: fields.u32()?, context: ContextId(fields.u32()?) })
 }
 
 fn inside(fields: &mut Fields<'_>) -> Option<Inside> {

@@ -40,6 +40,8 @@
 //!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a function of Python; its line
 //!                                                                              table as that version has it
 //!  31   told      on:u8 time:u64                                               launches are seen from then on, or not
+//!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
+//!  33   provenance  what:u32 text                                              where all this comes from
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -78,6 +80,8 @@
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified
 //! base   := 0 none, 1 opening, 2 closing
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
+//!         | 3:u8 after:u32 thread:option before:u32                             between two calls, the first of another
+//!                                                                               thread where there is one
 //!           callers are contexts, or the reasons from 2^31 - 1 down (`Caller`)
 //! tip    := kind:u8 value:u32        0 kernel, by name; 1 copy, by kind; 2 fill; 3 graph; 4 missing, 0 to 5 in the
 //!           order of `Missing`; 5 idle, 0 to 3 in the order of `Cause`; 6 idle to the end; 7 allocated, 8 freed, by
@@ -127,6 +131,8 @@ pub(super) mod tag {
     pub(crate) const INSTANT: u8 = 29;
     pub(crate) const CODE: u8 = 30;
     pub(crate) const TOLD: u8 = 31;
+    pub(crate) const CALLED: u8 = 32;
+    pub(crate) const PROVENANCE: u8 = 33;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -269,9 +275,17 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(*id).bytes(name.as_bytes());
             tag::PROCESS
         }
+        Row::Provenance { what, text } => {
+            out.u32(what.0).bytes(text.as_bytes());
+            tag::PROVENANCE
+        }
         Row::Inside(inside) => {
             out.u32(inside.thread.0).u64(inside.since.0).u32(inside.context.0);
             tag::INSIDE
+        }
+        Row::Called(called) => {
+            out.u64(called.ended.0).u32(called.duration).u32(called.context.0);
+            tag::CALLED
         }
         Row::Wait(wait) => {
             out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);

@@ -17,6 +17,7 @@ mod ids;
 mod kinds;
 mod loss;
 mod missing;
+mod provenance;
 mod rows;
 mod sums;
 #[cfg(test)]
@@ -44,8 +45,9 @@ pub use ids::{
 };
 pub use loss::Loss;
 pub use missing::Missing;
+pub use provenance::Provenance;
 pub use rows::{
-    Allocated, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row, Wait,
+    Allocated, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row, Wait,
     WindowEdge,
 };
 pub use sums::SumsWriter;

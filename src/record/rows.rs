@@ -8,6 +8,7 @@ use super::ids::{
     ThreadId,
 };
 use super::loss::Loss;
+use super::provenance::Provenance;
 use super::unified::Unified;
 
 /// Any row, as it travels from capture (or an importer, or a recording) to the consumers.
@@ -67,6 +68,13 @@ pub enum Row<'a> {
         /// The name of the program's file.
         name: &'a str,
     },
+    /// Where all this comes from; of a kind there may be several.
+    Provenance {
+        /// What is said.
+        what: Provenance,
+        /// And that is it.
+        text: &'a str,
+    },
     /// A thread's name, at the time it first launched.
     Thread {
         /// The thread, as the kernel numbers it.
@@ -76,6 +84,8 @@ pub enum Row<'a> {
     },
     /// What a thread was in from then on, without making a call: told only of times in which a GPU had nothing to do.
     Inside(Inside),
+    /// A call that launched nothing is over. Of each thread they come among its launches, in the order of time.
+    Called(Called),
     /// A call waited for a GPU, and is over.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
@@ -200,6 +210,17 @@ pub struct Inside {
     /// Since when.
     pub since: Nanos,
     /// The stack; [`ContextId::NONE`] = nobody knows, from then on.
+    pub context: ContextId,
+}
+
+/// A call that waited, allocated or freed: what is needed of it to tell what a thread did between its launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// When it was over.
+    pub ended: Nanos,
+    /// How long it took, in nanoseconds; `u32::MAX` = that long or longer.
+    pub duration: u32,
+    /// The stack that made the call.
     pub context: ContextId,
 }
 

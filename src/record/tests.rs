@@ -57,7 +57,10 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             lines: &[0x80, 0, 0xff],
         }),
         Row::Process { id: 4711, name: "app" },
+        Row::Provenance { what: Provenance::HOST, text: "knöten7" },
+        Row::Provenance { what: Provenance(u32::MAX), text: "" },
         Row::Inside(Inside { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
+        Row::Called(Called { ended: Nanos(1 << 61), duration: u32::MAX, context: ContextId(77) }),
         Row::Wait(Wait {
             time: Nanos(7),
             duration: u64::MAX,

@@ -24,12 +24,13 @@ use crate::error::Result;
 use crate::explain::Definitions;
 use crate::host::descriptor::{Appender, Identity};
 use crate::host::file::Draft;
-use crate::host::{signals, threads};
+use crate::host::{aside, signals, threads};
 use crate::record::{Chunk, Mark, Nanos, SumsWriter};
 use crate::settings::{Output, Settings};
 
 use super::about;
 use super::collector::bytes_held;
+use super::memory;
 use super::messages::say;
 use super::panic::disable_after_panic;
 use super::pipeline::Pipeline;
@@ -66,6 +67,8 @@ pub(super) struct Checkpoint {
     began: Nanos,
     /// The process ends: whoever waits for the collector then must not take what this thread reads for its progress.
     rests: AtomicBool,
+    /// A thread adds to it.
+    is_kept: AtomicBool,
     file: Mutex<Place>,
 }
 
@@ -105,8 +108,8 @@ impl Checkpoint {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         let formats = [&settings.formats[..], &[Output::Recording]].concat();
         let (outputs, room, began) = (outputs.clone(), settings.checkpoint_max, capture::now());
-        let (report, rests) = (settings.report.clone(), AtomicBool::new(false));
-        Some(Self { outputs, formats, report, interval, room, began, rests, file: Mutex::default() })
+        let (report, [rests, is_kept]) = (settings.report.clone(), [const { AtomicBool::new(false) }; 2]);
+        Some(Self { outputs, formats, report, interval, room, began, rests, is_kept, file: Mutex::default() })
     }
 
     /// Starts the thread. Where there can be none the program runs on without.
@@ -120,6 +123,7 @@ impl Checkpoint {
                 }
             })
         });
+        self.is_kept.store(spawned.is_ok(), Ordering::Release);
         spawned.map(drop)
     }
 
@@ -144,11 +148,12 @@ impl Checkpoint {
         let mut book = None;
         let (mut pause, mut spent) = (FIRST_AFTER.min(2 * self.interval), Duration::ZERO);
         loop {
-            std::thread::sleep(pause);
-            pause = self.interval.max(RARER * spent);
+            aside::sleep_unless_short(pause);
+            pause = pause_after(spent, self.interval);
             if life::is_over() || self.rests.load(Ordering::Acquire) {
                 return;
             }
+            let is_last = aside::is_short();
             // Whatever was launched before is among what is read.
             let time = capture::now();
             recorded.read_ready();
@@ -159,10 +164,19 @@ impl Checkpoint {
                     if !life::is_over() {
                         say(&format!("checkpoints stop: {error}; recording goes on"));
                     }
+                    self.is_kept.store(false, Ordering::Release);
                     return;
                 }
             }
+            if is_last {
+                return memory::end();
+            }
         }
+    }
+
+    /// Whether a thread adds to it.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept.load(Ordering::Acquire)
     }
 
     /// Writes what has changed, and says how long that took. None: nothing has.
@@ -325,8 +339,25 @@ impl Written {
     }
 }
 
+/// How long nothing is written after a write that took `spent`.
+fn pause_after(spent: Duration, interval: Duration) -> Duration {
+    interval.max(RARER * spent)
+}
+
 /// Writes `bytes` behind the first `there` of a file. What cannot be written whole is taken away again.
 fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_takes_half_a_percent_of_the_time_at_most() {
+        let interval = Duration::from_secs(1);
+        let pause = |spent_ms| pause_after(Duration::from_millis(spent_ms), interval);
+        assert_eq!([0, 5, 6, 50].map(pause).map(|pause| pause.as_millis()), [1000, 1000, 1200, 10_000]);
+    }
 }

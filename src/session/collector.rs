@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{heap, signals, threads};
+use crate::host::{aside, heap, signals, threads};
 use crate::tracer;
 use crate::unwind;
 
@@ -52,6 +52,9 @@ pub(super) trait Source: Sync {
 
     /// Has what was read outlive the process.
     fn write_down(&self);
+
+    /// There is no memory left: nothing more is gathered.
+    fn end_for_want_of_memory(&self);
 }
 
 /// What the collector may be asked for.
@@ -134,6 +137,10 @@ impl Collector {
             }
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
             progress::made();
+            // What there is left is for who writes down what there was.
+            if aside::is_short() {
+                return source.end_for_want_of_memory();
+            }
             let any = source.collect();
             let wants_flush = source.wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };

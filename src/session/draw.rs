@@ -5,12 +5,12 @@ use std::path::Path;
 
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
+use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
 use crate::profile::Profile;
 use crate::settings::{Output, Python, Settings};
 use crate::symbolize::SymbolizeOptions;
 
-use super::about::Set;
 use super::write::{self, Report};
 
 /// How frames are named.
@@ -23,13 +23,13 @@ pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
 }
 
 /// Writes `wanted` of a profile that has names, next to a file of this set that is there already; `publish` has those
-/// that grew with the run get their names.
+/// that grew with the run get their names. They are of all windows, or of one.
 pub(super) fn files(
     profile: &Profile,
     settings: &Settings,
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
-    set: &Set<'_>,
+    (window, ledger): (Option<u64>, &Ledger),
     mut publish: impl FnMut(Output, &Path) -> Result<()>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
@@ -48,9 +48,13 @@ pub(super) fn files(
             drawing = None;
             write::file(path, |out| export::write_csv(profile, out))
         }
-        Output::Activities | Output::Recording => publish(output, path),
+        Output::Stacks => {
+            drawing = None;
+            write::file(path, |out| export::write_stacks_csv(profile, out))
+        }
+        Output::Activities | Output::CuptiText | Output::Recording => publish(output, path),
     };
-    write::all(wanted, outputs, ours, make, |files| set.text(files))
+    write::all(wanted, outputs, ours, make, |files| set_text(profile, ledger, window, files))
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

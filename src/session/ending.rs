@@ -193,7 +193,7 @@ impl Ending {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // By a bug of ours; else it is over when it is done.
         let is_over = life::is_over() && !self.asked.has(WRITE);
-        is_forked || is_over || self.gave_up.load(Ordering::Acquire)
+        is_forked || is_over || aside::is_out() || self.gave_up.load(Ordering::Acquire)
     }
 
     /// Has the thread do this, and waits until it has. On a thread that exits.
@@ -214,7 +214,7 @@ impl Ending {
         let (mut taken, mut since) = (self.thread.taken(), Instant::now());
         loop {
             let done = self.done.get();
-            if is_done() {
+            if is_done() || aside::is_out() {
                 return true;
             }
             self.done.wait(done, Some(LOOK_EVERY));

@@ -6,15 +6,16 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
+use crate::cupti::Traffic;
 use crate::explain::{Device, Host, Ledger};
 use crate::profile::views::UnifiedSums;
-use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse};
+use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, saturating_sum};
 use crate::record::{Frame, FrameKind, Loss, Missing};
 use crate::unwind::python;
 
 use super::collector;
 use super::messages;
-use super::stats::{KernelTime, kernels};
+use super::stats::{KernelTime, heaviest};
 use super::write::Report;
 
 /// How many kernels are named, and how many streams of a device.
@@ -26,6 +27,7 @@ pub(super) fn text(
     profile: &Profile,
     (report, windows): (&Report, Vec<String>),
     held: usize,
+    (traffic, taken): (Traffic, u64),
 ) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
@@ -36,7 +38,8 @@ pub(super) fn text(
     ];
     lines.extend(python(profile));
     lines.extend(not_told(ledger));
-    lines.extend(unheard(ledger));
+    lines.extend(unheard(ledger, taken));
+    lines.extend(not_ours(traffic));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
     lines.extend(top(profile));
@@ -95,12 +98,30 @@ fn not_told(ledger: &Ledger) -> Option<String> {
 
 /// Why there may be launches, and nothing that the GPU did: CUPTI hands its records to who asked for them last, and
 /// Kineto asks without a subscription, so nobody is told.
-fn unheard(ledger: &Ledger) -> Option<String> {
+fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
+    if taken > 0 {
+        let times = if taken == 1 { String::new() } else { format!(", {taken} times") };
+        return Some(format!(
+            "another client of CUPTI has taken the records over{times}: what {waiting} launches did is with it; \
+             torch.profiler and gpuflame need a run each"
+        ));
+    }
     (waiting > 0 && ledger.activities().total == 0).then(|| {
         format!(
             "CUPTI recorded nothing of {waiting} launches, or gave it to another of its clients: torch.profiler and \
              gpuflame need a run each"
+        )
+    })
+}
+
+/// What CUPTI told that cannot be so.
+fn not_ours(traffic: Traffic) -> Option<String> {
+    let Traffic { strangers, without_data, .. } = traffic;
+    (strangers + without_data > 0).then(|| {
+        format!(
+            "CUPTI gave back {strangers} buffers that it did not have from us, and told of {without_data} calls without \
+             saying which"
         )
     })
 }
@@ -214,12 +235,12 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 /// The kernels that took most time, over all devices.
 fn top(profile: &Profile) -> Vec<String> {
-    let all: u64 = profile.works().iter().map(|work| work.weight.nanos).sum();
+    let all = saturating_sum(profile.works().iter().map(|work| work.weight.nanos));
     let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
         let share = percent(nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
-    kernels(profile, TOP, str::to_owned).into_iter().enumerate().map(line).collect()
+    heaviest(profile, TOP).into_iter().enumerate().map(line).collect()
 }
 
 /// What was found by taking stacks again, where that was asked for.

@@ -26,11 +26,14 @@ mod edges;
 mod ending;
 mod ledger_text;
 mod marks;
+mod memory;
 mod messages;
 mod panic;
 mod pipeline;
 mod progress;
+mod provenance;
 mod ranges;
+mod rivals;
 mod running;
 mod set_up;
 mod sets;
@@ -46,6 +49,7 @@ use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
 use crate::control::{Facts, Outputs, chosen, life, steps, window};
 use crate::error::{Error, ErrorKind, Result};
+pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
 use messages::tell;
 pub use panic::disable_after_panic;
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
@@ -56,7 +60,7 @@ pub use stats::{KernelTime, Stats};
 /// a window. Says in one line why it cannot.
 pub fn inject() {
     // In a forked child even our locks are not to be trusted.
-    if forks::is_over() {
+    if forks::is_over() || set_up::is_unwanted() {
         return;
     }
     session_begins();

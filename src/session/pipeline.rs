@@ -15,10 +15,12 @@ use crate::record::{
     Chunk, ContextId, Instant, LabelId, Loss, Mark, Module, Nanos, Row, SumsWriter, ThreadId,
 };
 use crate::settings::{Root, Settings};
+use crate::symbolize;
 
 use super::edges::Edges;
 use super::messages::say;
 use super::progress;
+use super::provenance;
 use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
 
@@ -88,11 +90,11 @@ impl Pipeline {
             rows: Rows {
                 explain: Explain::new(explain::Options {
                     by_stream: settings.root.contains(&Root::Stream),
-                    merge_threads: !settings.root.contains(&Root::Thread),
+                    merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
                     ceiling: Some(ceiling),
                     apart: apart.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(&outputs.of_all(), &settings.formats),
+                streams: Streams::open(&outputs.of_all(), settings),
                 threads: HashSet::new(),
                 count: 0,
                 edges: Arc::default(),
@@ -113,11 +115,12 @@ impl Pipeline {
         }
     }
 
-    /// Takes in what every later row may refer to: the names of API calls and the modules.
-    pub(super) fn begin(&mut self, api: &Api, modules: &[Module]) {
+    /// Takes in where all this comes from, and what every later row may refer to: the names of API calls and the modules.
+    pub(super) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.rows.push(&Row::Process { id: std::process::id(), name: &name });
+        provenance::tell(api, settings.command_line, |row| self.rows.push(row));
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
@@ -213,6 +216,11 @@ impl Pipeline {
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
+    }
+
+    /// How many launches there are of which nothing is known that they did.
+    pub(super) fn launches_open(&self) -> u64 {
+        self.rows.explain.tally().launches.open()
     }
 
     fn read_launches(&mut self) -> bool {
@@ -358,7 +366,7 @@ impl Pipeline {
         let Rows { explain, streams, .. } = &mut self.rows;
         lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
         explain.fit_exports(held());
-        explain.snapshot(&lost, streams).ledger
+        explain.finish(&lost, streams).ledger
     }
 
     /// What all rows so far come to; the outputs are not told.
@@ -475,6 +483,11 @@ impl Rows {
             }
             // A thread's name is not the last word on it.
             Row::Thread { id, name } => self.note_thread(*id, name),
+            // Now, and not when the process ends: there may be tens of thousands, and somebody waits then.
+            Row::Name { id, .. } => {
+                self.pass_on(row);
+                symbolize::name_kernel(self.explain.profile_mut(), *id);
+            }
             _ => self.pass_on(row),
         }
     }

@@ -9,9 +9,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
 use crate::control::{Outputs, chosen, life, window};
-use crate::cupti;
+use crate::cupti::{self, Traffic};
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::Ledger;
+use crate::explain::{Ledger, process_text};
 use crate::host::stderr;
 use crate::record::{Module, WindowEdge};
 use crate::settings::{Output, Settings};
@@ -26,9 +26,11 @@ use super::edges::Edges;
 use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
+use super::memory;
 use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::rivals::{Change, Rivals};
 use super::sets::{Drawn, Sets};
 use super::stats::Stats;
 use super::told::Told;
@@ -41,6 +43,9 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(5);
 /// How long its exit may be, by the ledger.
 const LONGEST_LEDGER: Duration = Duration::from_secs(2);
 
+/// The same where a text goes to its standard output, and that is full.
+const LONGEST_FOR_STDOUT: Duration = Duration::from_secs(1);
+
 /// See the module's documentation.
 pub(super) struct Session {
     settings: Settings,
@@ -51,6 +56,8 @@ pub(super) struct Session {
     edges: Arc<Edges>,
     /// Whether launches are told of.
     told: Told,
+    /// Whether another client has the records.
+    rivals: Mutex<Rivals>,
     /// The same of instants that the program marked.
     marks: Marks,
     collector: Collector,
@@ -88,6 +95,7 @@ impl Session {
             modules: Mutex::new(ModuleMap::new()),
             edges: pipeline.edges(),
             told: Told::default(),
+            rivals: Mutex::new(Rivals::new(Instant::now())),
             sets: pipeline.sets(),
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
@@ -95,7 +103,7 @@ impl Session {
             gave_up: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
         }));
-        session.pipeline.lock().begin(api, &session.new_modules());
+        session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
         let _ = SESSION.set(session);
         session.collector.spawn(session)?;
         ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
@@ -141,6 +149,7 @@ impl Session {
             return Err(life::over());
         }
         if !window::state().is_open() {
+            self.reclaim_records();
             self.told.opens(self.api, &self.edges, None);
         }
         self.edges.turn(WindowEdge::Open, window::open);
@@ -158,6 +167,31 @@ impl Session {
     /// Closes the window, if one is open.
     pub(super) fn close_window(&self) {
         self.edges.turn(WindowEdge::Close, window::close);
+    }
+
+    /// Looks who has the records, after a flush that has left so many launches open.
+    fn look_for_rivals(&self, open: u64, before_everything: Option<Traffic>) {
+        let traffic = self.api.traffic();
+        match self.rivals.lock().look(Instant::now(), traffic, open, before_everything) {
+            None => {}
+            Some(Change::Taken) => {
+                progress::in_others(|| self.api.yield_records());
+                say(
+                    "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
+                     now on, and nothing that they did, until a window opens anew; each needs a run of its own",
+                );
+            }
+            Some(Change::Back) => say("records come again"),
+        }
+    }
+
+    /// Asks for the records again, if another client has them: whoever opens a window wants them.
+    fn reclaim_records(&self) {
+        if self.rivals.lock().have_records()
+            && let Err(error) = progress::in_others(|| self.api.take_records_back())
+        {
+            tell(&format!("the records are not to be had again: {error}"));
+        }
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
@@ -234,17 +268,33 @@ impl Session {
     fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
         let (profile, streams) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
-        match self.sets {
-            // Drawn by the window.
-            Some(_) => wanted.retain(|output| matches!(output, Output::Activities | Output::Recording)),
-            None => Symbolizer::new(draw::naming(&self.settings)).name(profile),
+        if self.sets.is_some() {
+            // The others are drawn by the window.
+            wanted.retain(|output| output.grows() || *output == Output::Stacks);
+        }
+        if wanted.iter().any(|output| !output.grows()) {
+            Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
         let ours = streams.recording().map(Path::to_owned);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let publish = |output, path: &Path| streams.publish(output, path);
-        let about = about::Set { window: None, edges: profile.windows(), ledger };
-        draw::files(profile, &self.settings, &wanted, (&outputs, ours.as_deref()), &about, publish)
+        let mut report = draw::files(
+            profile,
+            &self.settings,
+            &wanted,
+            (&outputs, ours.as_deref()),
+            (None, ledger),
+            publish,
+        );
+        match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
+            Some((path, Ok(()))) => report.written.push(path),
+            Some((path, Err(error))) => {
+                report.failures.push(format!("cannot write {}: {error}", path.display()))
+            }
+            None => {}
+        }
+        report
     }
 
     /// Has all windows drawn that are not.
@@ -286,16 +336,31 @@ impl Source for Session {
     }
 
     fn flush(&self, everything: bool) {
+        let before = self.api.traffic();
         // What cannot be flushed comes with the next flush, or is counted as dropped.
-        let _ = progress::in_others(|| self.api.flush(everything));
+        let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
         let dropped = progress::in_others(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
         pipeline.note_dropped(dropped);
         pipeline.note_flushed();
+        let open = pipeline.launches_open();
+        drop(pipeline);
+        if is_flushed {
+            self.look_for_rivals(open, everything.then_some(before));
+        }
     }
 
     fn write_down(&self) {
         self.pipeline.lock().write_down();
+    }
+
+    /// What there is goes into the checkpoint, by the thread that keeps it.
+    fn end_for_want_of_memory(&self) {
+        self.close_window();
+        if !self.checkpoint.as_ref().is_some_and(Checkpoint::is_kept) {
+            self.write_down();
+            memory::end();
+        }
     }
 }
 
@@ -378,10 +443,12 @@ impl Ends for Session {
         }
         report.failures.iter().for_each(|failure| say(failure));
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
-        about::ended(self.settings.report.as_deref(), &ledger, files);
+        let profile = &*pipeline.outputs().0;
+        about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
         if !self.settings.quiet {
             let windows = pipeline.windows(drawn.as_ref());
-            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, windows), held);
+            let clients = (self.api.traffic(), self.rivals.lock().times());
+            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, windows), held, clients);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }

@@ -1,13 +1,13 @@
 //! Sets a session up, by the settings in the environment.
 
-use crate::capture::{self, Capture};
-use crate::control::{Facts, Outputs, chosen, life};
+use crate::capture::{self, Capture, Kept};
+use crate::control::{Facts, Outputs, chosen, life, window};
 use crate::cupti;
-use crate::error::Result;
-use crate::host::{memory, signals, stderr, threads};
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::{self, memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{MEMORY, WAITS};
-use crate::settings::{self, Output, Python};
+use crate::settings::{self, Output, Python, Settings};
 use crate::unwind;
 
 use super::messages::tell;
@@ -24,9 +24,22 @@ pub(super) fn called() -> Result<&'static Session> {
     set_up(true)
 }
 
+/// Whether the environment is not to bring us in: it says so, or does not count.
+pub(super) fn is_unwanted() -> bool {
+    host::is_privileged() || settings::from_environment().0.disable
+}
+
+/// What the environment asks for, where it counts.
+fn asked() -> (Settings, Vec<String>) {
+    if host::is_privileged() { Default::default() } else { settings::from_environment() }
+}
+
 fn set_up(load_driver: bool) -> Result<&'static Session> {
     stderr::remember();
-    let (settings, warnings) = settings::from_environment();
+    let (settings, warnings) = asked();
+    if settings.disable {
+        return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
+    }
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
@@ -40,22 +53,20 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     unwind::prepare();
     unwind::python::want(settings.python != Python::Off);
     capture::verify_every(settings.verify);
+    if settings.launch_marker {
+        window::mark();
+    }
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
     };
-    let waits = wants(&WAITS) || settings.deps;
-    if waits {
-        capture::note_waits();
-    }
+    capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
     let before = threads::all();
     let options = cupti::Options {
         library: settings.cupti.clone(),
         load_driver,
         whole_graphs: settings.whole_graphs,
-        waits,
         events: settings.deps,
         unified: settings.unified,
-        memory: wants(&MEMORY),
     };
     // Threads that the tracer starts are as good as ours.
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;

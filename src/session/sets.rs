@@ -25,7 +25,6 @@ use crate::record::Reader;
 use crate::settings::{Output, Root, Settings};
 use crate::symbolize::Symbolizer;
 
-use super::about;
 use super::draw;
 use super::panic::disable_after_panic;
 use super::write::Report;
@@ -159,11 +158,10 @@ impl Artist {
         }
         let Snapshot { profile, ledger } = self.explain.snapshot(&[], &mut ());
         self.symbolizer.name(profile);
-        let drawn = |output: &Output| !matches!(output, Output::Activities | Output::Recording);
+        let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
         let never = |_, _: &_| Ok(());
-        let about = about::Set { window: Some(set.number), edges: profile.windows(), ledger: &ledger };
-        Ok(draw::files(profile, settings, &wanted, (outputs, None), &about, never))
+        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), never))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a run comes to so far, for a program that asks in mid-run.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use crate::control::{steps, window};
 use crate::explain::{Ledger, Snapshot};
 use crate::profile::{Profile, StringId, WorkStats};
-use crate::record::{IdMap, Work};
-use crate::symbolize;
+use crate::record::Work;
 
 /// What all windows so far come to.
 #[derive(Clone, Debug)]
@@ -38,31 +38,63 @@ impl Stats {
     pub(super) fn of(snapshot: Snapshot<'_>) -> Self {
         let Snapshot { profile, ledger } = snapshot;
         let (windows, steps) = (window::state().openings(), steps::count());
-        Self { kernels: kernels(profile, usize::MAX, symbolize::kernel_name), ledger, windows, steps }
+        Self { kernels: kernels(profile), ledger, windows, steps }
     }
 }
 
-/// The kernels of a profile by their time, over all devices, `most` of them; `named` makes a name of what the profile
-/// has.
-pub(super) fn kernels(profile: &Profile, most: usize, named: impl Fn(&str) -> String) -> Vec<KernelTime> {
-    let mut sums: IdMap<Option<StringId>, (u64, u64)> = IdMap::default();
-    for WorkStats { work, weight, .. } in profile.works() {
-        let Work::Kernel(id) = *work else { continue };
-        let (nanos, count) = sums.entry(profile.kernel_text(id)).or_default();
-        *nanos += weight.nanos;
-        *count += weight.count;
+/// The kernels of a profile by their time, over all devices.
+fn kernels(profile: &Profile) -> Vec<KernelTime> {
+    let sums = Sums::of(profile);
+    let mut all: Vec<_> = sums.each(profile).collect();
+    all.sort_unstable();
+    all.into_iter().map(KernelTime::from).collect()
+}
+
+/// Those `most` of them that took most time.
+pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
+    let sums = Sums::of(profile);
+    let mut heaviest = BinaryHeap::new();
+    for sum in sums.each(profile) {
+        // Nearly all of many are looked at once, and are not among them.
+        if heaviest.len() < most || heaviest.peek().is_some_and(|least| sum < *least) {
+            heaviest.push(sum);
+        }
+        if heaviest.len() > most {
+            heaviest.pop();
+        }
     }
-    let text = |id: Option<StringId>| id.map_or("[unnamed kernel]", |id| profile.strings().get(id));
-    let mut sums: Vec<_> =
-        sums.into_iter().map(|(id, (nanos, count))| (Reverse(nanos), text(id), count)).collect();
-    if let Some(last) = most.checked_sub(1).filter(|last| *last < sums.len()) {
-        sums.select_nth_unstable(last);
-        sums.truncate(most);
+    heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
+}
+
+/// How long kernels of a name ran, and how often. Whoever stands first ran longest.
+type Sum<'a> = (Reverse<u64>, &'a str, u64);
+
+/// The same, by name, as it is over devices and overloads; what lies in the order of names is read quickly.
+struct Sums(Vec<(Option<StringId>, u64, u64)>);
+
+impl Sums {
+    fn of(profile: &Profile) -> Self {
+        let sum = |&WorkStats { work, weight, .. }: &WorkStats| match work {
+            Work::Kernel(id) => Some((profile.kernel_text(id), weight.nanos, weight.count)),
+            _ => None,
+        };
+        let mut sums: Vec<_> = profile.works().iter().filter_map(sum).collect();
+        sums.sort_unstable();
+        Self(sums)
     }
-    let mut kernels: Vec<_> = sums
-        .into_iter()
-        .map(|(Reverse(nanos), name, count)| KernelTime { name: named(name), count, nanos })
-        .collect();
-    kernels.sort_by(|a, b| (Reverse(a.nanos), &a.name).cmp(&(Reverse(b.nanos), &b.name)));
-    kernels
+
+    fn each<'a>(&'a self, profile: &'a Profile) -> impl Iterator<Item = Sum<'a>> {
+        self.0.chunk_by(|one, other| one.0 == other.0).map(|same| {
+            let name = same[0].0.map_or("[unnamed kernel]", |id| profile.strings().get(id));
+            let (nanos, count) =
+                (same.iter().map(|(_, nanos, _)| nanos), same.iter().map(|(.., count)| count));
+            (Reverse(nanos.sum()), name, count.sum())
+        })
+    }
+}
+
+impl From<Sum<'_>> for KernelTime {
+    fn from((Reverse(nanos), name, count): Sum<'_>) -> Self {
+        Self { name: name.to_owned(), count, nanos }
+    }
 }

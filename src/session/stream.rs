@@ -1,20 +1,22 @@
-//! The outputs that are written while the application runs, since they grow with it: the recording and
-//! the table of activities. The table lies under a temporary name and, like all outputs, gets its final one at
-//! exit; the recording has a name that was free for all outputs when it began. What goes wrong is kept until the
+//! The outputs that are written while the application runs, since they grow with it: the recording, the table of
+//! activities and the text of the tutorial's tracer. Those two lie under temporary names and, like all outputs, get their
+//! final ones at exit; the recording has a name that was free for all outputs when it began. What goes wrong is kept until the
 //! exit: the application is not to be told in mid-run.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::capture;
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::ActivityTable;
+use crate::export::{ActivityTable, CuptiText};
 use crate::host::alive::Identity;
 use crate::host::file::{Draft, Out};
+use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
 use crate::record::{self, Activity, CorrelationId, Mark, NameId, Nanos, Row, WriterId};
-use crate::settings::Output;
+use crate::settings::{Output, Settings, TraceFile};
 use crate::symbolize;
 
 pub(super) use super::write::is_taken;
@@ -22,12 +24,17 @@ use super::write::make_folders;
 
 /// After each flush of the tracer, and so often rows are written down.
 const WRITTEN_EVERY_MS: u32 = 1200;
+/// By so much the time that a file was written at may lie back.
+const TICK: Duration = Duration::from_millis(10);
 /// So often a name is looked for.
 const MOST_NAMES: usize = 1000;
 
 /// See the module's documentation.
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Out>>,
+    /// The text of the tutorial's tracer: under the name of the outputs, and where the tutorial's own variable has it.
+    texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
+    opened: SystemTime,
     recording: Stream<record::Writer<Out>>,
     began: Nanos,
     /// Whether the recording says who writes it, and whether it holds rows that no mark stands behind.
@@ -39,19 +46,38 @@ pub(super) struct Streams {
 enum Stream<W> {
     /// Nobody asked for it, or it is finished.
     None,
-    Open(Draft, W),
+    Open(Option<Draft>, W),
     Failed(Error),
 }
 
+/// Where a text is to be.
+enum Place {
+    /// Where its output's name says.
+    Named,
+    At(PathBuf),
+    Stdout,
+}
+
+enum TextOut {
+    File(Out),
+    Stdout(Stdout),
+}
+
 impl Streams {
-    /// Begins those that are among `formats`.
-    pub(super) fn open(outputs: &Outputs, formats: &[Output]) -> Self {
+    /// Begins those that the settings ask for.
+    pub(super) fn open(outputs: &Outputs, settings: &Settings) -> Self {
+        let formats = &settings.formats;
+        let wants = |output| formats.contains(&output);
         Self {
-            activities: match formats.contains(&Output::Activities) {
-                true => Stream::open(draft(outputs), |out| ActivityTable::new(out, symbolize::kernel_name)),
+            activities: match wants(Output::Activities) {
+                true => Stream::open(draft(outputs, Output::Activities), |out| {
+                    ActivityTable::new(out, |symbol| symbolize::kernel_name(symbol).into_owned())
+                }),
                 false => Stream::None,
             },
-            recording: match formats.contains(&Output::Recording) {
+            texts: texts(outputs, settings),
+            opened: SystemTime::now() - TICK,
+            recording: match wants(Output::Recording) {
                 true => Stream::open(in_place(outputs, formats), |out| {
                     let mut writer = record::Writer::new(out)?;
                     // Also what a process leaves that is killed at once is a recording.
@@ -69,7 +95,7 @@ impl Streams {
     /// Where the recording is, which has a name already.
     pub(super) fn recording(&self) -> Option<&Path> {
         match &self.recording {
-            Stream::Open(draft, _) => Some(draft.path()),
+            Stream::Open(Some(draft), _) => Some(draft.path()),
             _ => None,
         }
     }
@@ -79,6 +105,7 @@ impl Streams {
         if let Stream::Open(_, table) = &mut self.activities {
             table.row(row);
         }
+        self.texts(|text| text.row(row));
         if let Stream::Open(_, writer) = &mut self.recording {
             self.is_ahead = true;
             if let Err(error) = writer.row(row) {
@@ -105,15 +132,60 @@ impl Streams {
     /// Forgets the names of kernels but those that `keep` names.
     pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         if let Stream::Open(_, table) = &mut self.activities {
-            table.keep_kernels(keep);
+            table.keep_kernels(&keep);
         }
+        self.texts(|text| text.keep_kernels(&keep));
     }
 
     /// Ends `output` and gives it its name.
     pub(super) fn publish(&mut self, output: Output, path: &Path) -> Result<()> {
         match output {
             Output::Activities => self.activities.publish(path, ActivityTable::finish),
+            Output::CuptiText => {
+                let named = self.texts.iter_mut().find(|(place, _)| matches!(place, Place::Named));
+                let (_, text) = named.ok_or_else(never_opened)?;
+                text.publish(path, |text| text.finish()?.into_file())
+            }
             _ => self.recording.publish(path, record::Writer::finish),
+        }
+    }
+
+    /// Ends the text that the tutorial's variable asks for: where it is, or why it is not all there.
+    pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<()>)> {
+        let at = self.texts.iter().position(|(place, _)| !matches!(place, Place::Named))?;
+        let (place, mut text) = self.texts.remove(at);
+        let Place::At(path) = place else {
+            let Stream::Open(_, text) = text else { return None };
+            let TextOut::Stdout(out) = text.finish().ok()? else { return None };
+            let lost = Some(out.end(patience)).filter(|lost| *lost > 0)?;
+            let why = Error::new(ErrorKind::Io, format!("it had no room for {lost} records"));
+            return Some((PathBuf::from("standard output"), Err(why)));
+        };
+        let path = self.free_of_siblings(path);
+        let published = text.publish(&path, |text| text.finish()?.into_file());
+        Some((path, published))
+    }
+
+    /// The name for a text, with the process's number where another process has written one under it since this one began:
+    /// all processes of a tree are told the same name.
+    fn free_of_siblings(&self, path: PathBuf) -> PathBuf {
+        let file = path.metadata().ok().filter(|file| file.len() > 0);
+        if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
+            return path;
+        }
+        let mut name = path.into_os_string();
+        name.push(format!(".{}", std::process::id()));
+        name.into()
+    }
+
+    /// Has `write` add to the texts, if there are any. One that fails goes at once, as a table does.
+    fn texts(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
+        for (_, stream) in &mut self.texts {
+            let Stream::Open(_, text) = stream else { continue };
+            write(text);
+            if let Some(error) = text.failure() {
+                *stream = Stream::Failed(error);
+            }
         }
     }
 
@@ -134,9 +206,9 @@ pub(super) fn this_thread() -> WriterId {
     WriterId { process, thread, started, namespace, boot }
 }
 
-/// A temporary file for the table.
-fn draft(outputs: &Outputs) -> Result<Draft> {
-    let (names, _) = outputs.choose(&[&Output::Activities.suffix()], |_| false);
+/// A temporary file for an output.
+fn draft(outputs: &Outputs, output: Output) -> Result<Draft> {
+    let (names, _) = outputs.choose(&[&output.suffix()], |_| false);
     make_folders(&names[0])?;
     Ok(Draft::create(&names[0])?)
 }
@@ -167,6 +239,56 @@ pub(super) fn free_name<T>(
     Err(Error::new(ErrorKind::Io, "every name for it is taken"))
 }
 
+/// The texts that the settings ask for.
+fn texts(outputs: &Outputs, settings: &Settings) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
+    let to_file = |draft| Stream::open(draft, |out| Ok(CuptiText::new(TextOut::File(out))));
+    let mut texts = Vec::new();
+    if settings.formats.contains(&Output::CuptiText) {
+        texts.push((Place::Named, to_file(draft(outputs, Output::CuptiText))));
+    }
+    match &settings.trace_file {
+        Some(TraceFile::Path(path)) => {
+            let draft = make_folders(path).and_then(|()| Ok(Draft::create(path)?));
+            texts.push((Place::At(path.clone()), to_file(draft)));
+        }
+        Some(TraceFile::Stdout) => {
+            let text = CuptiText::new(TextOut::Stdout(Stdout::new()));
+            texts.push((Place::Stdout, Stream::Open(None, text)));
+        }
+        None => {}
+    }
+    texts
+}
+
+impl TextOut {
+    fn into_file(self) -> Result<Out> {
+        match self {
+            Self::File(out) => Ok(out),
+            Self::Stdout(_) => Err(never_opened()),
+        }
+    }
+}
+
+impl Write for TextOut {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(out) => out.write(record),
+            Self::Stdout(out) => out.write(record),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(out) => out.flush(),
+            Self::Stdout(out) => out.flush(),
+        }
+    }
+}
+
+fn never_opened() -> Error {
+    Error::new(ErrorKind::State, "it was never opened")
+}
+
 impl<W> Stream<W> {
     fn open(draft: Result<Draft>, begin: impl FnOnce(Out) -> Result<W>) -> Self {
         let opened = draft.and_then(|mut draft| {
@@ -174,21 +296,21 @@ impl<W> Stream<W> {
             Ok((draft, begun))
         });
         match opened {
-            Ok((draft, writer)) => Self::Open(draft, writer),
+            Ok((draft, writer)) => Self::Open(Some(draft), writer),
             Err(error) => Self::Failed(error),
         }
     }
 
     fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<()> {
         match std::mem::replace(self, Self::None) {
-            Self::Open(draft, writer) => {
+            Self::Open(Some(draft), writer) => {
                 end(writer)?.flush()?;
                 // The program may have chosen another folder since it was begun.
                 make_folders(path)?;
                 Ok(draft.publish_as(path)?)
             }
             Self::Failed(error) => Err(error),
-            Self::None => Err(Error::new(ErrorKind::State, "it was never opened")),
+            Self::Open(None, _) | Self::None => Err(never_opened()),
         }
     }
 }
@@ -196,9 +318,49 @@ impl<W> Stream<W> {
 impl Sink for Streams {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.table(|table| table.activity(activity, origin));
+        self.texts(|text| text.activity(activity, origin));
+    }
+
+    fn met(&mut self, launched: Launched, is_graph: bool) {
+        self.texts(|text| text.met(launched, is_graph));
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.table(|table| table.pending(id, launched));
+        self.texts(|text| text.pending(id, launched));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+    use crate::control::Facts;
+    use crate::host::testing::{folder, names};
+
+    #[test]
+    fn a_text_that_another_process_wrote_meanwhile_stays_and_an_old_one_goes() {
+        let folder = folder("stream-text");
+        let path = folder.join("trace.txt");
+        let settings = Settings {
+            formats: Vec::new(),
+            trace_file: Some(TraceFile::Path(path.clone())),
+            ..Settings::default()
+        };
+        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        fs::write(&path, "old").unwrap();
+        let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+        File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();
+        let [mut first, mut second] = [(); 2].map(|()| Streams::open(&outputs, &settings));
+        first.row(&Row::Loss { loss: crate::record::Loss::LaunchesDropped, count: 7 });
+        assert_eq!(first.publish_trace(Duration::ZERO).unwrap().0, path);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# lost: 7 "), "{text}");
+        let own = format!("trace.txt.{}", std::process::id());
+        assert_eq!(second.publish_trace(Duration::ZERO).unwrap().0, folder.join(&own));
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(names(&folder), ["trace.txt", &own]);
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -11,5 +11,5 @@ mod words;
 
 pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, parse};
 pub use values::Refused;
-pub use wanted::{ABOUT, Output};
+pub use wanted::{ABOUT, Output, TraceFile};
 pub use words::{GraphStacks, Names, Python, Root, Unit};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::values::{
     Refused, SWITCH, bytes, list, number, numbers, seconds, seconds_or_none, signal, switch, word,
 };
-use super::wanted::Output;
+use super::wanted::{Output, TraceFile};
 use super::words::{GraphStacks, Python, Root, Unit};
 
 /// One environment variable.
@@ -97,6 +97,8 @@ pub struct Settings {
     pub max_mem: Option<usize>,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
+    /// Whether each launch is told to a probe from outside. Default: no.
+    pub launch_marker: bool,
     /// Where a few lines about this process go.
     pub report: Option<PathBuf>,
     /// The `libcupti` to use.
@@ -109,9 +111,21 @@ pub struct Settings {
     pub checkpoint: Option<Duration>,
     /// By how many bytes that file may exceed twice what it says.
     pub checkpoint_max: usize,
+    /// Where the text of the tutorial's tracer goes besides.
+    pub trace_file: Option<TraceFile>,
+    /// Whether nothing is to be recorded, whoever asks for it.
+    pub disable: bool,
+    /// Whether recordings and exports say the program's arguments.
+    pub command_line: bool,
 }
 
 impl Settings {
+    /// Whether single calls are written while the application runs, each with its thread.
+    pub fn lists_calls(&self) -> bool {
+        let tables = [Output::Activities, Output::CuptiText];
+        self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
+    }
+
     /// Whether they say when a window is open, other than from the start to the end.
     pub fn say_when(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
@@ -151,12 +165,16 @@ impl Default for Settings {
             root: Vec::new(),
             max_mem: None,
             verify: 0,
+            launch_marker: false,
             report: None,
             cupti: None,
             exit_limit: Duration::ZERO,
             signals: false,
             checkpoint: None,
             checkpoint_max: 0,
+            trace_file: None,
+            disable: false,
+            command_line: false,
         };
         for setting in SETTINGS {
             let applied = (setting.apply)(&mut settings, setting.default);
@@ -184,11 +202,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, gfr",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, cupti-text, gfr",
         default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
-               allocated and freed (both cost a callback a call), table of every activity, recording.",
+               allocated and freed (both cost a callback a call), table of every activity and one of their \
+               stacks, text of the CUPTI tracer of eunomia's tutorial, recording.",
         apply: |settings, value| {
             let (chosen, refused) = formats(value);
             if !chosen.is_empty() {
@@ -436,6 +455,14 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "GPUFLAME_LAUNCH_MARKER",
+        values: SWITCH,
+        default: "0",
+        help: "Whether each launch calls `gpuflame_launch_marker(correlation id)`, which does nothing: for probes from \
+               outside, which learn the id there. `gpuflame-bpf` sets it for the commands that it runs.",
+        apply: |settings, value| switch(value).map(|on| settings.launch_marker = on),
+    },
+    Setting {
         name: "GPUFLAME_CUPTI",
         values: "path",
         default: "",
@@ -480,12 +507,46 @@ pub const SETTINGS: &[Setting] = &[
         help: "By how much that file may exceed twice what is in it before it is written anew.",
         apply: |settings, value| bytes(value).map(|bytes| settings.checkpoint_max = bytes),
     },
+    Setting {
+        name: "GPUFLAME_COMMAND_LINE",
+        values: SWITCH,
+        default: "0",
+        help: "1 has recordings say with which arguments the program was started. They say program, process, host, rank, start, \
+               GPUs and versions in any case.",
+        apply: |settings, value| switch(value).map(|on| settings.command_line = on),
+    },
+    Setting {
+        name: "GPUFLAME_DISABLE",
+        values: SWITCH,
+        default: "0",
+        help: "1 switches gpuflame off, whichever way it comes into a process.",
+        apply: |settings, value| switch(value).map(|on| settings.disable = on),
+    },
+    Setting {
+        name: TRACE_FILE,
+        values: "path, or `stdout`",
+        default: "",
+        help: "Gets what the CUPTI tracer of eunomia's tutorial prints, besides GPUFLAME_FORMATS: so the tutorial's gpuperf.py runs \
+               with gpuflame as its tracer. `stdout` takes what it has room for, and the rest is counted.",
+        apply: |settings, value| {
+            settings.trace_file = match value {
+                "" => None,
+                "stdout" => Some(TraceFile::Stdout),
+                path => Some(TraceFile::Path(PathBuf::from(path))),
+            };
+            Ok(())
+        },
+    },
 ];
+
+/// The one variable that has another's name.
+const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 /// Reads the settings of this process. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
     let all = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok().filter(|name| name.starts_with("GPUFLAME_"))?;
+        let name =
+            name.into_string().ok().filter(|name| name.starts_with("GPUFLAME_") || name == TRACE_FILE)?;
         Some((name, value.to_string_lossy().into_owned()))
     });
     parse(all)
@@ -622,11 +683,15 @@ mod tests {
             ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_REPORT", "/tmp/r"),
             ("GPUFLAME_VERIFY", "100"),
+            ("GPUFLAME_LAUNCH_MARKER", "1"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
             ("GPUFLAME_EXIT_LIMIT", "0.25"),
             ("GPUFLAME_SIGNALS", "no"),
             ("GPUFLAME_CHECKPOINT", "0"),
             ("GPUFLAME_CHECKPOINT_MAX", "2M"),
+            ("CUPTI_TRACE_OUTPUT_FILE", "/tmp/trace.txt"),
+            ("GPUFLAME_DISABLE", "1"),
+            ("GPUFLAME_COMMAND_LINE", "1"),
         ]);
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
@@ -636,6 +701,7 @@ mod tests {
                 Output::Drawn(&IDLE, "folded"),
                 Output::Drawn(&IDLE, "svg"),
                 Output::Activities,
+                Output::Stacks,
             ],
             unit: Unit::Count,
             enabled: false,
@@ -661,12 +727,16 @@ mod tests {
             root: vec![Root::Stream, Root::Process],
             max_mem: Some(64 << 20),
             verify: 100,
+            launch_marker: true,
             report: Some(PathBuf::from("/tmp/r")),
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
             exit_limit: Duration::from_millis(250),
             signals: false,
             checkpoint: None,
             checkpoint_max: 2 << 20,
+            trace_file: Some(TraceFile::Path(PathBuf::from("/tmp/trace.txt"))),
+            disable: true,
+            command_line: true,
         };
         assert_eq!(settings, expected);
     }
@@ -689,7 +759,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_DURATION=0: expected a number of seconds above 0, not `0`; going on with the default (unset)",
-                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, gfr; \
+                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, cupti-text, gfr; \
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
                  (unset)",
@@ -724,7 +794,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
-                 activities, gfr; going on with the rest of it",
+                 activities, cupti-text, gfr; going on with the rest of it",
                 "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
                  the rest of it",
                 "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \

@@ -1,5 +1,7 @@
 //! The files that are written at exit, as `GPUFLAME_FORMATS` names them.
 
+use std::path::PathBuf;
+
 use crate::profile::{VIEWS, View};
 
 /// The suffix of the file beside a set that says whose it is, and which files are in it.
@@ -14,6 +16,10 @@ pub enum Output {
     Table,
     /// A row per activity.
     Activities,
+    /// What the stacks in it are.
+    Stacks,
+    /// What the CUPTI tracer of eunomia's tutorial prints.
+    CuptiText,
     /// The recording: every row, to be explained later.
     Recording,
 }
@@ -25,8 +31,13 @@ impl Output {
         let (first, others) = VIEWS.split_first().expect("there is a view");
         let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
         all.extend(others.iter().copied().flat_map(drawn));
-        all.extend([Self::Activities, Self::Recording]);
+        all.extend([Self::Activities, Self::Stacks, Self::CuptiText, Self::Recording]);
         all
+    }
+
+    /// Whether it grows with the run, and is of all windows.
+    pub fn grows(self) -> bool {
+        matches!(self, Self::Activities | Self::CuptiText | Self::Recording)
     }
 
     /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
@@ -36,7 +47,8 @@ impl Output {
             Self::Drawn(view, format) if view == VIEWS[0] => format,
             Self::Drawn(view, _) => view.word,
             Self::Table => "csv",
-            Self::Activities => "activities",
+            Self::Activities | Self::Stacks => "activities",
+            Self::CuptiText => "cupti-text",
             Self::Recording => "gfr",
         }
     }
@@ -47,7 +59,18 @@ impl Output {
             Self::Drawn(view, format) if view == VIEWS[0] => format!(".{format}"),
             Self::Drawn(view, format) => format!(".{}.{format}", view.word),
             Self::Activities => ".activities.csv".to_owned(),
+            Self::Stacks => ".stacks.csv".to_owned(),
+            Self::CuptiText => ".cupti.txt".to_owned(),
             Self::Table | Self::Recording => format!(".{}", self.word()),
         }
     }
+}
+
+/// Where the text goes that `CUPTI_TRACE_OUTPUT_FILE` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceFile {
+    /// To the program's standard output, as far as that takes it.
+    Stdout,
+    /// To this file.
+    Path(PathBuf),
 }

@@ -4,6 +4,7 @@
 //! symbol of a large C++ library takes 354 bytes on average. Symbols come from other people's files and
 //! may be built to explode: what would grow beyond [`LONGEST`] stays mangled.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, Symbol};
@@ -13,8 +14,8 @@ const LONGEST: usize = 16 << 10;
 
 /// The name of a kernel: `_Z4gemmIfLi128EEvPT_` is `gemm<float, 128>`. What is not mangled, or not
 /// rightly, stays as it is.
-pub fn kernel_name(symbol: &str) -> String {
-    cpp(symbol).unwrap_or_else(|| symbol.to_owned())
+pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
+    cpp(symbol).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
 /// The name of a function, C++ or Rust. What is not mangled, or not rightly, stays as it is.
@@ -31,11 +32,11 @@ fn rust(symbol: &str) -> Option<String> {
 }
 
 fn cpp(symbol: &str) -> Option<String> {
-    // The versions that some symbol tables append are no part of the mangling.
-    let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
     if !symbol.starts_with("_Z") && !symbol.starts_with("__Z") {
         return None;
     }
+    // The versions that some symbol tables append are no part of the mangling.
+    let symbol = symbol.split_once("@@").map_or(symbol, |(symbol, _)| symbol);
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = Bounded::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;

@@ -18,6 +18,7 @@ mod vendor;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use demangle::kernel_name;
@@ -26,7 +27,7 @@ use crate::profile::{
     FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
 };
 use crate::record::{
-    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, RangeId, hash_one,
+    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, NameId, RangeId, hash_one,
 };
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
@@ -114,15 +115,12 @@ impl Symbolizer {
 
     fn name_kernels(&mut self, profile: &mut Profile) {
         let known = self.kernels.len();
-        for (id, symbol) in profile.kernels() {
-            if profile.has_shown_kernel(id) {
-                continue;
-            }
-            let symbol = profile.strings().get(symbol);
-            self.kernels.insert(hash_one(symbol), ());
-            let name = kernel_name(symbol);
-            let name = profile.intern(&name);
-            profile.set_shown_kernel(id, name);
+        let kernels = profile.kernels();
+        self.kernels.reserve(kernels.len() - known.min(kernels.len()));
+        for (id, symbol) in kernels {
+            self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
+            // As a rule it was named when it came: a demangled name takes 2 us.
+            name_kernel(profile, id);
         }
         if self.kernels.len() > known {
             // A frame that was taken for the user's may turn out to be such a kernel's host side.
@@ -199,6 +197,17 @@ impl Symbolizer {
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
         shown.map(|((frame, called), _)| (frame, called.frame)).collect()
     }
+}
+
+/// Names a kernel, if it has no name yet.
+pub fn name_kernel(profile: &mut Profile, id: NameId) {
+    let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
+    let demangled = match kernel_name(profile.strings().get(symbol)) {
+        Cow::Owned(name) => Some(name),
+        Cow::Borrowed(_) => None,
+    };
+    let name = demangled.map_or(symbol, |name| profile.intern(&name));
+    profile.set_shown_kernel(id, name);
 }
 
 /// What is to be named before the rest can be shown.

@@ -1,44 +1,48 @@
 //! One device from the first moment to the last: every nanosecond of its window is busy or idle.
 
 use super::blame::split;
+use super::calls::{Calls, ToldApart};
+use super::charge::{Blamed, Charge, Idle};
 use super::inside::Insides;
 use super::streams::Streams;
 use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;
 use crate::profile::{Cause, DeviceTime};
-use crate::record::{Activity, Caller, DeviceId, Nanos};
-
-/// To what a part of the idle time is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Charge {
-    /// To the launch whose work ended a gap between two pieces of work.
-    Between(Caller, Cause),
-    /// To the launch whose work was the first in its window.
-    Opening(Caller, Cause),
-    /// To nobody: no more work came until the window closed.
-    Closing,
-}
-
-/// Idle time that is charged at once.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Idle {
-    pub(super) nanos: u64,
-    /// One; of a gap that is cut, for its longest piece only: so they add up to how many gaps there were.
-    pub(super) gaps: u64,
-}
-
-impl Idle {
-    fn gap(nanos: u64) -> Self {
-        Self { nanos, gaps: 1 }
-    }
-}
+use crate::record::{Activity, Caller, DeviceId, Nanos, ThreadId};
 
 /// What the account is made with, beside the work itself.
-#[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) windows: &'a Windows,
     pub(super) insides: &'a Insides,
+    pub(super) calls: &'a Calls,
+    pub(super) told_apart: &'a mut ToldApart,
+    /// There is no other GPU.
+    pub(super) is_only: bool,
 }
+
+impl Known<'_> {
+    /// Who is to blame for the time `from..to`, in which the launch `call` was late: each once, with its part. `threads`
+    /// are those that launch on this GPU.
+    fn blame(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
+        if self.insides.is_empty() {
+            let mut blamed: Vec<(Blamed, u64)> = Vec::new();
+            let times = (self.windows.opened(from), from, to);
+            let threads = if self.is_only { None } else { Some(threads) };
+            for (who, nanos) in self.calls.blame(call, times, threads, self.told_apart) {
+                match blamed.iter_mut().find(|(known, _)| *known == who) {
+                    Some((_, sum)) => *sum += nanos,
+                    None => blamed.push((who, nanos)),
+                }
+            }
+            return blamed;
+        }
+        let blamed = self.insides.blame(call.caller, from, to).into_iter();
+        blamed.map(|(caller, nanos)| (Blamed::Caller(caller), nanos)).collect()
+    }
+}
+
+/// Threads that are known to launch on a GPU, where there are several: those that ended a gap there last.
+const MOST_THREADS: usize = 16;
 
 /// Stretches that may wait at first: 2 MiB.
 const ROOM: usize = 1 << 16;
@@ -60,6 +64,7 @@ pub(super) struct Device {
     /// By how much an activity came too late to be in order, at most: since stretches last left, and before.
     disorder: [u64; 2],
     pub(super) streams: Streams,
+    threads: Vec<ThreadId>,
     /// Everything before is accounted for; `None`: nothing is.
     cursor: Option<u64>,
     busy: u64,
@@ -84,6 +89,7 @@ impl Device {
             newest: 0,
             disorder: [0; 2],
             streams: Streams::default(),
+            threads: Vec::new(),
             cursor: None,
             busy: 0,
             idle: 0,
@@ -126,9 +132,29 @@ impl Device {
         true
     }
 
+    /// A thread has launched here.
+    fn launched_by(&mut self, thread: ThreadId) {
+        if !self.threads.contains(&thread) {
+            self.threads.truncate(MOST_THREADS - 1);
+            self.threads.insert(0, thread);
+        }
+    }
+
+    /// Whether it was busy, or has been accounted for, all the time from `since` to `until`.
+    pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
+        let since = since.max(self.cursor());
+        since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
+    }
+
+    /// Has what waits be in order, so that it can be asked for.
+    pub(super) fn merge(&mut self) {
+        self.recorded.merge();
+        self.outside.merge();
+    }
+
     /// Makes room: accounts for what is so old that nothing before it can be expected any more, up to half
     /// of what waits. Where that is less than a quarter the room grows, as long as it may.
-    pub(super) fn make_room(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    pub(super) fn make_room(&mut self, mut known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
         fullest.merge();
@@ -145,11 +171,11 @@ impl Device {
         }
         let time = fullest.start_of(leaving.max(waiting / 4));
         self.disorder = [0, now];
-        self.account(time, known, charge);
+        self.account(time, &mut known, charge);
     }
 
     /// Accounts for everything that began before `time`.
-    pub(super) fn account(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    fn account(&mut self, time: u64, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         let windows = known.windows;
         let mut stretches = self.recorded.take_before(time);
         let outside = self.outside.take_before(time);
@@ -175,7 +201,12 @@ impl Device {
     }
 
     /// Accounts for everything before `time`, at which no window is open.
-    pub(super) fn account_to(&mut self, time: u64, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    pub(super) fn account_to(
+        &mut self,
+        time: u64,
+        known: &mut Known<'_>,
+        charge: &mut impl FnMut(Charge, Idle),
+    ) {
         self.account(time, known, charge);
         for (from, to) in known.windows.parts(self.cursor(), time) {
             self.closing(to - from, charge);
@@ -184,7 +215,7 @@ impl Device {
     }
 
     /// Accounts for what waits, and for the time up to the end of the last window.
-    pub(super) fn account_all(&mut self, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    pub(super) fn account_all(&mut self, known: &mut Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
         self.account(u64::MAX, known, charge);
         if let Some(close) = known.windows.last_close() {
             self.account_to(close, known, charge);
@@ -198,9 +229,16 @@ impl Device {
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, as far as a window was open.
-    fn gap(&mut self, from: u64, stretch: &Stretch, known: Known<'_>, charge: &mut impl FnMut(Charge, Idle)) {
+    fn gap(
+        &mut self,
+        from: u64,
+        stretch: &Stretch,
+        known: &mut Known<'_>,
+        charge: &mut impl FnMut(Charge, Idle),
+    ) {
         let Stretch { start, call, .. } = *stretch;
-        for (open, to) in known.windows.parts(from, start) {
+        let parts: Vec<_> = known.windows.parts(from, start).collect();
+        for (open, to) in parts {
             // What ended the gap may begin after the window closed; it counts if it was launched before.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
@@ -210,21 +248,24 @@ impl Device {
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
             for (cause, nanos) in split(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0) {
-                let mut blame = |caller: Caller, idle| match is_first {
-                    true => charge(Charge::Opening(caller, cause), idle),
-                    false => charge(Charge::Between(caller, cause), idle),
+                let mut blame = |who: Blamed, idle| match is_first {
+                    true => charge(Charge::Opening(who, cause), idle),
+                    false => charge(Charge::Between(who, cause), idle),
                 };
                 match cause {
                     // The first part of a gap, up to the call.
-                    Cause::HostLate if !known.insides.is_empty() => {
-                        let blamed = known.insides.blame(call.caller, open, open + nanos);
+                    Cause::HostLate => {
+                        if let Some(thread) = known.calls.launched(&call) {
+                            self.launched_by(thread);
+                        }
+                        let blamed = known.blame(&call, open, open + nanos, &self.threads);
                         let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
                         let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
-                        for (at, (caller, nanos)) in blamed.into_iter().enumerate() {
-                            blame(caller, Idle { nanos, gaps: u64::from(Some(at) == counts) });
+                        for (at, (who, nanos)) in blamed.into_iter().enumerate() {
+                            blame(who, Idle { nanos, gaps: u64::from(Some(at) == counts) });
                         }
                     }
-                    _ => blame(call.caller, Idle::gap(nanos)),
+                    _ => blame(Blamed::Caller(call.caller), Idle::gap(nanos)),
                 }
             }
         }

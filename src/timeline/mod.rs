@@ -2,8 +2,8 @@
 //!
 //! From joined rows, in one pass. For each device the union of its activities is the time in which it was
 //! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
-//! come earlier, the gap would be shorter. `blame` tells why it did not; where the host was late and somebody knows
-//! what the launching thread was in meanwhile, that is charged (`inside`). A device is accounted for as long as a
+//! come earlier, the gap would be shorter. `blame` tells why it did not; where the host was late it is charged to what the
+//! launching thread was in meanwhile (`inside`, of traces) or to the two calls between which it lay (`calls`). A device is accounted for as long as a
 //! window was open, and
 //!
 //! ```text
@@ -22,6 +22,8 @@
 //! time is called idle that was not, by no more than what is late.
 
 mod blame;
+mod calls;
+mod charge;
 mod device;
 mod inside;
 mod streams;
@@ -31,14 +33,18 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
 use crate::record::{
-    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Row, ThreadId, WindowEdge,
-    map_bytes,
+    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Nanos, Row, ThreadId,
+    WindowEdge, map_bytes,
 };
-use device::{Charge, Device, Idle, Known};
+use calls::{Calls, ToldApart};
+use charge::{Blamed, Charge, Idle};
+use device::{Device, Known};
 use inside::Insides;
 use stretches::Call;
 use windows::Windows;
@@ -51,6 +57,9 @@ pub struct Timeline {
     last: usize,
     windows: Windows,
     insides: Insides,
+    /// Shared with a snapshot at most, which is gone soon.
+    calls: Arc<Calls>,
+    told_apart: ToldApart,
     charges: Charges,
 }
 
@@ -58,9 +67,14 @@ pub struct Timeline {
 #[derive(Clone, Debug, Default)]
 struct Charges(IdMap<(DeviceId, Charge), Idle>);
 
+/// Pairs of calls that are told apart, 400 KiB of them: where there are more, what lay between two is charged to the second.
+const MOST_PAUSES: usize = 1 << 12;
+
 impl Charges {
     fn of(&mut self, device: DeviceId) -> impl FnMut(Charge, Idle) {
         move |charge, idle| {
+            let is_full = self.0.len() >= MOST_PAUSES && !self.0.contains_key(&(device, charge));
+            let charge = if is_full { charge.by(Blamed::without_pause) } else { charge };
             let sum = self.0.entry((device, charge)).or_default();
             sum.gaps += idle.gaps;
             sum.nanos += idle.nanos;
@@ -93,6 +107,11 @@ fn call(launched: Launched) -> Call {
 }
 
 impl Timeline {
+    /// One that holds about so many bytes at most of what threads did between their calls. Default: 3 MiB.
+    pub fn bounded(bytes: usize) -> Self {
+        Self { calls: Arc::new(Calls::bounded(bytes)), ..Self::default() }
+    }
+
     /// Takes an edge of a window; passes over all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
@@ -122,6 +141,35 @@ impl Timeline {
         self.insides.launches(context, thread);
     }
 
+    /// Takes a call of a thread that is over, or a launch that is under way still (then both times are when it began). Of
+    /// each thread they come in the order of time.
+    pub fn called(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
+        if context >= ContextId::FIRST {
+            Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);
+            self.forget_calls();
+        }
+    }
+
+    /// The same for a launch.
+    pub fn launched(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
+        if context >= ContextId::FIRST {
+            Arc::make_mut(&mut self.calls).add_launch(thread, begun.0, ended.0, context);
+            self.forget_calls();
+        }
+    }
+
+    /// Forgets what threads did while no GPU was idle, where that is much.
+    fn forget_calls(&mut self) {
+        if self.calls.is_crowded() {
+            let Self { devices, calls, .. } = self;
+            devices.iter_mut().for_each(Device::merge);
+            let is_over = |since, until| {
+                !devices.is_empty() && devices.iter().all(|device| device.has_no_gap_in(since, until))
+            };
+            Arc::make_mut(calls).forget(is_over);
+        }
+    }
+
     /// Puts the account so far into `profile`, in the place of what was there.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
@@ -130,9 +178,16 @@ impl Timeline {
     /// The same for an account that nobody goes on with.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
+        let is_only = all.devices.len() == 1;
         for device in &mut all.devices {
-            let known = Known { windows: &all.windows, insides: &all.insides };
-            device.account_all(known, &mut all.charges.of(device.id));
+            let mut known = Known {
+                windows: &all.windows,
+                insides: &all.insides,
+                calls: &all.calls,
+                told_apart: &mut all.told_apart,
+                is_only,
+            };
+            device.account_all(&mut known, &mut all.charges.of(device.id));
         }
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
@@ -150,17 +205,20 @@ impl Timeline {
     /// Charges everything anew, to the contexts that `context` gives for those of before.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         let caller = |caller: Caller| caller.launched().map_or(caller, |id| context(id).into());
+        let renamed = |who| match who {
+            Blamed::Caller(by) => Blamed::Caller(caller(by)),
+            Blamed::Pause { after, thread, before } => {
+                Blamed::Pause { after: context(after), thread, before: context(before) }
+            }
+        };
         for ((device, charge), old) in std::mem::take(&mut self.charges.0) {
-            let charge = match charge {
-                Charge::Between(by, cause) => Charge::Between(caller(by), cause),
-                Charge::Opening(by, cause) => Charge::Opening(caller(by), cause),
-                Charge::Closing => Charge::Closing,
-            };
+            let charge = charge.by(renamed);
             let sum = self.charges.0.entry((device, charge)).or_default();
             sum.gaps += old.gaps;
             sum.nanos += old.nanos;
         }
         self.devices.iter_mut().for_each(|device| device.rename(caller));
+        Arc::make_mut(&mut self.calls).rename(&context);
         self.insides.rename(context);
     }
 
@@ -175,6 +233,7 @@ impl Timeline {
             + map_bytes(&self.charges.0)
             + self.windows.heap_bytes()
             + self.insides.heap_bytes()
+            + self.calls.heap_bytes()
     }
 
     fn add(&mut self, activity: &Activity, call: Call) {
@@ -182,12 +241,19 @@ impl Timeline {
         if self.devices.get(self.last).is_none_or(|device| device.id != activity.device) {
             self.last = self.place(activity.device);
         }
+        let is_only = self.devices.len() == 1;
         let device = &mut self.devices[self.last];
         if call.caller != Caller::OUTSIDE {
             device.streams.add(activity, nanos);
         }
         if !device.add(activity, call) {
-            let known = Known { windows: &self.windows, insides: &self.insides };
+            let known = Known {
+                windows: &self.windows,
+                insides: &self.insides,
+                calls: &self.calls,
+                told_apart: &mut self.told_apart,
+                is_only,
+            };
             device.make_room(known, &mut self.charges.of(device.id));
             device.add(activity, call);
             self.forget_windows();
@@ -208,9 +274,16 @@ impl Timeline {
 
     /// So many windows wait that the older ones are accounted for, however few activities wait.
     fn account_before(&mut self, time: u64) {
+        let is_only = self.devices.len() == 1;
         for device in &mut self.devices {
-            let known = Known { windows: &self.windows, insides: &self.insides };
-            device.account_to(time, known, &mut self.charges.of(device.id));
+            let mut known = Known {
+                windows: &self.windows,
+                insides: &self.insides,
+                calls: &self.calls,
+                told_apart: &mut self.told_apart,
+                is_only,
+            };
+            device.account_to(time, &mut known, &mut self.charges.of(device.id));
         }
         self.forget_windows();
     }
@@ -225,9 +298,9 @@ impl Timeline {
 fn sample(charge: Charge) -> Sample {
     let idle = |cause| Leaf::new(&[Tip::Idle(cause)]);
     match charge {
-        Charge::Between(caller, cause) => Sample::new(place(caller), idle(cause)),
-        Charge::Opening(caller, cause) => {
-            Sample { base: Some(Base::Opening), ..Sample::new(place(caller), idle(cause)) }
+        Charge::Between(who, cause) => Sample::new(place(who), idle(cause)),
+        Charge::Opening(who, cause) => {
+            Sample { base: Some(Base::Opening), ..Sample::new(place(who), idle(cause)) }
         }
         Charge::Closing => Sample {
             base: Some(Base::Closing),
@@ -236,6 +309,9 @@ fn sample(charge: Charge) -> Sample {
     }
 }
 
-fn place(caller: Caller) -> Place {
-    caller.launched().map_or_else(Place::Missing, Place::Context)
+fn place(who: Blamed) -> Place {
+    match who {
+        Blamed::Caller(caller) => caller.launched().map_or_else(Place::Missing, Place::Context),
+        Blamed::Pause { after, thread, before } => Place::Between { after, thread, before },
+    }
 }

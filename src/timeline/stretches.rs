@@ -61,6 +61,12 @@ impl Stretches {
         merge(&mut self.waiting);
     }
 
+    /// Whether one of those that are merged lasts from `since` to `until`.
+    pub(super) fn covers(&self, since: u64, until: u64) -> bool {
+        let at = self.waiting.partition_point(|stretch| stretch.start <= since);
+        at > 0 && self.waiting[at - 1].end >= until
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -69,6 +69,12 @@ impl Windows {
         )
     }
 
+    /// When the window was opened that was open at `time`; 0 where there are none at all.
+    pub(super) fn opened(&self, time: u64) -> u64 {
+        let at = self.known.partition_point(|window| window.to <= time);
+        self.known.get(at).map_or(0, |window| window.from)
+    }
+
     /// Nanoseconds of the windows that were forgotten.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten

@@ -31,9 +31,11 @@ static WARM: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// It comes from the kernel and goes back there. Through the C library's allocator a buffer that is given
-/// back would raise the size up to which that one keeps memory for itself: the buffers of a burst would
-/// stay in the process, and the application's own large blocks with them.
+/// It comes from the C library's allocator: the vendor's library hands buffers to whoever asked for records last, and that
+/// may be another client, which calls `free` on whatever it is handed. What lies in it costs nothing until it is written,
+/// for the allocator has so large a block from the kernel; and its pages go back to the kernel as those of a mapping
+/// would. It is freed as seldom as can be: the first large block that is freed raises the size up to which the
+/// allocator keeps memory for itself, the application's with it.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -52,12 +54,11 @@ impl Buffer {
     /// NVIDIA recommends 1 to 10 MB. It costs nothing until the library writes to it.
     pub fn new(bytes: usize) -> Option<Self> {
         let words = bytes.div_ceil(8);
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: an anonymous mapping at an address of the kernel's choice touches no memory in use.
-        let start = unsafe { libc::mmap(null_mut(), 8 * words, rights, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
+        if words == 0 {
             return None;
         }
+        // SAFETY: no memory in use is touched.
+        let start = unsafe { libc::calloc(words, 8) };
         Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
     }
 
@@ -74,18 +75,35 @@ impl Buffer {
         kept
     }
 
-    /// Lets the kernel take the pages, which are zero when they are next touched. False: it refused.
-    fn give_pages_back(&mut self) -> bool {
-        // SAFETY: a whole mapping of ours that nobody else knows; its content may become zero.
-        let answer = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes(), libc::MADV_DONTNEED) };
-        if answer == 0 {
-            HELD.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
+    /// Lets the kernel take the pages, which are zero when they are next touched, and makes zero what lies on pages that
+    /// others have a part of. False: it refused.
+    pub(crate) fn give_pages_back(&mut self) -> bool {
+        let first = self.start.addr().get();
+        let end = first + self.bytes();
+        // SAFETY: no memory is touched.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
+        let (inner, inner_end) = (first.next_multiple_of(page), end / page * page);
+        if inner >= inner_end {
+            return false;
         }
-        answer == 0
+        // SAFETY: whole pages within a block of ours that nobody else knows; their content may become zero.
+        let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
+        let written = self.written.div_ceil(8).min(self.words);
+        let (before, behind) = ((inner - first) / 8, (inner_end - first) / 8);
+        // An allocator of the application's may lie in memory that comes back as it was.
+        if answer != 0 || self.words()[before] != 0 {
+            return false;
+        }
+        HELD.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
+        WARM.fetch_sub(std::mem::take(&mut self.warm), Ordering::Relaxed);
+        let words = self.words_mut();
+        words[..before.min(written)].fill(0);
+        words[behind.min(written)..written].fill(0);
+        true
     }
 
     fn words(&self) -> &[u64] {
-        // SAFETY: `words` mapped words, initialised by the kernel, that live as long as `self`.
+        // SAFETY: so many words, zero at first, that live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
@@ -99,8 +117,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         HELD.fetch_sub(self.written, Ordering::Relaxed);
         WARM.fetch_sub(self.warm, Ordering::Relaxed);
-        // SAFETY: a whole mapping of ours, and its owner is gone.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes()) };
+        // SAFETY: it came from `calloc`, and its owner is gone.
+        unsafe { libc::free(self.start.as_ptr().cast()) };
     }
 }
 
@@ -202,7 +220,13 @@ impl Lent {
         let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
         WARM.fetch_sub(warm, Ordering::Relaxed);
         HELD.fetch_add(8 * words - written, Ordering::Relaxed);
-        self.loans().push(Loan { start, words, written, is_spare });
+        let mut loans = self.loans();
+        // One that another client was handed, and has freed.
+        if let Some(at) = loans.iter().position(|loan| loan.start == start) {
+            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+        }
+        loans.push(Loan { start, words, written, is_spare });
+        drop(loans);
         (start.as_ptr().cast(), words * 8)
     }
 

@@ -57,7 +57,7 @@ fn what_the_library_and_the_command_write_is_for_its_owner_alone() {
     let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
     gpuflame(&done.folder, ["-q", "flamegraph", "out.gfr", "-o", "command.svg"]).ok();
     gpuflame(&done.folder, ["-q", "convert", "out.gfr", "-o", "set", "--to", "parquet"]).ok();
-    let written = ["out.folded", "out.csv", "out.activities.csv", "out.gfr", "command.svg"];
+    let written = ["out.folded", "out.csv", "out.activities.csv", "out.stacks.csv", "out.gfr", "command.svg"];
     for name in written.into_iter().chain(["set/run=0/rank=0/activities.parquet"]) {
         let rights = fs::metadata(done.folder.join(name)).unwrap().permissions().mode();
         assert_eq!(rights & 0o777, 0o600, "{name}");
@@ -218,7 +218,7 @@ fn nothing_of_the_command_is_in_the_shared_library() {
         .unwrap();
     let tree = String::from_utf8(tree.stdout).unwrap();
     assert!(tree.contains("inferno v"), "this is not the tree of the shared library:\n{tree}");
-    for foreign in ["clap", "indicatif", "serde_json", "prost", "parquet"] {
+    for foreign in ["clap", "indicatif", "serde_json", "prost", "parquet", "arrow-ipc"] {
         let has = tree.lines().any(|line| line.starts_with(&format!("{foreign} v")));
         assert!(!has, "{foreign} is in the shared library:\n{tree}");
     }

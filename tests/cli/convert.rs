@@ -6,7 +6,7 @@ use crate::support::command::{gpuflame, gpuflame_with};
 use crate::support::{hand, scratch};
 use serde_json::Value;
 
-const FORMATS: [&str; 11] = [
+const FORMATS: [&str; 12] = [
     "folded",
     "extended-folded",
     "svg",
@@ -16,6 +16,7 @@ const FORMATS: [&str; 11] = [
     "pprof",
     "speedscope",
     "parquet",
+    "arrow",
     "sbt",
     "cupti-text",
 ];

@@ -165,7 +165,7 @@ impl Written {
     fn counts(&self, number: u64) -> bool {
         match self.word.as_str() {
             "sbt" | "perfetto" | "pprof" => self.has(&varint(number)),
-            "parquet" | "gfr" => self.has(&(number as u32).to_le_bytes()),
+            "parquet" | "arrow" | "gfr" => self.has(&(number as u32).to_le_bytes()),
             _ => self.says(&number.to_string()),
         }
     }
@@ -197,6 +197,7 @@ fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
         "parquet" => "out.parquet",
+        "arrow" => "out.arrow",
         _ => "out.any",
     };
     if word != "gfr" {
@@ -234,6 +235,7 @@ fn each_format_carries_what_the_table_says() {
                     let name = match word {
                         "gfr" => "all.gfr",
                         "parquet" => "out.parquet",
+                        "arrow" => "out.arrow",
                         _ => "out.any",
                     };
                     let read = if word == "extended-folded" { "merge" } else { "flamegraph" };
@@ -245,7 +247,7 @@ fn each_format_carries_what_the_table_says() {
         }
         formats += 1;
     }
-    assert_eq!(formats, 12, "a row for each format");
+    assert_eq!(formats, 13, "a row for each format");
 }
 
 /// Lines of folded stacks, as they are drawn of a file.

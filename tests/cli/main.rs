@@ -8,6 +8,7 @@ mod command;
 mod convert;
 mod doctor;
 mod formats;
+mod gpuperf;
 mod graph_capture;
 mod kernel_extractor;
 mod merge;

@@ -159,7 +159,10 @@ fn what_a_terminal_sends_to_all_is_left_to_the_command_and_what_is_sent_to_us_is
 fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
     let program = program().to_str().unwrap();
     // With rows the recording itself is what is left.
-    for (formats, files) in [("svg", &["out.gfr", "out.svg"][..]), ("gfr,csv", &["out.csv", "out.gfr"])] {
+    for (formats, files) in [
+        ("svg", &["out.gfr", "out.set.json", "out.svg"][..]),
+        ("gfr,csv", &["out.csv", "out.gfr", "out.set.json"]),
+    ] {
         for (how, code) in [("_exit", 7), ("abort", 128 + libc::SIGABRT)] {
             let run =
                 run(&["--formats", formats], &[program, "left", how]).env("GPUFLAME_CHECKPOINT", "0.05");
@@ -185,7 +188,7 @@ fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
             );
             let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
             assert!(line.contains("): 1,100 launches, GPU 0 busy "), "{line}");
-            let shown = files.iter().find(|file| **file != "out.gfr").unwrap();
+            let shown = files.iter().find(|file| !["out.gfr", "out.set.json"].contains(*file)).unwrap();
             assert!(line.ends_with(&format!("/{shown}")), "{line}");
             let names = fs::read_dir(&done.folder).unwrap();
             let mut names: Vec<_> =

@@ -383,7 +383,7 @@ fn a_disk_that_fills_up_in_mid_run_costs_only_what_is_on_it() {
     let run = odd("plain").arg("20000").env("GPUFLAME_OUTPUT", disk.0.join("out"));
     let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").done();
     assert_eq!(done.code, CODE);
-    assert_eq!(files(&disk.0), ["out.folded", "out.set.json"], "{}", done.stderr);
+    assert_eq!(files(&disk.0), ["out.folded", "out.set.json", "out.stacks.csv"], "{}", done.stderr);
     assert_eq!(refusals(&done).len(), 1, "{}", done.stderr);
     assert_parts(&done, "launches", 22_000, &[("matched", 22_000)]);
     let folded = fs::read_to_string(disk.0.join("out.folded")).unwrap();

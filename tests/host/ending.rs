@@ -91,11 +91,11 @@ fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
 
 #[test]
 fn a_tracer_that_does_not_answer_holds_an_exit_up_by_the_limit() {
-    let run = ending(&["quick"]).env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "0.5");
+    let run = ending(&["quick"]).env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "2");
     let done = run.done();
     assert_eq!(end(&done), EXITED, "{}", done.stderr);
     assert_eq!(assert_written(&done), 100);
-    let line = "the tracer did not answer within 0.5 s; what it still held is lost, the rest is written";
+    let line = "the tracer did not answer within 2 s; what it still held is lost, the rest is written";
     assert_eq!(done.ledger("the tracer"), [&line["the tracer ".len()..]], "{}", done.stderr);
 }
 
@@ -185,6 +185,14 @@ fn an_action_that_the_program_sets_wins() {
     assert_eq!(assert_written(&done), 1100);
 }
 
+/// What is taken once, at set-up, is not taken again.
+#[test]
+fn a_default_that_the_program_sets_again_is_left_alone() {
+    let done = with_signal("sleeping", libc::SIGTERM, "default").done();
+    assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGTERM)), "ready\n"));
+    assert_nothing_written(&done);
+}
+
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let done = with_signal("sleeping", libc::SIGHUP, "ignored").done();
@@ -203,11 +211,21 @@ fn children_die_of_their_signals_and_write_nothing() {
 
 /// As the kernel has it: which signals a handler is on, by number.
 fn caught(done: &Done) -> Vec<i32> {
-    let status = done.file("status");
-    let set = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-    let set = u64::from_str_radix(set.trim(), 16).unwrap();
     // Two are the C library's own.
-    (1..32).filter(|signal| set & 1 << (signal - 1) != 0).collect()
+    set_of_signals(done, "SigCgt:").into_iter().filter(|signal| *signal < 32).collect()
+}
+
+/// Those in a set that the kernel shows of the program's main thread.
+fn set_of_signals(done: &Done, name: &str) -> Vec<i32> {
+    let status = done.file("status");
+    let set = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    let set = u64::from_str_radix(set.trim(), 16).unwrap();
+    (1..=64).filter(|signal| set & 1 << (signal - 1) != 0).collect()
+}
+
+#[test]
+fn no_signal_is_blocked() {
+    assert_eq!(set_of_signals(&ending(&["status", "1"]).done(), "SigBlk:"), [0; 0]);
 }
 
 #[test]

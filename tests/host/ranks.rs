@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Run, Way, compile, scratch};
+use crate::support::{Run, Way, compile, is_ci, scratch};
 
 const PROCESSES: u64 = 8;
 
@@ -73,6 +73,36 @@ fn eight_processes_of_a_launcher_give_eight_sets_and_one_profile_by_rank() {
     for rank in 0..8 {
         let steps = 8 - rank;
         assert_eq!(of_rank(rank), steps * (steps + 1) / 2 * 20_000, "{merged:?}");
+    }
+}
+
+/// The launcher itself, which tells each process its rank and reads what it writes to its standard error.
+#[test]
+fn eight_processes_of_mpirun_give_eight_sets_and_one_profile_by_rank() {
+    let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
+    if version.is_err() {
+        assert!(!is_ci(), "CI has an mpirun: .ci/install installs one");
+        return eprintln!("skipped: there is no mpirun; .ci/install installs one");
+    }
+    let (program, folder) = (compile("tests/programs/timed.c", &["-O2"]), scratch("mpirun"));
+    let mut run = Run::new(Path::new("mpirun"), Way::Injected).in_folder(&folder);
+    run = run.args(["--allow-run-as-root", "--oversubscribe", "-np", "8"]).arg(&program).args(["steps", "3"]);
+    let run = run.env("GPUFLAME_OUTPUT", "%e.%r").env("GPUFLAME_FORMATS", "gfr");
+    let (mut command, _) = run.into_command();
+    let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    let mut ranks: Vec<_> =
+        sets(&folder).iter().map(|set| set["rank"].as_str().unwrap().to_owned()).collect();
+    ranks.sort();
+    assert_eq!(ranks, ["0", "1", "2", "3", "4", "5", "6", "7"]);
+    assert_eq!(said.matches("gpuflame: launches 6 = matched 6 ").count(), 8, "{said}");
+    let merged = merged(&folder);
+    // In step I there are I launches of 20,000 ns.
+    for rank in 0..8 {
+        let under = format!("rank {rank};");
+        let of_rank = merged.iter().filter(|(stack, _)| stack.starts_with(&under));
+        assert_eq!(of_rank.map(|(_, nanos)| nanos).sum::<u64>(), 6 * 20_000, "{merged:?}");
     }
 }
 

@@ -413,7 +413,7 @@ fn kernels_copies_and_fills_are_as_heavy_as_for_holistic_trace_analysis() {
             let name = match one.work {
                 Work::Copy(kind) => format!("Memcpy {}", kind.label()),
                 Work::Set => "Memset".into(),
-                work => work_name(&profile, work),
+                work => work_name(&profile, work).into_owned(),
             };
             let [sum, least, most, count] =
                 *theirs.get(&*name).unwrap_or_else(|| panic!("{}: {name}", trace.display()));

@@ -11,13 +11,13 @@
  *
  * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
  * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exit` (as usual), `fork` (a child
- * that launches nothing and calls _exit, then abort).
+ * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
  * it would go on and print), `loading` (of libraries); `thread`: to another thread, which launches; `signal_stack`: on
  * a small stack for signals; `exiting`: in the middle of exit().
  * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while our files have to wait. `own`: main has an action
- * of its own, which prints and exits with code 5. `ignored`: it is ignored, and main exits with code 6. `forked`: a
+ * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
  * child that was forked after all that gets it, and main exits with code 6 if the child died of it. `spawned`: the same
  * with a program that main runs. */
 #define _GNU_SOURCE
@@ -129,6 +129,12 @@ static void left(const char *how)
         execlp("true", "true", NULL);
     if (!strcmp(how, "exit"))
         exit(CODE);
+    if (!strcmp(how, "daemon")) {
+        if (daemon(1, 1) != 0)
+            exit(19);
+        usleep(300000);
+        _exit(0);
+    }
     if (!strcmp(how, "fork") && fork() == 0) {
         usleep(300000);
         _exit(0);
@@ -323,6 +329,8 @@ static void await_signal(const char *where, const char *how)
         keep_turn();
     if (!strcmp(how, "own"))
         signal(signal_number, own_action);
+    if (!strcmp(how, "default"))
+        signal(signal_number, SIG_DFL);
     if (!strcmp(how, "forked") || !strcmp(how, "spawned"))
         child(!strcmp(how, "spawned"));
     if (!strcmp(where, "thread"))
@@ -361,7 +369,7 @@ int main(int count, char **arguments)
 {
     const char *mode = count > 1 ? arguments[1] : "";
     int i;
-    alarm(60);
+    alarm(120);
     count_in_file();
     if (count > 2)
         signal_number = atoi(arguments[2]);

@@ -1,6 +1,7 @@
 /* Preloaded: a file system that is in trouble with files whose names end in `.gfr` or `.part`.
  *
- * TROUBLE=hang: who opens one never comes back. TROUBLE=full: there is room for the first 8 writes. */
+ * TROUBLE=hang: who opens one never comes back. full, quota, stale, read_only: writes fail once there is a file
+ * `trouble`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,15 +39,22 @@ int open64(const char *path, int flags, ...)
     return next(path, flags, mode);
 }
 
+/* What writes fail with; 0: they do not. */
+static int failure(void)
+{
+    if (access("trouble", F_OK) != 0)
+        return 0;
+    return has("full") ? ENOSPC : has("quota") ? EDQUOT : has("stale") ? ESTALE : has("read_only") ? EROFS : 0;
+}
+
 ssize_t write(int file, const void *bytes, size_t count)
 {
     static ssize_t (*next)(int, const void *, size_t);
-    static int writes;
     char link[64], path[4096];
     ssize_t length;
     if (!next)
         next = (ssize_t(*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
-    if (has("full")) {
+    if (failure()) {
         strcpy(link, "/proc/self/fd/");
         length = (ssize_t)strlen(link);
         {
@@ -61,8 +69,8 @@ ssize_t write(int file, const void *bytes, size_t count)
         }
         length = readlink(link, path, sizeof path - 1);
         path[length > 0 ? length : 0] = 0;
-        if (strstr(path, ".gfr") && ++writes > 8) {
-            errno = ENOSPC;
+        if (strstr(path, ".gfr")) {
+            errno = failure();
             return -1;
         }
     }

@@ -20,8 +20,8 @@ static void launch(void)
         LAUNCH(step_d1000, 1, 128, 0)(NULL);
 }
 
-/* push rbp; mov ebp, 7; call rdi; pop rbp; ret */
-static const unsigned char code[] = {0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3};
+/* push rbp; mov ebp, 7; call rdi; mov ecx, 1; pop rbp; ret */
+static const unsigned char code[] = {0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3};
 
 /* A CIE (CFA = rsp + 8, return address at CFA - 8), and an FDE (after the push CFA = rsp + 16). */
 static const unsigned char frames[] = {

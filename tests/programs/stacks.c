@@ -19,7 +19,7 @@ __asm__(
     ".type with_frame_pointer, @function\nwith_frame_pointer:\n"
     "push %rbp\nmov %rsp, %rbp\nsub $16, %rsp\ncall *%rdi\nleave\nret\n"
     ".type without_frame_pointer, @function\nwithout_frame_pointer:\n"
-    "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nadd $16, %rsp\npop %rbp\nret\n");
+    "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nmov $1, %ecx\nadd $16, %rsp\npop %rbp\nret\n");
 
 /* How many frames stand below the code without information: what tells the stacks of a kind apart. */
 static int depth;

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{gpuflame, root, scratch};
+use crate::support::{gpuflame, is_ci, root, scratch};
 
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -57,6 +57,8 @@ fn it_exports_its_entry_and_what_the_header_declares_and_nothing_else() {
     let mut expected = declared;
     // What the CUDA driver and NVTX look for.
     expected.extend(["InitializeInjection", "InitializeInjectionNvtx2"].map(str::to_owned));
+    // What a probe from outside is put on.
+    expected.insert("gpuflame_launch_marker".to_owned());
     assert_eq!(symbols().0, expected);
 }
 
@@ -165,8 +167,30 @@ fn installed_it_is_found_by_pkg_config_and_by_its_own_command() {
     let ran = command.args(["run", "true"]).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success() && said.contains("nothing was recorded"), "{said}");
-    let cmake = fs::read_to_string(prefix.join("lib/cmake/gpuflame/gpuflame-config.cmake")).unwrap();
-    assert!(cmake.contains("lib/libgpuflame.so.0") && prefix.join("lib/libgpuflame.so.0").exists());
+    builds_with_cmake(&prefix);
+}
+
+/// A project that finds the installed library, and one that takes nothing but its header.
+fn builds_with_cmake(prefix: &Path) {
+    if Command::new("cmake").arg("--version").output().is_err() {
+        assert!(!is_ci(), "CI has CMake: .ci/install installs it");
+        return eprintln!("skipped: there is no cmake; .ci/install installs it");
+    }
+    let folder = scratch("cmake");
+    let lists = "cmake_minimum_required(VERSION 3.16)\nproject(app C)\n\
+                 find_package(gpuflame 0.1 CONFIG REQUIRED)\n\
+                 add_executable(linked main.c)\ntarget_link_libraries(linked gpuflame::gpuflame)\n\
+                 add_executable(alone main.c)\ntarget_link_libraries(alone gpuflame::headers)\n";
+    fs::write(folder.join("CMakeLists.txt"), lists).unwrap();
+    let body = "int main(void) { puts(gpuflame_version()); return 0; }";
+    fs::write(folder.join("main.c"), format!("#include <gpuflame.h>\n#include <stdio.h>\n{body}\n")).unwrap();
+    let mut configured = Command::new("cmake");
+    configured.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())).args(["-S", ".", "-B", "built"]);
+    output(configured.current_dir(&folder));
+    output(Command::new("cmake").args(["--build", "built"]).current_dir(&folder));
+    let linked = output(&mut Command::new(folder.join("built/linked")));
+    assert_eq!(linked, concat!(env!("CARGO_PKG_VERSION"), "\n"));
+    output(&mut Command::new(folder.join("built/alone")));
 }
 
 #[test]
@@ -240,6 +264,15 @@ fn it_needs_only_what_every_machine_has() {
     let others: Vec<_> = needed.iter().filter(|name| !common.contains(&name.as_str())).collect();
     assert!(others.is_empty(), "{others:?}");
     assert!(!needed.is_empty());
+}
+
+/// A disk that hangs would hang whoever waited for it.
+#[test]
+fn it_has_nothing_written_to_a_disk() {
+    let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
+    let needed = symbols().1;
+    assert!(needed.contains("write"), "{needed:?}");
+    assert!(asks.iter().all(|name| !needed.contains(*name)), "{needed:?}");
 }
 
 #[cfg(target_arch = "x86_64")]

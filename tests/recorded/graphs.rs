@@ -151,20 +151,22 @@ fn a_stack_reads_from_the_launch_through_the_graph_to_where_the_node_was_made() 
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
-/// The file in which each native frame of each stack lies, leaf first, as it was recorded: before CUDA's own
-/// frames, and ours, are folded away.
+/// The file in which each native frame of each stack that launches or makes a node lies, leaf first, as it was recorded:
+/// before CUDA's own frames, and ours, are folded away.
 fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
-    let (mut modules, mut stacks): (Vec<Module>, Vec<Vec<u64>>) = Default::default();
+    let (mut modules, mut stacks) = (Vec::<Module>::new(), BTreeMap::<_, Vec<u64>>::new());
     while let Some(row) = reader.next_row().unwrap() {
         match row {
             Row::Module(module) => modules.push(module.clone()),
-            Row::Context { frames, .. } => {
+            // Of allocations and waits.
+            Row::Called(called) => drop(stacks.remove(&called.context)),
+            Row::Context { id, frames, .. } => {
                 let address = |frame: &gpuflame::record::Frame| match frame.kind() {
                     FrameKind::Native { address, .. } => Some(address),
                     _ => None,
                 };
-                stacks.push(frames.iter().filter_map(address).collect());
+                stacks.insert(id, frames.iter().filter_map(address).collect());
             }
             _ => {}
         }
@@ -173,7 +175,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
         let module = modules.iter().find(|module| (module.start..module.end).contains(&address));
         Path::new(&module.unwrap().path).file_name().unwrap().to_string_lossy().into_owned()
     };
-    stacks.into_iter().map(|stack| stack.into_iter().map(file).collect()).collect()
+    stacks.into_values().map(|stack| stack.into_iter().map(file).collect()).collect()
 }
 
 #[test]

@@ -37,15 +37,52 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// The same from the idle profile, all causes together.
-fn found_gaps(done: &Done) -> Gaps {
-    let mut gaps = Gaps::new();
+/// The same from the idle profile, all causes together; and what of it hangs under a call alone: as a rule what the call
+/// before the one that ended the gap took of it.
+fn found_gaps(done: &Done) -> (Gaps, Gaps) {
+    let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
-        let (leaf, site) = (frames.last().unwrap(), frames[..frames.len() - 2].join(";"));
+        let (leaf, site) = (frames.last().unwrap(), ended_by(&frames).join(";"));
         let device = leaf.strip_prefix("[GPU").unwrap().split('_').next().unwrap().parse().unwrap_or(0);
+        let is_pair = frames.iter().any(|frame| frame.starts_with("[after"));
+        let gaps = if is_pair || !leaf.ends_with("host late]") { &mut ended } else { &mut alone };
         *gaps.entry((device, site)).or_default() += nanos;
     }
-    gaps
+    (ended, alone)
+}
+
+/// Asserts that all gaps are there, each under the launch that ended it, but for what of it a call alone is charged.
+fn assert_same_gaps(done: &Done) {
+    let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
+    let sums = |all: &[&Gaps]| {
+        let mut sums = BTreeMap::<u64, u64>::new();
+        all.iter()
+            .flat_map(|gaps| *gaps)
+            .for_each(|((device, _), nanos)| *sums.entry(*device).or_default() += nanos);
+        sums
+    };
+    assert_eq!(sums(&[&ended, &alone]), sums(&[&true_gaps]));
+    assert!(ended.keys().all(|site| true_gaps.contains_key(site)), "{ended:?}");
+    let calls: u64 = alone.values().sum();
+    for (site, nanos) in &true_gaps {
+        let found = ended.get(site).copied().unwrap_or(0);
+        assert!(
+            (found..=found + calls).contains(nanos),
+            "{site:?}: {found} of {nanos} ns, and {calls} of calls"
+        );
+    }
+    assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
+}
+
+/// The functions that made the launch that ended a gap.
+fn ended_by(frames: &[String]) -> Vec<&str> {
+    let functions = frames[..frames.len() - 2].iter().map(String::as_str);
+    let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
+        return functions.collect();
+    };
+    // No more than one function is shown of what the two calls do not share.
+    let shared = frames[..after].iter().map(String::as_str);
+    shared.chain(functions.filter_map(|frame| frame.strip_prefix("[before] "))).collect()
 }
 
 fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
@@ -68,15 +105,18 @@ fn the_function_that_stalls_is_named_with_the_time_it_lost() {
         let done = stall(&["--steps", "40"]).env("GPUSIM_CLOCK", clock).ok();
         let planted: u64 = done.stdout.trim().parse().unwrap();
         let blamed: u64 = idle(&done)
-            .filter(|(frames, _)| frames.join(";").starts_with("main;step;load_batch;"))
-            .filter(|(frames, _)| frames.last().unwrap() == "[GPU_Idle host late]")
+            .filter(|(frames, _)| {
+                frames.join(";")
+                    == "main;step;[after] forward;cudaLaunchKernel;[before] load_batch;cudaMemcpyAsync;\
+                        [GPU_Idle host late]"
+            })
             .map(|(_, nanos)| nanos)
             .sum();
         let true_gaps = true_gaps(&done);
         let gap = true_gaps[&(0, "main;step;load_batch".to_owned())];
         // A machine that is busy with other things may add to the gap, behind what the program has measured.
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
-        assert_eq!(found_gaps(&done), true_gaps, "{clock}");
+        assert_same_gaps(&done);
         let (_, busy, idle_time) = account(&done, 0);
         // Four kernels and a copy of 1,000 bytes a step.
         assert_eq!(busy, 40 * (2 * 2000 + 2 * 1000 + 2000 + 1000 / 25));
@@ -84,11 +124,65 @@ fn the_function_that_stalls_is_named_with_the_time_it_lost() {
     }
 }
 
+/// Where a program that loses time in one place has its GPU idle for longest, and for how long; with what it lost.
+fn culprit(what: &str) -> (String, u64, u64) {
+    let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
+    let run = Run::new(&program, Way::Injected)
+        .args([what, "10"])
+        .env("GPUSIM_TRUTH", "lines.jsonl,summary:truth.json");
+    let done = run.ok();
+    let true_idle: u64 = true_gaps(&done).values().sum();
+    let between: u64 =
+        idle(&done).filter(|(frames, _)| !frames[0].starts_with("[until")).map(|(_, nanos)| nanos).sum();
+    let (_, parts) = done.sum("GPU 0 idle_ns");
+    assert_eq!(between - parts["opening"], true_idle, "{}", done.stderr);
+    let (frames, nanos) = idle(&done).max_by_key(|(_, nanos)| *nanos).unwrap();
+    (frames.join(";"), nanos, done.stdout.trim().parse().unwrap())
+}
+
+#[test]
+fn the_top_line_is_the_two_calls_between_which_the_time_was_lost() {
+    for (what, expected) in [
+        ("sleep", "main;train;[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
+        (
+            "function",
+            "main;train;[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+        ),
+        ("lock", "main;train;[after] locked;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
+        ("file", "main;train;[after] compute;cudaLaunchKernel;[before] read_file;cudaMemcpyAsync"),
+        ("allocation", "main;train;grow;[after] cudaMalloc;[before] cudaFree"),
+        ("thread", "[after, thread autograd] backward;cudaLaunchKernel;[before] main;cudaLaunchKernel"),
+    ] {
+        let (top, nanos, lost) = culprit(what);
+        assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
+        // What was measured lies within the pause, but for the first microseconds, in which the GPU was at work still.
+        assert!((lost - lost / 20..lost + 100_000_000).contains(&nanos), "{what}: {nanos} of {lost} ns");
+    }
+}
+
+#[test]
+fn a_pause_is_cut_where_a_call_was_made_in_it() {
+    let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
+    let done = Run::new(&program, Way::Injected).args(["calls", "10"]).ok();
+    let late = |pair: &str| {
+        let line = format!("main;train;{pair};[GPU_Idle host late]");
+        idle(&done).filter(|(frames, _)| frames.join(";") == line).map(|(_, nanos)| nanos).sum::<u64>()
+    };
+    let halves = [
+        "[after] compute;cudaLaunchKernel;[before] cudaMalloc",
+        "[after] cudaMalloc;[before] compute;cudaLaunchKernel",
+    ];
+    for half in halves.map(late) {
+        // Ten pauses of 5 ms at least.
+        assert!(half > 47_500_000, "{half} ns");
+    }
+}
+
 #[test]
 fn two_gpus_with_two_streams_each_have_accounts_of_their_own() {
     let run = stall(&["--steps", "20", "--devices", "2", "--streams", "2"]);
     let done = run.env("GPUSIM_NDEV", "2").env("GPUSIM_SHUFFLE", "3").ok();
-    assert_eq!(found_gaps(&done), true_gaps(&done));
+    assert_same_gaps(&done);
     let (first, second) = (account(&done, 0), account(&done, 1));
     assert_eq!(first.0, second.0, "one window for both");
     let line = "GPU 1 streams: ";

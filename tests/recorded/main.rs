@@ -5,6 +5,7 @@ mod support;
 
 mod call_sites;
 mod copies;
+mod cupti_text;
 mod dependencies;
 mod devices;
 #[cfg(feature = "cli")]

@@ -1,6 +1,6 @@
 //! Names of code that is gone by the time the outputs are written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
@@ -94,14 +94,23 @@ fn plugins_that_take_turns_more_often_than_a_frame_can_count_have_their_names() 
 #[test]
 fn a_file_at_an_address_that_had_too_many_is_not_known_and_counted() {
     let red = plugin("red");
-    // Each another file, as far as anybody can tell: the epochs of that address last for 4,094 of them.
-    let names = (0..4200).map(|n| red.with_file_name(format!("{n}.so")));
+    // Each another file, as far as anybody can tell: the epochs of an address last for 4,094 of them.
+    let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
-    let done = reload(4200, 0, "-", &links);
+    let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
-    assert_eq!((red + unknown, green), (2100 + 4200, 0), "{}", done.stderr);
-    // Some three for two files; what lay there before may have had an epoch or two.
-    assert!((150..170).contains(&unknown), "{unknown} launches of modules that are not known");
+    assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
+    // Where they lay is the loader's affair: what we map may come between them.
+    let mut files = BTreeMap::<_, u64>::new();
+    done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
+    let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
+    assert!(too_many > 50, "{files:?}");
+    // Three launches of two files; what lay there before may have had an epoch or two.
+    let expected = too_many * 3 / 2;
+    assert!(
+        (expected..expected + 12).contains(&unknown),
+        "{unknown} launches of {too_many} modules that are not known"
+    );
     let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
     assert!(losses.contains(", stacks_module_unknown 1,"), "they all look alike: {losses}");
 }
@@ -112,5 +121,6 @@ fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
     // Each plugin has one for each place that it lay at.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
-    assert_eq!(done.ledger("stacks "), [format!("{} distinct", 500 + plugins.len())], "{}", done.stderr);
+    let stacks = 500 + plugins.len() + 1;
+    assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
 }

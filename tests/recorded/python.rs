@@ -84,13 +84,16 @@ fn functions_that_come_and_go_for_long_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
 
-/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are there all the same.
+/// With trampolines that have no unwind information (`-X perf`, since 3.12) the functions are there all the same, and so is
+/// what is below them.
 #[test]
 fn functions_called_by_trampolines_are_the_same_functions() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        assert_as_said(&run.ok());
+        let done = run.ok();
+        assert_as_said(&done);
+        assert!(done.ledger("lost: ")[0].contains(" stacks_cut 0, "), "{}", done.stderr);
     }
 }
 

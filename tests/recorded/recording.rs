@@ -2,8 +2,10 @@
 //! read back and joined again, gives the other files once more, byte for byte.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::BufReader;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::{Done, Run, Way, compile};
 use gpuflame::explain::{self, Explain, Ledger, Snapshot};
@@ -57,7 +59,11 @@ fn assert_explained_alike(done: &Done) {
 
 /// Rows of the table of activities by header.
 fn activities(done: &Done) -> Vec<BTreeMap<String, String>> {
-    let text = done.file("out.activities.csv");
+    rows(done, "out.activities.csv")
+}
+
+fn rows(done: &Done, table: &str) -> Vec<BTreeMap<String, String>> {
+    let text = done.file(table);
     csv::Reader::from_reader(text.as_bytes()).deserialize().map(|row| row.unwrap()).collect()
 }
 
@@ -133,6 +139,29 @@ fn the_table_has_a_row_for_each_activity_with_its_times_and_ids() {
 }
 
 #[test]
+fn the_numbers_of_stacks_in_the_table_lead_to_where_the_simulation_was_called() {
+    let details = [("GPUSIM_TRUTH", "detail.json,summary:truth.json")];
+    let done = record("tests/programs/load.c", &["--threads", "3", "--launches", "2000"], &details);
+    let stacks: BTreeMap<_, _> =
+        rows(&done, "out.stacks.csv").into_iter().map(|row| (row["stack"].clone(), row)).collect();
+    let sites: BTreeMap<u64, String> = done
+        .file("detail.json")
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .map(|row| (row["corr"].as_u64().unwrap(), row["site"].as_str().unwrap().to_owned()))
+        .collect();
+    let mut counts = BTreeMap::<_, u64>::new();
+    for row in activities(&done) {
+        let stack = &stacks[&row["stack"]];
+        let (site, call) = stack["frames"].rsplit_once(';').unwrap();
+        assert_eq!((site, call), (&*sites[&row["correlation"].parse().unwrap()], &*stack["call"]));
+        *counts.entry(row["stack"].clone()).or_default() += 1;
+    }
+    let told = stacks.into_iter().map(|(id, row)| (id, row["activities"].parse().unwrap()));
+    assert_eq!(counts, told.collect());
+}
+
+#[test]
 fn launches_stand_where_the_simulation_made_them() {
     // 0.3 s, in which the collector tells callbacks the time again and again.
     let load = ["--threads", "2", "--launches", "150000"];
@@ -184,4 +213,32 @@ fn the_table_says_why_a_row_has_no_partner_or_no_time() {
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
     // The ten launches that had no activity are no activities.
     assert_eq!(reasons.values().sum::<u64>(), 100 + unmatched, "{reasons:?}");
+}
+
+/// What is said of where it comes from, by word; of GPUs there are none here.
+fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
+    let (profile, _) = explain(done);
+    profile.provenance().map(|(what, text)| (what.word(), text.to_owned())).collect()
+}
+
+#[test]
+fn a_recording_says_where_it_comes_from_and_no_argument_unless_that_is_wanted() {
+    let since = SystemTime::now();
+    let args = ["--launches", "100"];
+    let done = record("tests/programs/load.c", &args, &[("RANK", "3")]);
+    let said = provenance(&done);
+    let words: Vec<_> = said.keys().copied().filter(|word| *word != "gpu").collect();
+    assert_eq!(words, ["cupti", "driver", "gpuflame", "host", "rank", "start"]);
+    assert_eq!((&*said["rank"], &*said["gpuflame"]), ("3", env!("CARGO_PKG_VERSION")));
+    assert_eq!(said["host"], fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
+    // By an independent clock: GNU date.
+    let began = Command::new("date").args(["-d", &said["start"], "+%s"]).output().unwrap().stdout;
+    let began: u64 = String::from_utf8(began).unwrap().trim().parse().unwrap();
+    let since = since.duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!((since..=now).contains(&began), "{since} <= {began} <= {now}");
+    assert!(said["cupti"].contains("libcupti.so"), "{said:?}");
+    let done = record("tests/programs/load.c", &args, &[("GPUFLAME_COMMAND_LINE", "1")]);
+    let said = provenance(&done);
+    assert!(said["command line"].ends_with(" --launches 100"), "{said:?}");
 }

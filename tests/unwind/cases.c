@@ -172,6 +172,7 @@ void asm_with_cfi(hook);
 void asm_cfa_in_rbx(hook);
 void asm_over_return(void (*)(uintptr_t *));
 void asm_without_cfi(hook);
+void asm_without_cfi_returning(hook);
 void asm_without_cfi_with_fp(hook);
 __asm__(
     ".text\n.globl asm_with_cfi\n.type asm_with_cfi,@function\nasm_with_cfi:\n.cfi_startproc\n"
@@ -185,7 +186,9 @@ __asm__(
     "mov %rdi,%rax\nsub $24,%rsp\n.cfi_adjust_cfa_offset 16\nmovq $0,16(%rsp)\nlea 16(%rsp),%rdi\n"
     "call *%rax\nadd $24,%rsp\n.cfi_adjust_cfa_offset -16\nret\n.cfi_endproc\n"
     ".globl asm_without_cfi\n.type asm_without_cfi,@function\nasm_without_cfi:\n"
-    "push %rbp\nmov $7,%ebp\nsub $16,%rsp\ncall *%rdi\nadd $16,%rsp\npop %rbp\nret\n"
+    "push %rbp\nmov $7,%ebp\nsub $16,%rsp\ncall *%rdi\nmov $1,%ecx\nadd $16,%rsp\npop %rbp\nret\n"
+    ".globl asm_without_cfi_returning\n.type asm_without_cfi_returning,@function\nasm_without_cfi_returning:\n"
+    "push %rbp\npush %r12\nmov $7,%ebp\nsub $24,%rsp\ncall *%rdi\nadd $24,%rsp\npop %r12\npop %rbp\nret\n"
     ".globl asm_without_cfi_with_fp\n.type asm_without_cfi_with_fp,@function\nasm_without_cfi_with_fp:\n"
     "push %rbp\nmov %rsp,%rbp\nsub $16,%rsp\ncall *%rdi\nleave\nret\n");
 static hook inner;
@@ -202,4 +205,5 @@ FAR void change_return(uintptr_t *address) {
 }
 void zero_return(hook h) { current = h; asm_over_return(change_return); KEEP; }
 void no_information(hook h) { current = h; asm_without_cfi(leaf); KEEP; }
+void no_information_but_return(hook h) { current = h; asm_without_cfi_returning(leaf); KEEP; }
 void no_information_but_fp(hook h) { current = h; asm_without_cfi_with_fp(leaf); KEEP; }

@@ -70,13 +70,23 @@ fn code_without_information_is_crossed_by_its_frame_pointer_and_marked() {
     }
 }
 
-/// Generated code that calls its argument, with or without a frame pointer.
-fn generated(with_frame_pointer: bool) -> Case {
-    let code: &[u8] = match with_frame_pointer {
-        true => &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3],
-        // push rbp; mov ebp, 7; call rdi; pop rbp; ret
-        false => &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3],
-    };
+#[test]
+fn code_without_information_is_crossed_where_it_returns_right_behind_its_call_and_marked() {
+    case("cases.c", "no_information_but_return")(look);
+    for (flags, ours, theirs) in seen() {
+        assert_eq!(flags, ContextFlags::GUESSED);
+        assert!(ours.starts_with(&theirs) && ours.len() > theirs.len() + 4, "{ours:x?} {theirs:x?}");
+    }
+}
+
+/// mov ebp, 7, so that it is no frame pointer; call rdi; and then, with and without another instruction: pop rbp; ret.
+const WITHOUT_FRAME_POINTER: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3];
+const RETURNING: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3];
+/// mov rbp, rsp; call rdi; mov ecx, 1; pop rbp; ret
+const WITH_FRAME_POINTER: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3];
+
+/// Generated code that calls its argument.
+fn generated(code: &[u8]) -> Case {
     // SAFETY: a fresh mapping, filled before it is called.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -89,17 +99,19 @@ fn generated(with_frame_pointer: bool) -> Case {
 }
 
 #[test]
-fn generated_code_with_a_frame_pointer_is_crossed() {
-    generated(true)(look);
-    for (flags, ours, theirs) in seen() {
-        assert_eq!(flags, ContextFlags::GUESSED);
-        assert!(ours.starts_with(&theirs) && ours.len() > theirs.len() + 4, "{ours:x?} {theirs:x?}");
+fn generated_code_with_a_frame_pointer_or_a_return_behind_its_call_is_crossed() {
+    for code in [WITH_FRAME_POINTER, RETURNING] {
+        generated(code)(look);
+        for (flags, ours, theirs) in seen() {
+            assert_eq!(flags, ContextFlags::GUESSED);
+            assert!(ours.starts_with(&theirs) && ours.len() > theirs.len() + 4, "{ours:x?} {theirs:x?}");
+        }
     }
 }
 
 #[test]
 fn generated_code_without_a_frame_pointer_cuts_the_stack() {
-    generated(false)(look);
+    generated(WITHOUT_FRAME_POINTER)(look);
     for (flags, ours, theirs) in seen() {
         assert_eq!((flags, &ours), (ContextFlags::CUT, &theirs));
     }

@@ -1,5 +1,5 @@
 //! Time in which GPUs had nothing to do, by cause and by the stack that is charged: what the launching thread was in
-//! meanwhile where somebody knows, else the launch that ended it.
+//! meanwhile where somebody knows, else the two calls between which it lay, or the launch that ended it.
 
 use std::fmt::Write as _;
 

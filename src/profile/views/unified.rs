@@ -2,7 +2,7 @@
 //! no stacks: tables show it, pictures only on request.
 
 use super::{Measure, Profile, Value, View};
-use crate::profile::{Sample, Tip};
+use crate::profile::{Sample, Tip, saturating_sum};
 use crate::record::{DeviceId, UnifiedKind};
 
 /// Traffic and faults of unified memory.
@@ -53,6 +53,6 @@ pub fn unified(profile: &Profile) -> impl Iterator<Item = UnifiedSums> {
 }
 
 fn summary(profile: &Profile) -> String {
-    let sum = |at: usize| profile.samples(&UNIFIED).iter().map(|sample| sample.values[at]).sum::<u64>();
+    let sum = |at: usize| saturating_sum(profile.samples(&UNIFIED).iter().map(|sample| sample.values[at]));
     format!("{} bytes moved, {} faults, in {} records", sum(0), sum(3), sum(1))
 }

@@ -12,9 +12,11 @@ use crate::unwind::MAX_FRAMES;
 /// As many as there may be of both kinds.
 pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
 
-/// What is to be merged, each leaf first.
+/// What is to be merged.
 pub(super) struct Stacks<'a> {
+    /// Leaf first.
     pub(super) native: &'a [Frame],
+    /// Root first.
     pub(super) items: &'a [Item],
     /// Whether frames are missing at the root of either.
     pub(super) is_partial: bool,
@@ -39,7 +41,7 @@ impl<'a> Out<'a> {
     }
 
     fn python(&mut self, items: &[Item]) {
-        items.iter().filter(|item| item.frame.0 != 0).for_each(|item| self.push(item.frame));
+        items.iter().rev().filter(|item| item.frame.0 != 0).for_each(|item| self.push(item.frame));
     }
 
     fn finish(self) -> &'a [Frame] {
@@ -49,8 +51,9 @@ impl<'a> Out<'a> {
 
 /// The frames of one call of the evaluator, and those of the calls around it.
 fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
-    let last = items.iter().position(|item| item.boundary != 0);
-    items.split_at(last.map_or(items.len(), |last| last + 1))
+    let first = items.iter().rposition(|item| item.boundary != 0);
+    let (around, group) = items.split_at(first.unwrap_or(0));
+    (group, around)
 }
 
 impl Stacks<'_> {
@@ -81,8 +84,8 @@ impl Stacks<'_> {
             let lower = places.next().unwrap_or(u64::MAX);
             let upper = places.peek().copied().unwrap_or(0);
             let mut is_evaluator = false;
-            while let (group @ [.., last], around) = innermost(left)
-                && (lower..upper).contains(&last.boundary)
+            while let (group @ [first, ..], around) = innermost(left)
+                && (lower..upper).contains(&first.boundary)
             {
                 out.python(group);
                 (left, is_evaluator) = (around, true);
@@ -101,8 +104,8 @@ impl Stacks<'_> {
         let mut calls = 0;
         for native in self.native {
             match left {
-                [first, around @ ..] if self.is_evaluator(*native) => {
-                    out.python(std::slice::from_ref(first));
+                [around @ .., last] if self.is_evaluator(*native) => {
+                    out.python(std::slice::from_ref(last));
                     left = around;
                 }
                 _ => out.push(*native),
@@ -139,13 +142,14 @@ mod tests {
     const EVALUATOR: std::ops::Range<u64> = 0x5000..0x6000;
 
     /// Letters are native frames, `E` is the evaluator; numbers are Python frames, `-` is one that is not shown, each
-    /// with its boundary.
+    /// with its boundary; both leaf first.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, bool) {
         let address = |letter: char| if letter == 'E' { 0x5800 } else { 0x100 * letter as u64 };
         let native: Vec<Frame> =
             native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
         let items: Vec<Item> = python
             .iter()
+            .rev()
             .map(|(name, boundary)| {
                 let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
                 Item::for_test(frame, *boundary)

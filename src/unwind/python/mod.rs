@@ -152,7 +152,7 @@ impl Python {
         // SAFETY: the state is mapped as long as `self` lives, and used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
         // Where calls of the evaluator begin is a part of it: the same frames may be more or fewer calls.
-        walk.items[..walk.count].iter().map(|item| item.frame.0 | u64::from(item.boundary != 0) << 63)
+        walk.items[..walk.count].iter().rev().map(|item| item.frame.0 | u64::from(item.boundary != 0) << 63)
     }
 
     /// The frames of the last walk among those of `captured`, which are of the same moment.

@@ -1,12 +1,12 @@
 //! The walk along the frames of the calling thread, from the innermost one.
 //!
 //! Only this thread pushes and pops them, it is inside a call, and each holds its code object: so they stand still,
-//! whoever has the global lock. The last walk is remembered: where the same frames lie at the same places, they are only
-//! compared, and where some do, those are not looked up.
+//! whoever has the global lock. The last walk is remembered, from the root: where the same frames lie at the same places,
+//! they are only compared, and those that the two walks share at the root are not looked up, however deep the leaf lies.
 
 use super::code::{self, Description, Paths, Scratch, Table};
 use super::find::Interpreter;
-use super::layout::{Boundary, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
+use super::layout::{Boundary, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::read::Pages;
 use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
@@ -34,6 +34,39 @@ pub(super) struct Item {
 }
 
 const _: () = assert!(size_of::<Item>() <= 64, "Item grew: one is compared for each frame of each launch");
+
+impl Item {
+    /// Whether it is a frame with this code object and this position.
+    ///
+    /// # Safety
+    /// A frame refers to `code`, or something lies there that could be read when it was met.
+    #[inline(always)]
+    unsafe fn is(&self, code: u64, position: u64, table: &Table, layout: &Layout, paths: &mut Paths) -> bool {
+        code == self.code
+            && position == self.position
+            && match self.version {
+                0 => {
+                    let known = table.get(self.place);
+                    // The place may have got another code object since.
+                    // SAFETY: as the caller says.
+                    known.number == self.number && unsafe { known.is(code, layout, paths) }
+                }
+                // SAFETY: as the caller says.
+                version => unsafe { word(code + u64::from(layout.code.version)) as u32 == version },
+            }
+    }
+}
+
+/// Where a frame that can be read is in its code object.
+#[inline(always)]
+fn position(frame: u64, layout: &Layout) -> u64 {
+    // SAFETY: the caller has seen that it can be read.
+    let position = unsafe { word(frame + u64::from(layout.frame.position)) };
+    match layout.frame.unit {
+        Unit::Index(_) => u64::from(position as u32),
+        Unit::Address => position,
+    }
+}
 
 #[cfg(test)]
 impl Item {
@@ -65,8 +98,19 @@ pub(super) struct Walk {
     head: Head,
     pages: Pages,
     paths: Paths,
+    /// Root first.
     pub(super) items: [Item; MAX_FRAMES],
+    /// Leaf first, while a walk goes on.
+    links: [Link; MAX_FRAMES],
     scratch: Scratch,
+}
+
+/// A frame on the way to the root.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Link {
+    at: u64,
+    boundary: u64,
 }
 
 /// The same number, of which the compiler does not know that it is.
@@ -110,29 +154,16 @@ impl Walk {
             }
             at = part(cframe, parts.frame);
         }
-        for item in &items[..*count] {
+        for item in items[..*count].iter().rev() {
             if at != item.at {
                 return false;
             }
             // Where it lies is known beforehand: its words need not wait for the frame before to say so.
             let here = opaque(item.at);
-            let position = match layout.frame.unit {
-                Unit::Index(_) => u64::from(part(here, layout.frame.position) as u32),
-                Unit::Address => part(here, layout.frame.position),
-            };
-            let is_same = position == item.position
-                && part(here, layout.frame.code) == item.code
-                && byte(here, layout.frame.owner) == item.owner;
-            let is_same = is_same
-                && match item.version {
-                    0 => {
-                        let known = table.get(item.place);
-                        // SAFETY: a frame refers to the code object.
-                        known.number == item.number && unsafe { known.is(item.code, layout, paths) }
-                    }
-                    version => part(item.code, layout.code.version) as u32 == version,
-                };
-            if !is_same {
+            let code = part(here, layout.frame.code);
+            // SAFETY: as above.
+            let is_met = unsafe { item.is(code, position(here, layout), table, layout, paths) };
+            if !is_met || byte(here, layout.frame.owner) != item.owner {
                 return false;
             }
             at = part(here, layout.frame.previous);
@@ -172,81 +203,100 @@ impl Walk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, Broken> {
-        let layout = &interpreter.layout;
+        let count = self.follow(interpreter, thread)?;
+        self.paths.forget();
+        let mut is_same = count == self.count;
+        for item in 0..count {
+            is_same &= self.meet(item, self.links[count - 1 - item], interpreter, number)?;
+        }
+        self.count = count;
+        Ok(is_same)
+    }
+
+    /// Follows the frames to the root, and says how many there are.
+    #[inline(always)]
+    fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<usize, Broken> {
+        let layout = &interpreter.layout.frame;
         let mut cframe = 0;
-        let mut at = self.word(thread, layout.thread)?;
-        if let Some(parts) = layout.cframe {
+        let mut at = self.word(thread, interpreter.layout.thread)?;
+        if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
             at = self.first_of(cframe, parts.bytes, parts.frame)?;
         }
-        let (mut count, mut shims, mut is_same, mut boundary) = (0, 0, true, 0);
-        self.is_cut = false;
-        self.head = Head { thread, cframe };
-        self.paths.forget();
+        let (mut count, mut shims) = (0, 0);
+        (self.is_cut, self.head) = (false, Head { thread, cframe });
         while at != 0 {
-            if !self.pages.hold(at, layout.frame.bytes) {
+            if !self.pages.hold(at, layout.bytes) {
                 return Err(Broken::Garbage);
             }
             // SAFETY: so many bytes of it can be read.
-            let part = |offset: u32| unsafe { word(at + u64::from(offset)) };
-            // SAFETY: as above.
             let byte = |offset: u32| unsafe { ((at + u64::from(offset)) as *const u8).read() };
-            let (next, code) = (part(layout.frame.previous), part(layout.frame.code));
-            let owner = byte(layout.frame.owner);
-            if layout.frame.boundary == Boundary::Shim && owner == OWNED_BY_EVALUATOR {
+            // SAFETY: as above.
+            let next = unsafe { word(at + u64::from(layout.previous)) };
+            if layout.boundary == Boundary::Shim && byte(layout.owner) == OWNED_BY_EVALUATOR {
                 // In a chain that is corrupted they may lead to each other.
                 shims += 1;
                 if shims > 2 * MAX_FRAMES {
                     return Err(Broken::Garbage);
                 }
-                boundary = at;
+                if count > 0 {
+                    self.links[count - 1].boundary = at;
+                }
                 at = next;
                 continue;
             }
-            if count > 0 {
-                is_same &= self.end(count - 1, boundary);
-            }
-            boundary = 0;
             if count == MAX_FRAMES {
                 (self.is_cut, self.head.thread) = (true, 0);
                 break;
             }
-            let position = part(layout.frame.position);
-            let position = match layout.frame.unit {
-                Unit::Index(_) => u64::from(position as u32),
-                Unit::Address => position,
-            };
-            // SAFETY: what was met is read, and only where it says that it is what it was.
-            if !unsafe { self.meets(count, code, position, interpreter) } {
-                is_same = false;
-                if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
-                    return Err(Broken::Garbage);
-                }
-                let may_be_incomplete = owner != OWNED_BY_GENERATOR;
-                self.fill(count, (code, position), may_be_incomplete, interpreter, number)?;
-            }
-            let item = &mut self.items[count];
-            (item.at, item.owner) = (at, owner);
-            count += 1;
-            match layout.frame.boundary {
-                Boundary::Each => boundary = SOMEWHERE,
+            let boundary = match layout.boundary {
+                Boundary::Each => SOMEWHERE,
                 Boundary::Flag(flag) if byte(flag) != 0 => {
-                    boundary = cframe;
-                    if let Some(parts) = layout.cframe {
+                    let call = cframe;
+                    if let Some(parts) = interpreter.layout.cframe {
                         let around = self.first_of(cframe, parts.bytes, parts.previous);
                         self.head.thread = if around.is_ok() { self.head.thread } else { 0 };
                         cframe = around.unwrap_or(SOMEWHERE);
                     }
+                    call
                 }
-                Boundary::Flag(_) | Boundary::Shim => {}
-            }
+                Boundary::Flag(_) | Boundary::Shim => 0,
+            };
+            self.links[count] = Link { at, boundary };
+            count += 1;
             at = next;
         }
-        if count > 0 && !self.is_cut {
-            is_same &= self.end(count - 1, boundary);
+        Ok(count)
+    }
+
+    /// Makes an item of the frame at `link`. Whether the last walk had the same one there.
+    #[inline(always)]
+    fn meet(
+        &mut self,
+        item: usize,
+        link: Link,
+        interpreter: &Interpreter,
+        number: &mut impl FnMut(Description<'_>) -> CodeId,
+    ) -> Result<bool, Broken> {
+        let layout = &interpreter.layout;
+        // SAFETY: so many bytes of it can be read: it was followed.
+        let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
+        // SAFETY: as above.
+        let owner = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
+        let (code, position) = (part(layout.frame.code), position(link.at, layout));
+        // SAFETY: as above; and what was met is read, and only where it says that it is what it was.
+        let is_met = item < self.count
+            && unsafe { self.items[item].is(code, position, &self.table, layout, &mut self.paths) };
+        if !is_met {
+            if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
+                return Err(Broken::Garbage);
+            }
+            let may_be_incomplete = owner != OWNED_BY_GENERATOR;
+            self.fill(item, (code, position), may_be_incomplete, interpreter, number)?;
         }
-        is_same &= count == self.count;
-        self.count = count;
+        let item = &mut self.items[item];
+        let is_same = is_met && item.boundary == link.boundary;
+        (item.at, item.boundary, item.owner) = (link.at, link.boundary, owner);
         Ok(is_same)
     }
 
@@ -268,28 +318,6 @@ impl Walk {
         }
         // SAFETY: so many bytes of it can be read.
         Ok(unsafe { word(object + u64::from(offset)) })
-    }
-
-    /// Notes the boundary of an item. False: it had another one.
-    #[inline(always)]
-    fn end(&mut self, item: usize, boundary: u64) -> bool {
-        std::mem::replace(&mut self.items[item].boundary, boundary) == boundary
-    }
-
-    /// Whether the last walk had the same frame here.
-    ///
-    /// # Safety
-    /// A frame refers to `code`, or something lies there that could be read when it was met.
-    #[inline(always)]
-    unsafe fn meets(&mut self, item: usize, code: u64, position: u64, interpreter: &Interpreter) -> bool {
-        let last = &self.items[item];
-        if item >= self.count || last.position != position {
-            return false;
-        }
-        let known = self.table.get(last.place);
-        // The place may have got another code object since, in this walk.
-        // SAFETY: the caller vouches for it.
-        known.number == last.number && unsafe { known.is(code, &interpreter.layout, &mut self.paths) }
     }
 
     /// Fills an item anew.

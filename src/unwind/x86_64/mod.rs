@@ -2,6 +2,7 @@
 
 mod compile;
 mod end;
+mod epilogue;
 mod memo;
 mod rule;
 mod slow;

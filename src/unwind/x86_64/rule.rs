@@ -14,6 +14,7 @@
 //! The module epoch is that of the object which holds the code: it stands where a frame has it.
 //! EX is set only in the copy that a walk keeps of a rule: the frame was interrupted, and did not call.
 
+use super::epilogue::Epilogue;
 use crate::record::{Frame, ModuleEpoch};
 
 /// How to leave a frame. See the module's drawing.
@@ -35,7 +36,8 @@ pub(super) enum Kind {
     Realigned = 9,
     /// A signal trampoline: the kernel left a `ucontext_t` at rsp, with the registers at the offsets below.
     Signal = 10,
-    /// No unwind information. The offset field holds the number of loads at which that was found out.
+    /// No unwind information. The offset field holds the number of loads at which that was found out, and the field `k`
+    /// how the epilogue behind the call leaves the frame (`epilogue`), if there is one.
     Unknown = 11,
     /// Anything else: the walk starts over with all registers.
     Slow = 12,
@@ -88,6 +90,21 @@ impl Rule {
     /// No unwind information was found when `loads` objects had been loaded.
     pub(super) fn unknown(loads: u32) -> Self {
         Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
+    }
+
+    /// The same, where an epilogue says how the frame is left.
+    pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
+        const _: () =
+            assert!(SAVED == (Epilogue::MOST_WORDS as u64 + 1) * (Epilogue::MOST_SAVED as u64 + 1) - 1);
+        let parts = u64::from(words) * (u64::from(Epilogue::MOST_SAVED) + 1) + u64::from(saved);
+        Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
+    }
+
+    /// What [`Rule::unknown_with`] was given.
+    pub(super) fn epilogue(self) -> Option<Epilogue> {
+        let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
+        let places = Epilogue::MOST_SAVED + 1;
+        (parts != 0).then_some(Epilogue { words: parts / places, saved: parts % places })
     }
 
     pub(super) const END: Self = Self((Kind::End as u64) << KIND_SHIFT);
@@ -185,6 +202,11 @@ mod tests {
             special.iter().all(|rule| !rule.is_step() && rule.in_epoch(ModuleEpoch(7)).kind() == rule.kind())
         );
         assert_eq!(Rule::realigned(-8).offset(), -8);
-        assert_eq!(Rule::unknown(77).loads(), 77);
+        assert_eq!((Rule::unknown(77).loads(), Rule::unknown(77).epilogue()), (77, None));
+        for (words, saved) in [(1, 1), (2, 2), (Epilogue::MOST_WORDS, Epilogue::MOST_SAVED)] {
+            let rule = Rule::unknown_with(u32::MAX, Epilogue { words, saved }).in_epoch(ModuleEpoch::OUTSIDE);
+            assert_eq!((rule.kind(), rule.loads()), (Kind::Unknown, u32::MAX));
+            assert_eq!(rule.epilogue(), Some(Epilogue { words, saved }));
+        }
     }
 }

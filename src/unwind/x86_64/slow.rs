@@ -12,7 +12,7 @@ use super::compile::{Row, is_made_by_hand};
 use super::end::End;
 use super::rule::Rule;
 use super::stub::Entry;
-use super::walk::{Step, Walk, Walked, by_frame_pointer, check};
+use super::walk::{Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use crate::record::ModuleEpoch;
 use crate::unwind::counts::Counts;
@@ -98,7 +98,7 @@ impl Walk<'_> {
             let (left, epoch) = self.leave(&registers, is_exact, words);
             self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
             let left = match left {
-                Left::Unknown => self.trust_frame_pointer(&registers, words),
+                Left::Unknown => self.without_information(&registers, is_exact, words),
                 left => left,
             };
             match left {
@@ -143,17 +143,19 @@ impl Walk<'_> {
         }
     }
 
-    fn trust_frame_pointer(&mut self, registers: &Registers, words: &mut impl Words) -> Left {
-        let (pc, sp, bp) = match by_frame_pointer(registers.sp(), registers.bp(), words) {
+    /// As the plain walk goes on.
+    fn without_information(&mut self, registers: &Registers, is_exact: bool, words: &mut impl Words) -> Left {
+        let cursor = Cursor::at(registers.pc(), registers.sp(), registers.bp(), is_exact);
+        let rule = self.rule(cursor);
+        let caller = match self.unknown(rule, cursor, words) {
             Ok(caller) => caller,
             Err(end) => return Left::End(end),
         };
-        self.is_guessed = true;
-        let mut caller = *registers;
-        caller.set(X86_64::RBP, bp);
-        caller.set(X86_64::RSP, sp);
-        caller.set(X86_64::RA, pc);
-        Left::To(caller, false)
+        let mut left = *registers;
+        left.set(X86_64::RBP, caller.bp);
+        left.set(X86_64::RSP, caller.sp);
+        left.set(X86_64::RA, caller.pc());
+        Left::To(left, false)
     }
 }
 

@@ -7,6 +7,7 @@ use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
 use super::end::End;
+use super::epilogue::Epilogue;
 use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
@@ -72,6 +73,11 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
+    /// At a frame whose instruction pointer is `pc`.
+    pub(super) fn at(pc: u64, sp: u64, bp: u64, is_exact: bool) -> Self {
+        Self { place: pc.wrapping_add(u64::from(is_exact)), sp, bp, is_exact }
+    }
+
     /// The return address, or the instruction that was interrupted.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
@@ -85,7 +91,7 @@ impl Cursor {
 }
 
 /// Where leaving a frame led to, or why it ends there.
-type Left = Result<Cursor, End>;
+pub(super) type Left = Result<Cursor, End>;
 
 /// What a walk needs: borrowed from the thread's engine.
 pub(super) struct Walk<'a> {
@@ -120,7 +126,7 @@ impl Walk<'_> {
                 match rule.kind() {
                     Kind::Step => step(rule, cursor, words),
                     Kind::Realigned => realigned(rule, cursor, words),
-                    Kind::Unknown => self.unknown(cursor, words),
+                    Kind::Unknown => self.unknown(rule, cursor, words),
                     Kind::Signal => interrupted(cursor, words),
                     Kind::End => Err(End::Bottom),
                     Kind::Slow => return self.run_slowly(entry, words),
@@ -136,6 +142,15 @@ impl Walk<'_> {
 
     pub(super) fn result(&self, count: usize, end: End, is_plain: bool) -> Walked {
         Walked { count, end, is_guessed: self.is_guessed, is_plain }
+    }
+
+    /// The rule for where `cursor` is.
+    pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
+        let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
+        match known {
+            Some(rule) => self.up_to_date(rule, cursor),
+            None => self.compile(cursor),
+        }
     }
 
     /// Finds out the rule for where `cursor` is, and stores it for all threads.
@@ -154,7 +169,10 @@ impl Walk<'_> {
             notes::outside(address, counts);
             (None, Some(ModuleEpoch::OUTSIDE))
         });
-        let rule = rule.unwrap_or(Rule::unknown(counts.loads()));
+        let rule = rule.unwrap_or_else(|| match Epilogue::behind(cursor.place) {
+            Some(epilogue) if !cursor.is_exact => Rule::unknown_with(counts.loads(), epilogue),
+            _ => Rule::unknown(counts.loads()),
+        });
         // Where a signal handler could not be told the epoch, the next capture asks again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
@@ -169,14 +187,29 @@ impl Walk<'_> {
         if is_old { self.compile(cursor) } else { rule }
     }
 
-    /// Trusts rbp where there is no unwind information, if it can be a frame pointer at all.
+    /// Where there is no unwind information, goes by the epilogue, or trusts rbp if it can be a frame pointer at all.
     #[cold]
     #[inline(never)]
-    fn unknown(&mut self, from: Cursor, words: &mut impl Words) -> Left {
-        let (pc, sp, bp) = by_frame_pointer(from.sp, from.bp, words)?;
+    pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
+        let (pc, sp, bp) = match rule.epilogue() {
+            Some(epilogue) => by_epilogue(epilogue, from, words)?,
+            None => by_frame_pointer(from.sp, from.bp, words)?,
+        };
         self.is_guessed = true;
         arrive(pc, sp, bp)
     }
+}
+
+/// The caller's pc, sp and rbp by the instructions that lead there.
+fn by_epilogue(
+    Epilogue { words: popped, saved }: Epilogue,
+    from: Cursor,
+    words: &mut impl Words,
+) -> Result<(u64, u64, u64), End> {
+    let cfa = from.sp.wrapping_add(8 * u64::from(popped));
+    let found = words.saved_and_return(from.sp, cfa, 8 * u64::from(saved));
+    let (bp, pc) = found.ok_or(End::Lost)?;
+    Ok((pc, cfa, if saved > 1 { bp } else { from.bp }))
 }
 
 /// The caller's pc, sp and rbp, if `bp` can point to a saved frame pointer and the return address above it.

@@ -31,8 +31,8 @@ class Run:
     """A run. The tables are Arrow's (pyarrow.Table), for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
     activities: one row for each kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, thread ...
-    launches: one row for each call that started work: call, stack, thread, launch_ns, launch_duration_ns, and how many
-        activities it had
+    launches: one row for each call whose work is there: call, stack, thread, launch_ns, launch_duration_ns, and how many
+        activities it had; activities.schema.metadata tells how many calls had none (yet), and what was lost
     stacks: one row for each stack: activities and duration_ns
     """
 
@@ -40,37 +40,27 @@ class Run:
         self.path = path
         self._table = None
 
-    def table(self):
-        """All rows as the command has them: activities, and launches that had none (kind `launch`)."""
+    @property
+    def activities(self):
         if self._table is None:
             try:
                 import pyarrow
-                import pyarrow.parquet
+                import pyarrow.ipc
             except ImportError as error:
                 raise ImportError("tables are Arrow's: pip install 'gpuflame[arrow]', or pyarrow") from error
-            content = command("convert", "--quiet", "--to", "parquet", "--", self.path)
-            texts = ["kind", "name", "call", "stack", "thread_name", "reason"]
-            table = pyarrow.parquet.read_table(pyarrow.BufferReader(content), read_dictionary=texts)
-            # Each group of rows has a dictionary of its own, which sums by stack cannot do with.
-            self._table = table.unify_dictionaries()
+            content = pyarrow.py_buffer(command("convert", "--quiet", "--to", "arrow", "--", self.path))
+            # It lies in the pipe's bytes as it does in the table: nothing is copied.
+            self._table = pyarrow.ipc.open_file(content).read_all()
         return self._table
 
     @property
-    def activities(self):
-        import pyarrow.compute as compute
-        table = self.table()
-        return table.filter(compute.not_equal(_plain(table, "kind"), "launch"))
-
-    @property
     def launches(self):
-        import pyarrow
         import pyarrow.compute as compute
-        table = self.table()
+        table = self.activities
         table = table.filter(compute.is_valid(table["launch_ns"]))
         keys = ["thread", "correlation", "launch_ns", "launch_duration_ns", "call", "stack"]
-        counted = compute.cast(compute.not_equal(_plain(table, "kind"), "launch"), pyarrow.int64())
-        table = table.select(keys).append_column("activities", counted)
-        return table.group_by(keys).aggregate([("activities", "sum")]).rename_columns(_renamed(keys, ["activities"]))
+        counted = table.select(keys).group_by(keys).aggregate([([], "count_all")])
+        return counted.rename_columns(_renamed(keys, ["activities"], counted.column_names))
 
     @property
     def stacks(self):
@@ -97,14 +87,8 @@ class Run:
         return "gpuflame.read(%r)" % self.path
 
 
-def _plain(table, name):
-    """A column of texts without its dictionary: kind has five values, and comparing takes no time."""
-    import pyarrow
-    return table[name].cast(pyarrow.string())
-
-
-def _renamed(keys, sums, given=None):
+def _renamed(keys, sums, given):
     """Names for what group_by gives: some versions of Arrow put the keys first, others last."""
-    if given is None or given[:len(keys)] == keys:
+    if given[:len(keys)] == keys:
         return keys + sums
     return sums + keys

@@ -135,6 +135,11 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     let lane = mine();
     lane.wait_for_room();
     let mut content = lock(&lane.content);
+    // A process that may have no more memory loses records here, and goes on.
+    if content.inbox.try_reserve(2).is_err() {
+        buffers::count_dropped();
+        return Fate::Dropped;
+    }
     let Some(buffer) = content.room_for(record_size(record_kind)) else {
         buffers::count_dropped();
         return Fate::Dropped;

@@ -207,7 +207,10 @@ impl Worker {
         let lanes = lock(&LANES).clone();
         for lane in lanes {
             let mut content = lock(&lane.content);
-            self.pending.append(&mut content.inbox);
+            // Where there is no memory they wait.
+            if self.pending.try_reserve(content.inbox.len()).is_ok() {
+                self.pending.append(&mut content.inbox);
+            }
             self.full.append(&mut content.full);
         }
         self.pending.sort_unstable_by_key(|p| Reverse(p.due));

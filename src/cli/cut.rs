@@ -1,0 +1,175 @@
+//! Recordings that are cut off, as a process leaves them that is killed while it writes: what is whole is read, and what
+//! is said of the rest is right. What is whole is told here by walking over the lengths of rows, without the reader.
+//!
+//! `GPUFLAME_CUTS=1 cargo test --lib cut::` cuts at every byte of 100 KB, and takes some minutes; CI cuts at some hundred.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use crate::explain::{Definitions, Explain};
+use crate::record::testing::a_turn;
+use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
+use crate::{ReadOptions, read};
+
+const LENGTH: usize = 100 << 10;
+const HEAD: usize = 16;
+/// A row's tag and length, and what a chunk has before its rows.
+const ROW: usize = 5;
+const CRC: usize = 4;
+const TAG_CHUNK: u8 = 25;
+const TAG_MARK: u8 = 27;
+
+/// A recording, and what was known when each mark was written.
+struct Recording {
+    bytes: Vec<u8>,
+    marked: Vec<Marked>,
+}
+
+struct Marked {
+    mark: Mark,
+    launches: u64,
+}
+
+fn mark(turn: u32) -> Mark {
+    let time = Nanos(1_000_000_000 * u64::from(turn) + 500_000_000);
+    Mark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
+}
+
+/// What a process leaves that does not record rows.
+fn of_sums() -> Recording {
+    let mut explain = Explain::default();
+    let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
+    let (mut bytes, mut marked) = (Chunk::file_head().to_vec(), Vec::new());
+    while bytes.len() < LENGTH {
+        let turn = marked.len() as u32;
+        a_turn(turn, &mut |row| explain.push(row, &mut ()));
+        let mut chunk = Chunk::default();
+        explain.write_definitions(&mut definitions, &mut chunk, usize::MAX);
+        explain.write_sums(&[], &mut written, &mut chunk);
+        chunk.mark(&mark(turn));
+        bytes.extend(chunk.take());
+        marked.push(Marked { mark: mark(turn), launches: explain.tally().launches.seen });
+    }
+    Recording { bytes, marked }
+}
+
+/// And one that does.
+fn of_rows() -> Recording {
+    let (mut explain, mut marked) = (Explain::default(), Vec::new());
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    for turn in 0..=(LENGTH / 4000) as u32 {
+        a_turn(turn, &mut |row| {
+            writer.row(row).unwrap();
+            explain.push(row, &mut ());
+        });
+        writer.mark(&mark(turn)).unwrap();
+        marked.push(Marked { mark: mark(turn), launches: explain.tally().launches.seen });
+    }
+    Recording { bytes: writer.finish().unwrap(), marked }
+}
+
+fn length(bytes: &[u8]) -> usize {
+    u32::from_le_bytes(bytes[1..ROW].try_into().unwrap()) as usize
+}
+
+/// What is whole of the first `cut` bytes.
+#[derive(Debug, Default)]
+struct Walked {
+    /// Rows, those in chunks and chunks themselves.
+    rows: usize,
+    marks: usize,
+    end: usize,
+}
+
+fn walk(bytes: &[u8]) -> Walked {
+    let mut walked = Walked { end: HEAD, ..Walked::default() };
+    while let Some(row) = bytes.get(walked.end..).filter(|rest| rest.len() >= ROW)
+        && row.len() >= ROW + length(row)
+    {
+        let end = walked.end + ROW + length(row);
+        let mut inner = if row[0] == TAG_CHUNK { walked.end + ROW + CRC } else { walked.end };
+        walked.rows += usize::from(row[0] == TAG_CHUNK);
+        while inner < end {
+            walked.rows += 1;
+            walked.marks += usize::from(bytes[inner] == TAG_MARK);
+            inner += ROW + length(&bytes[inner..]);
+        }
+        walked.end = end;
+    }
+    walked
+}
+
+/// What is to be said of it.
+fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
+    let rest = &bytes[walked.end..];
+    let cut = (!rest.is_empty()).then(|| {
+        let whole = if rest.len() < ROW { "5 or more".to_owned() } else { (ROW + length(rest)).to_string() };
+        format!(
+            "record {} at byte {:#x} is cut short: {} of its {whole} bytes are there; the records before it are good, \
+             the rest is lost",
+            walked.rows + 1,
+            walked.end,
+            rest.len()
+        )
+    });
+    let ended = match mark {
+        Some(Mark { time, interval_ms, open, .. }) => Some(format!(
+            "its process ended without its exit hooks, or still runs elsewhere, after {:.1} s or later; at most {} s of \
+             what it did, and {open} activities that CUPTI still held, are missing",
+            time.0 as f64 / 1e9,
+            f64::from(*interval_ms) / 1e3
+        )),
+        None if cut.is_some() => None,
+        None => Some(
+            "its process was killed, or still runs: launches of the last second, and activities that CUPTI had not \
+             handed over, are missing"
+                .to_owned(),
+        ),
+    };
+    [cut, ended].into_iter().flatten().collect()
+}
+
+/// Cuts it shorter and shorter. Rows count as they stand, sums as of the last mark.
+fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
+    let Recording { bytes, marked } = recording;
+    assert!(bytes.len() >= LENGTH, "{}", bytes.len());
+    let step = if std::env::var_os("GPUFLAME_CUTS").is_some() { 1 } else { 499 };
+    let path = std::env::temp_dir().join(format!("gpuflame-cut-{name}-{}.gfr", std::process::id()));
+    fs::write(&path, bytes).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    let mut ends = Vec::new();
+    while ends.last() != Some(&HEAD) {
+        ends.push(walk(&bytes[..ends.last().map_or(bytes.len(), |end| end - 1)]).end);
+    }
+    let is_near_an_end = |cut: usize| are_sums && ends.iter().any(|end| end.abs_diff(cut) < 2);
+    let is_looked_at =
+        |cut: &usize| cut.is_multiple_of(step) || cut + 40 > bytes.len() || is_near_an_end(*cut);
+    for cut in (HEAD..bytes.len()).rev().filter(is_looked_at) {
+        file.set_len(cut as u64).unwrap();
+        let walked = walk(&bytes[..cut]);
+        let last = walked.marks.checked_sub(1).map(|at| &marked[at]);
+        let run = read(&path, &ReadOptions::default()).unwrap();
+        let told: Vec<_> = run.remarks().iter().map(|remark| without(&path, remark)).collect();
+        assert_eq!(told, remarks(&bytes[..cut], &walked, last.map(|last| &last.mark)), "cut at {cut}");
+        let (launches, known) = (run.ledger().tally.launches.seen, last.map_or(0, |last| last.launches));
+        let next = marked.get(walked.marks).map_or(known, |next| next.launches);
+        let most = if are_sums { known } else { next };
+        assert!((known..=most).contains(&launches), "cut at {cut}: {launches} of {known} to {most}");
+    }
+    fs::remove_file(path).unwrap();
+}
+
+fn without<'a>(path: &Path, remark: &'a str) -> &'a str {
+    let prefix = format!("{}: ", path.display());
+    remark.strip_prefix(&prefix).unwrap_or(remark)
+}
+
+#[test]
+fn sums_that_are_cut_off_say_what_is_missing() {
+    assert_all_cuts("sums", &of_sums(), true);
+}
+
+#[test]
+fn rows_that_are_cut_off_say_what_is_missing() {
+    assert_all_cuts("rows", &of_rows(), false);
+}

@@ -1,0 +1,159 @@
+//! `gpuflame gpuperf`: eunomia's tutorial's runner, with its options, its names of files and its exit code, made of our own
+//! verbs: `run`, `convert`, `merge`. No root, since the stacks are taken inside the process.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::console::{Console, Outcome, usage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::host::child;
+
+/// Run a command as the tutorial's gpuperf.py does.
+///
+/// Leaves a GPU trace, CPU stacks at launches, and both merged. Every stack carries the correlation id of its launch, so
+/// nothing is matched by time. Of a command of several processes the one with the largest recording is taken.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gpuflame gpuperf -m merged.folded ./app\n  timeout -s 2 10 gpuflame gpuperf ./app\n\n\
+    Exit codes: the command's; 130 after SIGINT, with all files written."
+)]
+pub(super) struct Gpuperf {
+    /// GPU trace, as CUPTI's tracer prints it.
+    #[arg(short, long, default_value = "gpu_results.txt", value_name = "FILE")]
+    output: PathBuf,
+    /// GPU trace for Chrome's viewer.
+    #[arg(short, long, default_value = "gpu_results.json", value_name = "FILE")]
+    chrome: PathBuf,
+    /// CPU stacks (extended folded).
+    #[arg(short = 'p', long = "cpu-profile", default_value = "cpu_results.txt", value_name = "FILE")]
+    cpu: PathBuf,
+    /// CPU stacks with the kernels that they launched (folded, ns).
+    #[arg(short, long, default_value = "merged_trace.folded", value_name = "FILE")]
+    merged: PathBuf,
+    /// Write CPU stacks alone.
+    #[arg(long, conflicts_with = "no_cpu")]
+    cpu_only: bool,
+    /// The same.
+    #[arg(long, conflicts_with = "no_cpu")]
+    no_gpu: bool,
+    /// Write the GPU trace alone.
+    #[arg(long)]
+    no_cpu: bool,
+    /// Merge nothing.
+    #[arg(long)]
+    no_merge: bool,
+    /// The libgpuflame.so to use, instead of the one beside this command.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The command, and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What a shell says of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
+impl Gpuperf {
+    /// `verb` runs another verb, by its words.
+    pub(super) fn run(
+        &self,
+        console: Console,
+        verb: fn(&[OsString], Console) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        let folder = Folder::new()?;
+        child::pass_interrupts_on();
+        let status = match verb(&self.recording(&folder.0), Console { quiet: true, ..console })? {
+            Outcome::Status(code) => code,
+            Outcome::Clean | Outcome::Found => 0,
+        };
+        let code = if child::was_interrupted() { INTERRUPTED } else { status };
+        let Some(recording) = folder.largest()? else {
+            console.remark(format_args!(
+                "the command ended with {status} and launched nothing: there are no files"
+            ));
+            return Ok(Outcome::Status(code));
+        };
+        for words in self.steps(&recording) {
+            verb(&words, console)?;
+        }
+        Ok(Outcome::Status(code))
+    }
+
+    /// The words that record the command.
+    fn recording(&self, folder: &Path) -> Vec<OsString> {
+        let mut words = words(["run", "--formats", "gfr", "--output"]);
+        words.push(folder.join("run.%p").into());
+        if let Some(library) = &self.library {
+            words.extend(["--library".into(), library.into()]);
+        }
+        words.push("--".into());
+        words.extend(self.command.iter().cloned());
+        words
+    }
+
+    /// The words of all that is made of the recording.
+    fn steps(&self, recording: &Path) -> Vec<Vec<OsString>> {
+        let convert = |format: &str, to: &Path| {
+            let mut words = words(["convert", "--to", format, "-i"]);
+            words.extend([recording.into(), "-o".into(), to.into()]);
+            words
+        };
+        let (wants_gpu, wants_cpu) = (!self.cpu_only && !self.no_gpu, !self.no_cpu);
+        let mut steps = Vec::new();
+        if wants_gpu {
+            steps.extend([convert("cupti-text", &self.output), convert("chrome", &self.chrome)]);
+        }
+        if wants_cpu {
+            steps.push(convert("extended-folded", &self.cpu));
+        }
+        if wants_gpu && wants_cpu && !self.no_merge {
+            let mut merge = words(["merge", "--summary", "-c"]);
+            merge.extend([self.cpu.clone().into(), "-g".into(), self.chrome.clone().into()]);
+            merge.extend(["-o".into(), self.merged.clone().into()]);
+            steps.push(merge);
+        }
+        steps
+    }
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    words.map(OsString::from).into()
+}
+
+/// A folder for recordings, which goes when we do.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
+        // It would be read as the beginning of a macro.
+        if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
+            return Err(usage(format!("{} has a % in it; set TMPDIR to another folder", folder.display())));
+        }
+        fs::create_dir(&folder)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+
+    /// The largest recording.
+    fn largest(&self) -> Result<Option<PathBuf>> {
+        let mut largest = None;
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            if entry.path().extension() == Some(OsStr::new("gfr")) {
+                largest = largest.max(Some((entry.metadata()?.len(), entry.path())));
+            }
+        }
+        Ok(largest.map(|(_, path)| path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left there is small, and the system's to clear.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

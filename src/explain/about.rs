@@ -1,0 +1,76 @@
+//! A few lines of JSON about what a process recorded and wrote: beside each set of files, for whoever finds it, and for
+//! whoever started the process.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use super::Ledger;
+use crate::profile::Profile;
+use crate::record::{Provenance, WindowEdge};
+
+/// What stands beside a set of files of all windows, or of one: names of files are those in the same folder, which may be
+/// copied elsewhere.
+pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
+    let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
+    for (edge, time) in profile.windows() {
+        match (edge, windows.last_mut()) {
+            (WindowEdge::Close, Some(last)) => last.1 = Some(time.0),
+            (WindowEdge::Close, None) => {}
+            (WindowEdge::Open, _) => windows.push((time.0, None)),
+        }
+    }
+    let null = || "null".to_owned();
+    let windows = windows.iter().map(|(opened, closed)| {
+        format!("[{opened},{}]", closed.map_or_else(null, |closed| closed.to_string()))
+    });
+    let window = window.map_or_else(null, |window| window.to_string());
+    let more = format!(",\"window\":{window},\"windows\":[{}]", windows.collect::<Vec<_>>().join(","));
+    object(profile, ledger, &more, files.iter().map(name))
+}
+
+/// The same for whoever started the process, with the files where they are.
+pub fn process_text<'a>(
+    profile: &Profile,
+    ledger: &Ledger,
+    files: impl Iterator<Item = &'a PathBuf>,
+) -> String {
+    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    object(profile, ledger, "", files.map(|file| absolute(file).to_string_lossy().into_owned()))
+}
+
+fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<Item = String>) -> String {
+    let gpus = ledger.devices.iter().filter_map(|device| {
+        let time = device.time.as_ref()?;
+        Some(format!(
+            "{{\"gpu\":{},\"busy_ns\":{},\"idle_ns\":{}}}",
+            device.work.device.0, time.busy, time.idle
+        ))
+    });
+    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| quoted(text));
+    let said = |wanted| said(wanted).unwrap_or_else(|| "null".to_owned());
+    let (process, program) = profile.process().unwrap_or_default();
+    format!(
+        "{{\"process\":{process},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
+        quoted(program),
+        said(Provenance::HOST),
+        said(Provenance::RANK),
+        ledger.launches().total,
+        gpus.collect::<Vec<_>>().join(","),
+        files.map(|file| quoted(&file)).collect::<Vec<_>>().join(","),
+    )
+}
+
+/// `text` as a JSON string.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            letter if letter.is_control() => drop(write!(quoted, "\\u{:04x}", letter as u32)),
+            letter => quoted.push(letter),
+        }
+    }
+    quoted.push('"');
+    quoted
+}

@@ -1,0 +1,127 @@
+//! Every activity as a row of an Arrow table (a Feather file), for pandas, polars, R and `gpuflame.read`: the columns of
+//! [`super::columns`].
+//!
+//! It lies in the file as it lies in memory: who reads it copies nothing. Texts are dictionaries, each text once. What was
+//! lost is in the schema's metadata, under the names that it has in Parquet.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::Arc;
+
+use arrow_array::types::{Int32Type, Int64Type};
+use arrow_array::{ArrayRef, DictionaryArray, Int32Array, PrimitiveArray, RecordBatch, StringArray};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+
+use super::callers::Callers;
+use super::columns::{COLUMNS, Column, Key, Line};
+use super::format::Format;
+use crate::error::{Error, ErrorKind, Result};
+use crate::events::Events;
+use crate::profile::Profile;
+use crate::record::IdMap;
+
+/// So many rows are held in columns before they are written.
+const BATCH: usize = 1 << 17;
+
+/// Arrow, with the names that the profile has.
+pub(super) static ARROW: Format = Format::of_events(
+    "arrow",
+    &[".arrow", ".feather"],
+    |profile, events, _, mut out| write(profile, events, &mut out),
+    "A table for pandas, polars and R, read without a copy (.arrow)",
+)
+.binary();
+
+fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+    let callers = Callers::of(profile);
+    let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    // A file has one dictionary for each column: it is complete before the first row.
+    let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| Building::new(name, column)).collect();
+    lines().for_each(|line| columns.iter_mut().for_each(|column| column.learn(&line)));
+    let metadata = facts(profile, events);
+    let schema = Schema::new(columns.iter().map(Building::field).collect::<Vec<_>>()).with_metadata(metadata);
+    let schema = Arc::new(schema);
+    columns.iter_mut().for_each(Building::learnt);
+    let mut writer = FileWriter::try_new(out, &schema).map_err(failed)?;
+    let mut rows = lines();
+    loop {
+        let batch: Vec<_> = rows.by_ref().take(BATCH).collect();
+        if batch.is_empty() {
+            break;
+        }
+        let arrays = columns.iter().map(|column| column.array(&batch)).collect::<std::result::Result<_, _>>();
+        let batch = RecordBatch::try_new(Arc::clone(&schema), arrays.map_err(failed)?).map_err(failed)?;
+        writer.write(&batch).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)
+}
+
+fn facts(profile: &Profile, events: &Events) -> HashMap<String, String> {
+    let pending = events.calls().iter().filter(|call| call.pending).count();
+    let lost =
+        profile.lost().map(|(loss, count)| (format!("gpuflame.lost.{}", loss.label()), count.to_string()));
+    lost.chain([("gpuflame.launches.pending".to_owned(), pending.to_string())]).collect()
+}
+
+fn failed(error: ArrowError) -> Error {
+    Error::new(ErrorKind::Io, error.to_string())
+}
+
+/// A column that is being put together.
+struct Building<'a> {
+    name: &'a str,
+    column: &'a Column,
+    /// Where the text of a key stands in the dictionary.
+    places: IdMap<Key, i32>,
+    /// Where a text stands; empty when the dictionary is complete.
+    known: HashMap<String, i32>,
+    texts: Arc<StringArray>,
+}
+
+impl<'a> Building<'a> {
+    fn new(name: &'a str, column: &'a Column) -> Self {
+        let texts = Arc::new(StringArray::from(Vec::<String>::new()));
+        Self { name, column, places: IdMap::default(), known: HashMap::new(), texts }
+    }
+
+    fn field(&self) -> Field {
+        let kind = match self.column {
+            Column::Int(_) => DataType::Int32,
+            Column::Long(_) => DataType::Int64,
+            Column::Text(_) => DataType::Dictionary(DataType::Int32.into(), DataType::Utf8.into()),
+        };
+        Field::new(self.name, kind, true)
+    }
+
+    /// Takes in the text of a row.
+    fn learn(&mut self, line: &Line<'_>) {
+        let Column::Text(get) = self.column else { return };
+        let Some(key) = get(line) else { return };
+        let Self { places, known, .. } = self;
+        places.entry(key).or_insert_with(|| {
+            let next = known.len() as i32;
+            *known.entry(line.text(key)).or_insert(next)
+        });
+    }
+
+    /// There are no texts but those that were taken in.
+    fn learnt(&mut self) {
+        let mut texts: Vec<_> = std::mem::take(&mut self.known).into_iter().collect();
+        texts.sort_unstable_by_key(|(_, place)| *place);
+        self.texts = Arc::new(StringArray::from_iter_values(texts.into_iter().map(|(text, _)| text)));
+    }
+
+    fn array(&self, lines: &[Line<'_>]) -> std::result::Result<ArrayRef, ArrowError> {
+        Ok(match self.column {
+            Column::Int(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int32Type>>()),
+            Column::Long(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int64Type>>()),
+            Column::Text(get) => {
+                let place = |line| get(line).map(|key| self.places[&key]);
+                let keys = lines.iter().map(place).collect::<Int32Array>();
+                let texts = Arc::clone(&self.texts);
+                Arc::new(DictionaryArray::<Int32Type>::try_new(keys, texts)?)
+            }
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! The table beside that of activities, to which its columns `stack` and `created_stack` refer.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use super::clean;
+use super::compose::{call, stack};
+use super::options::{GraphStacks, Names};
+use super::table;
+use crate::error::Result;
+use crate::profile::views::GPU;
+use crate::profile::{Leaf, Place, Profile};
+use crate::record::{ContextId, Created};
+
+const HEADER: [&str; 8] =
+    ["stack", "thread", "thread_name", "call", "frames", "activities", "created", "pending"];
+
+/// A row for each stack: who called, from where, how many activities have it as `stack` and as `created_stack`, and how
+/// many launches of it had none.
+///
+/// # Errors
+/// What `out` reports.
+pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
+    let mut counts: BTreeMap<ContextId, [u64; 3]> = BTreeMap::new();
+    for sample in profile.samples(&GPU) {
+        let mut count = |context, column: usize| {
+            counts.entry(context).or_default()[column] += sample.count();
+        };
+        if let Ok(context) = sample.place.launch() {
+            count(context, if sample.leaf == Leaf::PENDING { 2 } else { 0 });
+        }
+        if let Place::Node { created: Created::Context(context), .. } = sample.place {
+            count(context, 1);
+        }
+    }
+    let mut table = csv::Writer::from_writer(out);
+    table.write_record(HEADER).map_err(table::error)?;
+    for (id, counts) in counts {
+        let thread = profile.context(id).map(|context| context.thread);
+        let thread_name = thread.and_then(|thread| profile.thread(thread)).filter(|name| !name.is_empty());
+        let frames = stack(profile, Place::Context(id), GraphStacks::Both, Names::Kept);
+        let frames: Vec<_> = frames.iter().map(|frame| clean::frame(&frame.text)).collect();
+        let row = [
+            id.0.to_string(),
+            thread.map_or(0, |thread| thread.0).to_string(),
+            thread_name.map_or_else(String::new, |name| clean::cell(name).into_owned()),
+            clean::cell(call(profile, id)).into_owned(),
+            clean::cell(&frames.join(";")).into_owned(),
+        ];
+        let counts = counts.map(|count| count.to_string());
+        table.write_record(row.into_iter().chain(counts)).map_err(table::error)?;
+    }
+    table.flush()?;
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! The application's standard output, for the one setting that asks for it. It may be full and nobody reads it: what it
+//! has no room for waits, up to a limit, and is then left out and counted. Nobody is held up, and as with stderr whether
+//! writing blocks is never set.
+
+use std::io::{self, ErrorKind, Write};
+use std::time::{Duration, Instant};
+
+use super::descriptor::Identity;
+use super::signals;
+use super::stderr::{AT_ONCE, first_lines, wait_for_room};
+
+/// So much may wait for room.
+const MOST_WAITING: usize = 1 << 20;
+
+/// Takes records, each in one write and ending with a line.
+#[derive(Debug)]
+pub struct Stdout {
+    /// What it was when it was begun: a data file that has its number later is not stdout. `None`: closed.
+    expected: Option<Identity>,
+    waiting: Vec<u8>,
+    dropped: u64,
+}
+
+impl Stdout {
+    /// As it is now.
+    #[expect(clippy::new_without_default, reason = "what it is now is no default")]
+    pub fn new() -> Self {
+        let expected = Identity::of_number(libc::STDOUT_FILENO).ok();
+        Self { expected, waiting: Vec::new(), dropped: 0 }
+    }
+
+    /// Passes on what waits, until `patience` is over, and says how many records were left out.
+    pub fn end(mut self, patience: Duration) -> u64 {
+        self.pass_on(Instant::now() + patience, 1);
+        let left = self.waiting.iter().filter(|&&byte| byte == b'\n').count();
+        self.dropped + left as u64
+    }
+
+    /// Writes while there is as much as `least`, until it takes no more.
+    fn pass_on(&mut self, deadline: Instant, least: usize) {
+        let mut done = 0;
+        while self.waiting.len() - done >= least {
+            match signals::without(|| self.write_some(done, deadline)) {
+                Ok(written) => done += written,
+                Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
+                Err(error) if error.kind() == ErrorKind::TimedOut => break,
+                Err(_) => {
+                    self.expected = None;
+                    break;
+                }
+            }
+        }
+        self.waiting.drain(..done);
+    }
+
+    fn write_some(&self, from: usize, deadline: Instant) -> io::Result<usize> {
+        wait_for_room(libc::STDOUT_FILENO, deadline)?;
+        if Identity::of_number(libc::STDOUT_FILENO).ok() != self.expected || self.expected.is_none() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let chunk = &self.waiting[from..];
+        let chunk = &chunk[..first_lines(chunk)];
+        // SAFETY: the chunk is readable for its length.
+        let written = unsafe { libc::write(libc::STDOUT_FILENO, chunk.as_ptr().cast(), chunk.len()) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        if self.expected.is_none() || self.waiting.len() + record.len() > MOST_WAITING {
+            self.dropped += 1;
+        } else {
+            self.waiting.extend_from_slice(record);
+        }
+        self.pass_on(Instant::now(), AT_ONCE);
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.pass_on(Instant::now(), 1);
+        Ok(())
+    }
+}

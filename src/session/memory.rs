@@ -1,0 +1,29 @@
+//! What becomes of a session that gets no more memory: what was recorded stays in the checkpoint, and the application runs on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::control::life;
+use crate::host::{aside, stderr, threads};
+
+/// How long a full stderr may take the line.
+const LONGEST_TELLING: Duration = Duration::from_millis(200);
+
+/// Ends everything, and says so once. Takes no memory.
+pub(super) fn end() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    life::end();
+    if !SAID.swap(true, Ordering::AcqRel) {
+        let line = b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` draws what is in the \
+                     checkpoint (.gfr), if there is one; the application is not affected\n";
+        stderr::write_here(line, LONGEST_TELLING);
+    }
+}
+
+/// Ends everything, and has the calling thread, which is ours, go no further: it may hold locks, of which none is one that
+/// the application waits for.
+pub fn end_this_thread() -> ! {
+    aside::go_out();
+    end();
+    threads::stop()
+}

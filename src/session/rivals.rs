@@ -1,0 +1,179 @@
+//! Other clients of CUPTI: whoever asks for records last gets them all, and nobody is told.
+//!
+//! Kineto asks without a subscription, so that it is not refused one as others are. From then on launches are seen and
+//! nothing that they did. What was handed over by us goes to that client too.
+//!
+//! It is seen by what no longer passes. Work that somebody has waited for is complete, and a flush hands over what is
+//! complete; and every piece of work takes room in a buffer, so that so much of it needs another one.
+
+use std::time::{Duration, Instant};
+
+use crate::cupti::Traffic;
+
+/// For how long nothing has passed, where the program has waited for all that the GPU had to do. A program with several
+/// GPUs may wait for one while another is busy with a single kernel for all that time.
+const QUIET: Duration = Duration::from_secs(2);
+/// In how many pauses between two flushes it has waited so.
+const PAUSES: u32 = 2;
+/// No record is smaller, in bytes.
+const SMALLEST_RECORD: u64 = 64;
+/// What a buffer of ours holds, in bytes.
+const BUFFER: u64 = 1 << 20;
+
+/// Whether another client has the records, as far as is known.
+#[derive(Debug)]
+pub(super) struct Rivals {
+    /// What had passed when anything last did.
+    last: Traffic,
+    since: Instant,
+    /// How many waits there were at the last flush, and in how many pauses since anything passed there were some.
+    waits: u64,
+    pauses: u32,
+    /// How many launches nothing was known of at the last flush.
+    open: u64,
+    is_taken: bool,
+    /// How often it was so.
+    times: u64,
+}
+
+/// What has become of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Another client has them.
+    Taken,
+    /// They come again.
+    Back,
+}
+
+impl Rivals {
+    pub(super) fn new(now: Instant) -> Self {
+        let last = Traffic::default();
+        Self { last, since: now, waits: 0, pauses: 0, open: 0, is_taken: false, times: 0 }
+    }
+
+    /// Whether another client has them now.
+    pub(super) fn have_records(&self) -> bool {
+        self.is_taken
+    }
+
+    /// How often another client took them.
+    pub(super) fn times(&self) -> u64 {
+        self.times
+    }
+
+    /// Looks after a flush, with so many launches that nothing is known of yet. One of everything tells what had passed
+    /// before it.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        traffic: Traffic,
+        open: u64,
+        before_everything: Option<Traffic>,
+    ) -> Option<Change> {
+        let waits = std::mem::replace(&mut self.waits, traffic.whole_waits);
+        let opened = open > std::mem::replace(&mut self.open, open);
+        let is_kept = |before: Traffic| open > 0 && traffic.lent > 0 && traffic.moves == before.moves;
+        if before_everything.is_some_and(is_kept) {
+            return self.turn(true);
+        }
+        if traffic.moves != self.last.moves {
+            (self.last, self.since, self.pauses) = (traffic, now, 0);
+            return self.turn(false);
+        }
+        if open == 0 {
+            (self.since, self.pauses) = (now, 0);
+            return None;
+        }
+        // A wait that was under way at the last flush may be for what was launched before; the next is for all. And of
+        // a copy of nothing there is nothing to come.
+        self.pauses += u32::from(opened && traffic.whole_waits >= waits + 2);
+        let is_waited_for = self.pauses >= PAUSES && now.duration_since(self.since) >= QUIET;
+        let has_no_room = open > (traffic.lent + 1) * (BUFFER / SMALLEST_RECORD);
+        if is_waited_for || has_no_room { self.turn(true) } else { None }
+    }
+
+    fn turn(&mut self, is_taken: bool) -> Option<Change> {
+        if is_taken == self.is_taken {
+            return None;
+        }
+        self.is_taken = is_taken;
+        self.times += u64::from(is_taken);
+        Some(if is_taken { Change::Taken } else { Change::Back })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic(moves: u64, whole_waits: u64) -> Traffic {
+        Traffic { moves, whole_waits, lent: 1, ..Traffic::default() }
+    }
+
+    struct Looks(Rivals, Instant);
+
+    impl Looks {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self(Rivals::new(now), now)
+        }
+
+        fn after(&mut self, millis: u64, traffic: Traffic, open: u64) -> Option<Change> {
+            self.1 += Duration::from_millis(millis);
+            self.0.look(self.1, traffic, open, None)
+        }
+    }
+
+    #[test]
+    fn work_that_was_waited_for_and_does_not_come_is_somebody_elses() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.after(0, traffic(2, 0), 3), None);
+        for (waits, change) in [(2, None), (4, None), (6, Some(Change::Taken)), (8, None)] {
+            assert_eq!(looks.after(900, traffic(2, waits), 9 + waits), change, "{waits}");
+        }
+        assert!(looks.0.have_records());
+        assert_eq!(looks.after(900, traffic(3, 8), 9), Some(Change::Back));
+        assert!(!looks.0.have_records() && looks.0.times() == 1);
+    }
+
+    #[test]
+    fn work_that_nobody_has_waited_for_may_be_a_long_kernel() {
+        let mut looks = Looks::new();
+        for _ in 0..100 {
+            assert_eq!(looks.after(60_000, traffic(2, 0), 1000), None);
+        }
+        // One wait for each pause may have begun before the launch.
+        for waits in 0..100 {
+            assert_eq!(looks.after(60_000, traffic(2, waits), 1000 + waits), None);
+        }
+    }
+
+    #[test]
+    fn waits_of_a_program_that_launches_nothing_tell_nothing() {
+        let mut looks = Looks::new();
+        for waits in 0..100 {
+            assert_eq!(looks.after(60_000, traffic(2, 10 * waits), 0), None);
+        }
+        assert_eq!(looks.after(1000, traffic(2, 2000), 1), None, "launched a moment ago");
+        for waits in 0..100 {
+            assert_eq!(looks.after(60_000, traffic(2, 3000 + 10 * waits), 1), None, "a copy of nothing");
+        }
+    }
+
+    #[test]
+    fn so_much_work_needs_another_buffer() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.after(0, traffic(2, 0), 30_000), None);
+        assert_eq!(looks.after(50, traffic(2, 0), 30_000), None);
+        assert_eq!(looks.after(50, traffic(2, 0), 40_000), Some(Change::Taken));
+    }
+
+    #[test]
+    fn what_a_flush_of_everything_leaves_with_the_library_is_with_another() {
+        let mut looks = Looks::new();
+        let mut look = |moves, open| looks.0.look(looks.1, traffic(moves, 0), open, Some(traffic(2, 0)));
+        assert_eq!(look(2, 0), None, "nothing is missing");
+        assert_eq!(look(3, 3), None, "some came back");
+        assert_eq!(look(2, 3), Some(Change::Taken));
+    }
+}

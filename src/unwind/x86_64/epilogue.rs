@@ -1,0 +1,126 @@
+//! Code without unwind information that returns right after its call: the instructions behind the call say where the
+//! caller is.
+//!
+//! What is made at run time often has neither unwind information nor a frame pointer. CPython's trampolines for `perf` are
+//! a call and an epilogue; so are thunks. Only what is behind a return address is read, so these are the instructions that
+//! will run.
+
+use super::super::memory::copy_what_is_mapped;
+
+/// How an epilogue leaves its frame, in words of eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epilogue {
+    /// From the stack pointer to the caller's.
+    pub(super) words: u16,
+    /// How far below the caller's stack pointer rbp was saved; 1: it was not.
+    pub(super) saved: u16,
+}
+
+/// As long as one may be: an instruction that releases room, six registers, a return.
+const LONGEST: usize = 24;
+
+impl Epilogue {
+    pub(super) const MOST_WORDS: u16 = (1 << 9) - 1;
+    pub(super) const MOST_SAVED: u16 = (1 << 5) - 1;
+
+    /// What follows the call that returns to `pc`, if that is an epilogue.
+    pub(super) fn behind(pc: u64) -> Option<Self> {
+        let mut code = [0; LONGEST];
+        // SAFETY: so many bytes may be written there.
+        let copied = unsafe { copy_what_is_mapped(pc, code.as_mut_ptr(), code.len()) };
+        Self::read(&code[..copied])
+    }
+
+    fn read(mut code: &[u8]) -> Option<Self> {
+        let (mut words, mut rbp) = (0_u32, None);
+        loop {
+            let (length, popped) = match *code {
+                // ret, rep ret
+                [0xc3, ..] | [0xf3, 0xc3, ..] => break,
+                // add imm, %rsp
+                [0x48, 0x83, 0xc4, bytes, ..] if bytes < 0x80 && bytes % 8 == 0 => (4, u32::from(bytes) / 8),
+                [0x48, 0x81, 0xc4, a, b, 0, 0, ..] if a % 8 == 0 => {
+                    (7, u32::from(u16::from_le_bytes([a, b])) / 8)
+                }
+                // pop of all but rsp
+                [0x5d, ..] => {
+                    rbp = Some(words);
+                    (1, 1)
+                }
+                [0x58..=0x5b | 0x5e | 0x5f, ..] => (1, 1),
+                [0x41, 0x58..=0x5f, ..] => (2, 1),
+                // vzeroupper, xor %eax, %eax
+                [0xc5, 0xf8, 0x77, ..] => (3, 0),
+                [0x31 | 0x33, 0xc0, ..] => (2, 0),
+                // mov of a register to rax
+                [0x48, 0x89, to, ..] if to & 0b11_000_111 == 0b11_000_000 => (3, 0),
+                [0x89, to, ..] if to & 0b11_000_111 == 0b11_000_000 => (2, 0),
+                _ => return None,
+            };
+            code = &code[length..];
+            words += popped;
+        }
+        // And the return address.
+        let words = words + 1;
+        let saved = rbp.map_or(1, |at| words - at);
+        let fits = words <= Self::MOST_WORDS.into() && saved <= Self::MOST_SAVED.into();
+        fits.then_some(Self { words: words as u16, saved: saved as u16 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(code: &[u8]) -> Option<(u16, u16)> {
+        Epilogue::read(code).map(|Epilogue { words, saved }| (words, saved))
+    }
+
+    #[test]
+    fn what_is_popped_before_the_return_leads_to_the_caller() {
+        // add $8, %rsp; ret: CPython's trampoline up to 3.12.
+        assert_eq!(read(&[0x48, 0x83, 0xc4, 8, 0xc3]), Some((2, 1)));
+        // pop %rbp; ret: later ones.
+        assert_eq!(read(&[0x5d, 0xc3, 0x90]), Some((2, 2)));
+        // add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret: rbp lies below r12 and the return address.
+        assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
+        // vzeroupper; mov %rbx, %rax; add $0x108, %rsp; ret
+        assert_eq!(
+            read(&[0xc5, 0xf8, 0x77, 0x48, 0x89, 0xd8, 0x48, 0x81, 0xc4, 8, 1, 0, 0, 0xc3]),
+            Some((34, 1))
+        );
+        assert_eq!(read(&[0x31, 0xc0, 0xf3, 0xc3]), Some((1, 1)));
+    }
+
+    #[test]
+    fn whatever_else_follows_a_call_is_no_epilogue() {
+        for code in [
+            &[][..],
+            &[0x48, 0x83, 0xc4],
+            &[0x48, 0x83, 0xc4, 8],
+            // pop %rsp; ret
+            &[0x5c, 0xc3],
+            // add $-8, %rsp; ret
+            &[0x48, 0x83, 0xc4, 0xf8, 0xc3],
+            // add $4, %rsp; ret
+            &[0x48, 0x83, 0xc4, 4, 0xc3],
+            // leave; ret: a frame pointer
+            &[0xc9, 0xc3],
+            // mov %rax, %rsp; ret
+            &[0x48, 0x89, 0xc4, 0xc3],
+            // add $0x10008, %rsp; ret: more than is kept
+            &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
+            &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
+            // jmp
+            &[0xeb, 0],
+        ] {
+            assert_eq!(read(code), None, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_mapped_there_is_none() {
+        assert_eq!(Epilogue::behind(8), None);
+        assert_eq!(Epilogue::behind(1 << 46), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the application has forbidden itself, or others have forbidden it, holds for us too, and does it no harm.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::command::gpuflame as command;
+use crate::support::{Run, Way, compile};
+
+#[test]
+fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
+    let program = compile("tests/programs/cancelled.c", &["-O2"]);
+    for formats in ["folded", "folded,activities,gfr"] {
+        let done = Run::new(&program, Way::Injected).arg("50").env("GPUFLAME_FORMATS", formats).ok();
+        assert_eq!(done.stdout, "50\n", "{}", done.stderr);
+        done.assert_exact();
+        assert_eq!(done.sum("launches").0, 50, "{}", done.stderr);
+    }
+}
+
+/// A write beyond the limit sends a signal that ends who does not expect it.
+#[test]
+fn a_limit_on_the_size_of_files_costs_the_files_that_are_larger_and_nothing_else() {
+    let program = compile("tests/programs/odd.c", &["-O2"]);
+    // In units of 512 bytes.
+    let script = r#"ulimit -f 16 && exec "$0" plain 5000"#;
+    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&program);
+    let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").env("GPUFLAME_CHECKPOINT", "0.05").done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let refused = done.ledger("cannot write ");
+    assert!(refused.len() == 1 && refused[0].contains("File too large"), "{}", done.stderr);
+    assert!(refused[0].contains("activities") && refused[0].contains("gfr"), "{}", done.stderr);
+    let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, done.truth().count("total_ns"));
+}
+
+#[test]
+fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
+    let program = compile("tests/programs/odd.c", &["-O2"]);
+    for way in [Way::Injected, Way::Preloaded] {
+        let done = Run::new(&program, way).arg("plain").env("GPUFLAME_DISABLE", "1").done();
+        assert_eq!((done.code, &*done.stderr), (Some(7), ""));
+        let mut files: Vec<_> =
+            fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+        files.retain(|name| name != "truth.json");
+        assert!(files.is_empty(), "{files:?}");
+    }
+    let done = Run::new(&program, Way::Injected).arg("plain").env("GPUFLAME_DISABLE", "0").done();
+    assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
+}
+
+/// What binds a thread is what binds all that it makes, unless they see to it.
+#[test]
+fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made() {
+    let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
+    let done = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "folded").ok();
+    let mut lines = done.stdout.lines();
+    let main = lines.next().unwrap();
+    let ours: Vec<_> = lines.collect();
+    assert!(ours.len() >= 2, "{}", done.stdout);
+    // Who may not be less nice than its maker stays as nice.
+    let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
+    assert!(ours.iter().all(|one| *one == main || *one == nicer), "{}", done.stdout);
+}
+
+/// Where there is no more memory to be had the program goes on without us, and what was recorded is in the checkpoint.
+#[test]
+fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
+    let program = compile("tests/programs/starved.c", &["-O1"]);
+    let starved = |kib: u32, arenas: &str| {
+        let run = Run::new(&program, Way::Injected).args([&kib.to_string(), "60000"]);
+        let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
+        let (mut command, folder) = run.into_command();
+        // The simulation keeps what it is to say in the end.
+        let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
+        let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
+        assert_eq!((ran.status.code(), &*printed), (Some(0), "0 failed\n"), "{kib} KiB: {said}");
+        (said.into_owned(), folder)
+    };
+    for kib in [0, 512, 7000] {
+        let (said, folder) = starved(kib, "8");
+        let names = names(&folder);
+        let is_out = said.contains(NO_MEMORY);
+        assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
+    }
+    // All threads have one heap, which grows no more.
+    for kib in [0, 64, 512, 2048] {
+        let (said, folder) = starved(kib, "1");
+        assert_eq!(said.matches(NO_MEMORY).count(), 1, "{kib} KiB: {said}");
+        command(&folder, ["recover", "out.gfr"]).ok();
+        let info = command(&folder, ["info", "out.gfr"]).ok().stdout;
+        let launches = info.lines().find_map(|line| line.strip_prefix("launches  ")).unwrap();
+        let launches: u64 = launches.trim().replace(',', "").parse().unwrap();
+        // How many of the first 20,000 there were at the last checkpoint follows the machine.
+        assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
+    }
+}
+
+const NO_MEMORY: &str = "there is no memory left, and recording has ended";
+
+/// The names of the files in a folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,81 @@
+/* A program whose address space is limited while it is recorded.
+ *
+ *     starved KIB [STACKS]
+ *
+ * Launches 20,000 times and waits for 0.9 s, forbids itself more address space than KIB beyond what it has by then, and launches from so many
+ * different stacks; it asks for no memory itself. Prints how many waits have failed. */
+#include "cuda_mini.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+
+KERNEL(step_d1000, "step_d1000", (int n), &n)
+
+static volatile int failed, sink;
+
+static void left(unsigned path, int depth);
+
+OWN_FRAME static void right(unsigned path, int depth)
+{
+    if (depth)
+        left(path, depth);
+    sink++;
+}
+
+OWN_FRAME static void left(unsigned path, int depth)
+{
+    if (!depth)
+        LAUNCH(step_d1000, 1, 32, 0)(1);
+    else if (path & 1)
+        right(path >> 1, depth - 1), right(0, 0);
+    else
+        left(path >> 1, depth - 1), sink++;
+    sink++;
+}
+
+static size_t address_space_kib(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "VmSize:", 7))
+            kib = strtoul(line + 7, NULL, 10);
+    if (file)
+        fclose(file);
+    return kib;
+}
+
+int main(int count, char **words)
+{
+    size_t more = count > 1 ? strtoul(words[1], NULL, 10) : 1024;
+    unsigned stacks = count > 2 ? strtoul(words[2], NULL, 10) : 20000, i;
+    struct timespec pause = {0, 900000000}, breath = {0, 1000000};
+    struct rlimit limit;
+    char line[64];
+    /* The simulation's own lists are as long by then as they will be: it would abort by them as well. */
+    for (i = 0; i < 20000; i++)
+        left(i % 100, 7);
+    cudaDeviceSynchronize();
+    nanosleep(&pause, NULL);
+    limit.rlim_cur = limit.rlim_max = (address_space_kib() + more) << 10;
+    if (setrlimit(RLIMIT_AS, &limit))
+        return 2;
+    for (i = 0; i < stacks; i++) {
+        left(i, 16);
+        if (i % 200 == 199) {
+            failed += cudaDeviceSynchronize() != 0;
+            nanosleep(&breath, NULL);
+        }
+    }
+    cudaDeviceSynchronize();
+    nanosleep(&pause, NULL);
+    snprintf(line, sizeof line, "%d failed\n", failed);
+    fputs(line, stdout);
+    return 0;
+}

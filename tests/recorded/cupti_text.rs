@@ -1,0 +1,129 @@
+//! The text of the tutorial's CUPTI tracer, written while the program runs, as its `gpuperf.py` asks for it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use crate::support::{Done, Run, Way, compile};
+use serde_json::Value;
+
+const VARIABLE: &str = "CUPTI_TRACE_OUTPUT_FILE";
+
+fn load(args: &[&str]) -> Run {
+    let program = compile("tests/programs/load.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).args(args.iter().copied());
+    run.env("GPUSIM_TRUTH", "detail.json,summary:truth.json").env("GPUFLAME_FORMATS", "folded")
+}
+
+/// What follows `word` in a line, up to a blank, a comma or the end.
+fn number(line: &str, word: &str) -> u64 {
+    let (_, rest) = line.split_once(&format!("{word} ")).unwrap_or_else(|| panic!("{word} in {line}"));
+    rest.split([' ', ',']).next().unwrap().parse().unwrap()
+}
+
+/// (kind, name, start, end, thread) of each piece of work by its id, from the text: the thread is that of the call with the
+/// same id.
+fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
+    let mut threads = BTreeMap::new();
+    let mut all = BTreeMap::new();
+    for line in text.lines() {
+        let kind = line.split(' ').next().unwrap();
+        match kind {
+            "RUNTIME" => {
+                let is_new =
+                    threads.insert(number(line, "correlationId"), number(line, "threadId")).is_none();
+                assert!(is_new, "a call is told once: {line}");
+                assert!(line.contains("\"cuda"), "{line}");
+            }
+            "CONCURRENT_KERNEL" | "MEMCPY" | "MEMSET" => {
+                let id = number(line, "correlationId");
+                let name = line.split('"').nth(1).unwrap_or("memset").to_owned();
+                let (times, _) = line.split_once("[ ").unwrap().1.split_once(" ]").unwrap();
+                let (start, end) = times.split_once(", ").unwrap();
+                let times = [start, end].map(|time| time.parse().unwrap());
+                let before = all.insert(id, (kind.to_owned(), name, times[0], times[1], threads[&id]));
+                assert!(before.is_none(), "{line}");
+            }
+            _ => assert!(
+                line.starts_with('\t') || line.starts_with("# lost: 0 ") || !line.contains("lost"),
+                "{line}"
+            ),
+        }
+    }
+    all
+}
+
+/// The same from what the simulation says.
+fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
+    let rows = done.file("detail.json");
+    let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    rows.map(|row| {
+        let number = |field: &str| row[field].as_u64().unwrap();
+        let (kind, name) = match row["kind"].as_str().unwrap() {
+            "kernel" => ("CONCURRENT_KERNEL", row["name"].as_str().unwrap()),
+            "memset" => ("MEMSET", "memset"),
+            _ => ("MEMCPY", row["copy"].as_str().unwrap()),
+        };
+        let times = (number("start"), number("end"), number("tid"));
+        (number("corr"), (kind.to_owned(), name.to_owned(), times.0, times.1, times.2))
+    })
+    .collect()
+}
+
+#[test]
+fn the_tutorials_variable_gets_its_text_in_that_very_file() {
+    let run = load(&["--threads", "3", "--launches", "3000"]);
+    // As whoever makes a temporary name leaves it.
+    let done = run.env(VARIABLE, "trace.txt").ok();
+    let (found, expected) = (told(&done.file("trace.txt")), true_work(&done));
+    assert!(expected.len() > 3000);
+    assert_eq!(found, expected);
+    assert!(!done.folder.join("out.cupti.txt").exists(), "nobody asked for that one");
+}
+
+#[test]
+fn the_text_is_one_of_the_formats() {
+    let done = load(&["--threads", "2", "--launches", "300"]).env("GPUFLAME_FORMATS", "cupti-text").ok();
+    assert_eq!(told(&done.file("out.cupti.txt")), true_work(&done));
+    assert!(!done.folder.join("out.folded").exists());
+}
+
+#[test]
+fn on_standard_output_it_stands_between_what_the_program_says() {
+    let done = load(&["--threads", "2", "--launches", "2000"]).env(VARIABLE, "stdout").ok();
+    let plain = load(&["--threads", "2", "--launches", "2000"]).ok();
+    assert_eq!(told(&done.stdout), true_work(&done));
+    let own = |text: &str| text.lines().filter(|line| !is_trace(line)).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(own(&done.stdout).len(), plain.stdout.lines().count());
+}
+
+fn is_trace(line: &str) -> bool {
+    ["RUNTIME ", "CONCURRENT_KERNEL ", "MEMCPY ", "MEMSET ", "\t", "# lost: "]
+        .iter()
+        .any(|word| line.starts_with(word))
+}
+
+#[test]
+fn standard_output_that_nobody_reads_holds_up_nobody_and_what_is_lost_is_counted() {
+    let run = load(&["--threads", "2", "--launches", "60000"]).env(VARIABLE, "stdout");
+    let (mut command, folder) = run.into_command();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Held open, and not read until it has ended.
+    let stdout = child.stdout.take().unwrap();
+    let stderr = child.stderr.take().unwrap();
+    let said: Vec<String> = BufReader::new(stderr).lines().map(|line| line.unwrap()).collect();
+    assert!(child.wait().unwrap().success(), "{said:#?}");
+    let lost =
+        said.iter().find(|line| line.contains("standard output")).unwrap_or_else(|| panic!("{said:#?}"));
+    let lost: usize = lost.split("no room for ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let written = BufReader::new(stdout).lines().filter(|line| is_trace(line.as_ref().unwrap())).count();
+    assert!(lost > 0 && written > 0, "{lost} lost, {written} written");
+    assert!(folder.join("out.folded").exists());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_and_harms_nothing_else() {
+    let done = load(&["--launches", "30"]).env(VARIABLE, "/proc/none/trace.txt").ok();
+    assert!(done.stderr.contains("cannot write /proc/none/trace.txt: "), "{}", done.stderr);
+    done.assert_exact();
+}
