@@ -1,0 +1,247 @@
+//! Two accounts of the same launches, held against each other one by one: what probes saw from outside, and what the
+//! library inside recorded.
+
+use std::collections::BTreeMap;
+
+use crate::inside::{Id, Inside, Recorded};
+use crate::launched::{Launch, Seen};
+use crate::spaces::{Files, Place};
+
+/// How the stacks of one launch compare, leaf first, from the place that made the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stacks {
+    /// The same frames, from the call to `main` or the thread's function.
+    Same,
+    /// The same as far as the one from outside goes, which ends early: a frame pointer led nowhere.
+    EndsEarly,
+    /// The one from outside skips frames that keep no frame pointer; what it has is in the same order.
+    Skips,
+    /// The library could not take its whole, and says so.
+    CutInside,
+    /// From the same place, but a frame pointer led to what is no code.
+    Astray,
+    /// They are of different calls.
+    Differ,
+}
+
+impl Stacks {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Same, Self::EndsEarly, Self::Skips, Self::CutInside, Self::Astray, Self::Differ];
+
+    /// Whether both can be true.
+    pub(crate) fn agree(self) -> bool {
+        self != Self::Differ
+    }
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Same => "the same from main to call",
+            Self::EndsEarly => "the same, but frame pointers end early",
+            Self::Skips => "the same, but frame pointers skip frames",
+            Self::CutInside => "the same, but cut short inside, which says so",
+            Self::Astray => "the same caller, then no frame pointers",
+            Self::Differ => "different",
+        }
+    }
+}
+
+/// What became of the comparison.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    /// Launches that either side has: by id, and those of outside that have none.
+    pub(crate) launches: u64,
+    /// Of outside; of inside; in both with the same thread, order and stack.
+    pub(crate) probe: u64,
+    pub(crate) inside: u64,
+    pub(crate) agree: u64,
+    /// Outside alone: with an id, and without.
+    pub(crate) probe_only: u64,
+    pub(crate) without_id: u64,
+    /// Inside alone.
+    pub(crate) inside_only: u64,
+    /// In both, but on another thread, or not in the same place in the order of their thread.
+    pub(crate) other_thread: u64,
+    pub(crate) other_order: u64,
+    pub(crate) stacks: BTreeMap<Stacks, u64>,
+    /// How much later the library has the launches, in nanoseconds, in order.
+    pub(crate) later: Vec<i64>,
+    /// A launch whose stacks differ, to be shown.
+    pub(crate) example: Option<Id>,
+}
+
+impl Verdict {
+    /// Whether the two say the same. Launches that failed, or that the library counts as lost, are no difference.
+    pub(crate) fn holds(&self, explained: u64) -> bool {
+        let alone = self.probe_only + self.without_id;
+        self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
+    }
+}
+
+/// Compares. `ahead`: how much the realtime clock is ahead of the monotonic one.
+pub(crate) fn compare(seen: &Seen, inside: &Inside, ahead: i64) -> Verdict {
+    let mut verdict = Verdict { inside: inside.launches.len() as u64, ..Verdict::default() };
+    let outermost: Vec<&Launch> = seen.launches.iter().filter(|launch| !launch.nested).collect();
+    verdict.probe = outermost.len() as u64;
+    let with_id: BTreeMap<Id, &Launch> =
+        outermost.iter().filter_map(|launch| Some(((launch.pid, launch.correlation?), *launch))).collect();
+    verdict.without_id = outermost.iter().filter(|launch| launch.correlation.is_none()).count() as u64;
+    let out_of_order = out_of_order(&with_id, inside);
+    for (id, launch) in &with_id {
+        let Some(recorded) = inside.launches.get(id) else {
+            verdict.probe_only += 1;
+            continue;
+        };
+        let outer = seen.stacks.get(launch.stack);
+        let stacks = stacks(outer, recorded, &seen.files);
+        *verdict.stacks.entry(stacks).or_default() += 1;
+        if !stacks.agree() && verdict.example.is_none() {
+            verdict.example = Some(*id);
+        }
+        let same_thread = launch.tid == recorded.tid;
+        let in_order = !out_of_order.contains(id);
+        verdict.other_thread += u64::from(!same_thread);
+        verdict.other_order += u64::from(!in_order);
+        verdict.agree += u64::from(stacks.agree() && same_thread && in_order);
+        verdict.later.push(recorded.time as i64 - (launch.time as i64 + ahead));
+    }
+    verdict.inside_only = inside.launches.keys().filter(|id| !with_id.contains_key(id)).count() as u64;
+    verdict.launches = verdict.probe + verdict.inside_only;
+    verdict.later.sort_unstable();
+    verdict
+}
+
+/// Launches that stand elsewhere among those of their thread when the library's times count.
+fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collections::HashSet<Id> {
+    type Times = (u64, u64, Id);
+    let mut threads: BTreeMap<(u32, u32), Vec<Times>> = BTreeMap::new();
+    for (id, launch) in outer {
+        if let Some(recorded) = inside.launches.get(id) {
+            threads.entry((id.0, launch.tid)).or_default().push((launch.time, recorded.time, *id));
+        }
+    }
+    let mut wrong = std::collections::HashSet::new();
+    for mut launches in threads.into_values() {
+        launches.sort_unstable_by_key(|(probe, ..)| *probe);
+        let mut by_inside = launches.clone();
+        // Times that are equal keep their order.
+        by_inside.sort_by_key(|(_, inside, _)| *inside);
+        let both = launches.iter().zip(&by_inside);
+        wrong.extend(both.filter(|(one, other)| one.2 != other.2).map(|(one, _)| one.2));
+    }
+    wrong
+}
+
+/// Compares the stacks of one launch. The first place of outside is the function itself, the second its caller, which is
+/// always right: it lies on the stack where the call has put it.
+pub(crate) fn stacks(outer: &[Place], recorded: &Recorded, files: &Files) -> Stacks {
+    let user: Vec<Place> =
+        outer.iter().filter(|place| place.file != Place::KERNEL).skip(1).copied().collect();
+    let inner = &recorded.stack;
+    let Some(caller) = user.first() else { return Stacks::EndsEarly };
+    // Above the caller the library has frames of CUDA's own, where it could not leave them out.
+    let Some(at) = inner.iter().position(|place| place == caller) else { return Stacks::Differ };
+    if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
+        return Stacks::Differ;
+    }
+    let inner = &inner[at..];
+    let own = own(inner, files);
+    if recorded.is_whole && user.starts_with(own) && is_below_main(&user[own.len()..], files) {
+        return Stacks::Same;
+    }
+    let are_in_order = |places: &[Place]| {
+        let mut left = inner.iter();
+        places.iter().all(|place| left.any(|other| other == place))
+    };
+    let code: Vec<Place> = user.iter().filter(|place| place.file != Place::UNKNOWN).copied().collect();
+    if inner.starts_with(&user) {
+        Stacks::EndsEarly
+    } else if are_in_order(&user) {
+        Stacks::Skips
+    } else if !recorded.is_whole && user.starts_with(inner) {
+        Stacks::CutInside
+    } else if are_in_order(&code) {
+        Stacks::Astray
+    } else {
+        Stacks::Differ
+    }
+}
+
+/// Whether these can be what frame pointers find below `main`: frames of the C library, and whatever lies behind those.
+fn is_below_main(places: &[Place], files: &Files) -> bool {
+    places.first().is_none_or(|place| place.file == Place::UNKNOWN || is_libc(*place, files))
+}
+
+/// A stack without what the C library has below `main` or a thread's function, which keeps no frame pointers.
+fn own<'a>(stack: &'a [Place], files: &Files) -> &'a [Place] {
+    let is_libc = |place: &Place| is_libc(*place, files);
+    let below = match stack {
+        // `_start` is the program's own, and called by nobody.
+        [above @ .., last, _start] if is_libc(last) && !is_libc(_start) => &stack[..above.len() + 1],
+        _ => stack,
+    };
+    let end = below.iter().rposition(|place| !is_libc(place)).map_or(0, |at| at + 1);
+    &below[..end]
+}
+
+fn is_libc(place: Place, files: &Files) -> bool {
+    let name = files.get(place.file).and_then(|file| file.path.file_name()).unwrap_or_default();
+    let name = name.to_string_lossy();
+    ["libc.so", "libc-", "libpthread", "ld-"].iter().any(|it| name.starts_with(it))
+}
+
+fn is_cuda(place: Place, files: &Files) -> bool {
+    files.get(place.file).is_none_or(|file| file.api.holds(place.offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    fn place(offset: u64) -> Place {
+        Place { file: 0, offset }
+    }
+
+    fn verdict(outer: &[u64], inner: &[u64], is_whole: bool) -> Stacks {
+        let files = Files::of_one("/bin/app");
+        let outer: Vec<Place> = std::iter::once(place(1)).chain(outer.iter().copied().map(place)).collect();
+        let stack = Rc::new(inner.iter().copied().map(place).collect());
+        let recorded = Recorded { time: 0, tid: 0, stack, is_whole, work: None };
+        stacks(&outer, &recorded, &files)
+    }
+
+    #[test]
+    fn stacks_are_told_apart_by_what_frame_pointers_can_lose() {
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 30], true), Stacks::Same);
+        assert_eq!(verdict(&[10, 20], &[10, 20, 30], true), Stacks::EndsEarly);
+        assert_eq!(verdict(&[10, 30], &[10, 20, 30], true), Stacks::Skips);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20], false), Stacks::CutInside);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20], true), Stacks::Differ);
+    }
+
+    #[test]
+    fn what_the_c_library_has_below_main_does_not_count() {
+        let mut files = Files::of_one("/bin/app");
+        files.add_one("/lib/libc.so.6");
+        let libc = |offset| Place { file: 1, offset };
+        let recorded = Recorded {
+            time: 0,
+            tid: 0,
+            stack: Rc::new(vec![place(10), libc(5), place(20), libc(7), libc(8), place(30)]),
+            is_whole: true,
+            work: None,
+        };
+        let astray = Place { file: Place::UNKNOWN, offset: 1 };
+        let outer = [place(1), place(10), libc(5), place(20), libc(7), astray];
+        assert_eq!(stacks(&outer, &recorded, &files), Stacks::Same);
+        assert_eq!(stacks(&outer[..3], &recorded, &files), Stacks::EndsEarly);
+    }
+
+    #[test]
+    fn another_caller_or_another_root_is_another_stack() {
+        assert_eq!(verdict(&[10, 20], &[11, 20], true), Stacks::Differ);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 31], true), Stacks::Differ);
+        assert_eq!(verdict(&[10, 30, 20], &[10, 20, 30], true), Stacks::Differ);
+    }
+}

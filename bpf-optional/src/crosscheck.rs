@@ -1,0 +1,222 @@
+//! `gpuflame-bpf crosscheck`: a command is watched from outside and recorded inside, and the two accounts are compared.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gpuflame::{Error, ErrorKind, Result};
+
+use crate::compare::{self, Stacks, Verdict};
+use crate::grade::{self, Grade, Way};
+use crate::inside::Inside;
+use crate::kernel::Watched;
+use crate::launched::Seen;
+use crate::record::{MARKER, say, until_over};
+use crate::watch::Watch;
+
+/// Compare what gpuflame records of a command with what probes see of it, launch by launch.
+///
+/// Both name a launch by CUPTI's correlation id; that they mean the same by it is seen by the thread, the order, the time and
+/// the stack, which each takes in its own way.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 they agree, 1 they differ, 2 it could not be done. The command's is printed."
+)]
+pub(crate) struct Crosscheck {
+    /// The libgpuflame.so to use, instead of the one beside this command.
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// How many MiB of records may wait to be read; a power of two.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    buffer: u32,
+    /// Copies and fills as well; taking their probes away takes some seconds.
+    #[arg(long)]
+    copies: bool,
+    /// Say what each figure is, on one line each, for other programs.
+    #[arg(long)]
+    figures: bool,
+    /// Exchange what was recorded of two launches before comparing: to see that it is noticed.
+    #[arg(long, hide = true)]
+    swap_two: bool,
+    /// The command, and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const AGREE: u8 = 0;
+const DIFFER: u8 = 1;
+const NOT_DONE: u8 = 2;
+
+impl Crosscheck {
+    /// Gives the exit code.
+    pub(crate) fn run(&self) -> Result<u8> {
+        let library = self.library()?;
+        let folder = Folder::new()?;
+        let watched = Watched { copies: self.copies, buffer_mib: Some(self.buffer), ..Watched::default() };
+        let mut watch = Watch::new(watched, Vec::new())?;
+        let environment = environment(&library, &folder.0);
+        let code = until_over(&mut watch, &self.command, &environment)?;
+        let ahead = realtime_ahead();
+        let attached = watch.attached();
+        let (seen, dropped, remarks) = watch.into_seen()?;
+        remarks.iter().for_each(|remark| say(remark));
+        println(&format!("the command ended with {code}"));
+        if attached == 0 {
+            let what = "the command never mapped a libcudart or libcuda: there is nothing to compare";
+            return Err(Error::new(ErrorKind::State, what));
+        }
+        let mut inside = Inside::read(&folder.0, &seen.files)?;
+        inside.launches.retain(|id, _| !seen.copies.contains(id));
+        if self.swap_two {
+            swap_two(&mut inside);
+        }
+        let verdict = compare::compare(&seen, &inside, ahead);
+        table(&verdict, &seen, &inside, dropped.hits + dropped.markers, ahead);
+        if self.figures {
+            figures(&verdict, &seen, &inside, ahead);
+        }
+        let Verdict { launches, probe, inside: recorded, agree, .. } = verdict;
+        println(&format!("crosscheck launches={launches} probe={probe} inprocess={recorded} agree={agree}"));
+        if recorded == 0 {
+            say("the library inside recorded no launch: no device, or no callbacks; nothing was compared");
+            return Ok(NOT_DONE);
+        }
+        let explained: u64 = inside.lost.values().sum::<u64>() + inside.outside;
+        let is_whole = dropped.hits + dropped.markers == 0;
+        Ok(if is_whole && verdict.holds(explained) { AGREE } else { DIFFER })
+    }
+
+    fn library(&self) -> Result<PathBuf> {
+        let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("libgpuflame.so"));
+        let library = self.library.clone().map_or_else(beside, Ok)?;
+        library.canonicalize().map_err(|error| {
+            let hint = "build it with `cargo build --release -p gpuflame-capi`, or name one with --library";
+            Error::new(ErrorKind::Io, format!("{}: {error}; {hint}", library.display()))
+        })
+    }
+}
+
+fn environment(library: &Path, folder: &Path) -> Vec<(&'static str, OsString)> {
+    vec![
+        ("CUDA_INJECTION64_PATH", library.into()),
+        ("GPUFLAME_OUTPUT", folder.join("run.%p").into()),
+        ("GPUFLAME_FORMATS", "gfr".into()),
+        ("GPUFLAME_QUIET", "1".into()),
+        (MARKER, "1".into()),
+    ]
+}
+
+/// A folder for recordings, which goes when we do.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("gpuflame-crosscheck-{}", std::process::id()));
+        std::fs::create_dir(&folder)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How much the realtime clock is ahead of the monotonic one: of some tries the one that took least.
+fn realtime_ahead() -> i64 {
+    let read = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes to `time` only.
+        unsafe { libc::clock_gettime(clock, &mut time) };
+        time.tv_sec * 1_000_000_000 + time.tv_nsec
+    };
+    let tries = (0..16).map(|_| {
+        let before = read(libc::CLOCK_MONOTONIC);
+        let realtime = read(libc::CLOCK_REALTIME);
+        let after = read(libc::CLOCK_MONOTONIC);
+        (after - before, realtime - (before + (after - before) / 2))
+    });
+    tries.min().map_or(0, |(_, ahead)| ahead)
+}
+
+/// Has two launches that follow each other on a thread, and have different stacks, change places.
+fn swap_two(inside: &mut Inside) {
+    let ids: Vec<_> = inside.launches.keys().copied().collect();
+    let pair = ids.windows(2).find(|pair| {
+        let (one, other) = (&inside.launches[&pair[0]], &inside.launches[&pair[1]]);
+        one.tid == other.tid && one.stack != other.stack
+    });
+    let Some(&[one, other]) = pair else { return say("no two launches have different stacks to exchange") };
+    let (Some(first), Some(second)) = (inside.launches.remove(&one), inside.launches.remove(&other)) else {
+        return;
+    };
+    inside.launches.insert(one, second);
+    inside.launches.insert(other, first);
+}
+
+fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i64) {
+    let nested = seen.launches.iter().filter(|launch| launch.nested).count();
+    let row = |what: &str, count: u64| println(&format!("  {what:<52} {count:>12}"));
+    row("calls seen by probes", seen.launches.len() as u64);
+    row("  made by CUDA within others", nested as u64);
+    row("launches seen by probes", verdict.probe);
+    row("  without an id (failed before CUPTI told, or closed)", verdict.without_id);
+    row("  with an id that was not recorded", verdict.probe_only);
+    row("  dropped, as the kernel's buffer was full", dropped);
+    row("launches recorded inside", verdict.inside);
+    row("  that no probe saw", verdict.inside_only);
+    for (what, count) in &inside.lost {
+        row(&format!("  counted inside as {what}"), *count);
+    }
+    row("  copies and fills, left out without --copies", seen.copies.len() as u64);
+    row("on another thread", verdict.other_thread);
+    row("in another order", verdict.other_order);
+    for stacks in Stacks::ALL {
+        let count = verdict.stacks.get(&stacks).copied().unwrap_or(0);
+        row(&format!("stacks {}", stacks.label()), count);
+    }
+    if let Some(id) = verdict.example {
+        row(&format!("  the first that differs, of process {}: launch", id.0), u64::from(id.1));
+    }
+    let at = |permille: usize| verdict.later.get((verdict.later.len().saturating_sub(1)) * permille / 1000);
+    if let (Some(least), Some(half), Some(most_of), Some(most)) = (at(0), at(500), at(990), at(1000)) {
+        println(&format!(
+            "  inside is later by, ns: least {least}, median {half}, p99 {most_of}, most {most}"
+        ));
+    }
+    for (way, name) in WAYS {
+        println(&format!("  by {name}: {}", words(&grade::grade(seen, inside, ahead, way))));
+    }
+}
+
+const WAYS: [(Way, &str); 2] =
+    [(Way::Order, "order of the process instead of ids"), (Way::Nearest, "nearest time instead of ids")];
+
+fn words(grade: &Grade) -> String {
+    let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    format!(
+        "{} of {} launches get the stack of another, {:.2} % of GPU time a wrong one",
+        grade.wrong_launches,
+        grade.launches,
+        share(grade.wrong_nanos, grade.nanos)
+    )
+}
+
+/// What `accuracy` makes its tables of.
+fn figures(verdict: &Verdict, seen: &Seen, inside: &Inside, ahead: i64) {
+    for (way, name) in [(Way::Order, "order"), (Way::Nearest, "nearest")] {
+        let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =
+            grade::grade(seen, inside, ahead, way);
+        println(&format!("figure {name} {launches} {wrong_launches} {wrong_stacks} {nanos} {wrong_nanos}"));
+    }
+    let differ = verdict.stacks.get(&Stacks::Differ).copied().unwrap_or(0);
+    println(&format!("figure ids {} {differ}", verdict.stacks.values().sum::<u64>()));
+}
+
+/// A line of the answer.
+#[expect(clippy::print_stdout, reason = "the answer is what standard output is for")]
+fn println(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,148 @@
+//! What libgpuflame.so recorded of the same processes, read from its recordings: the other half of a cross-check.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use gpuflame::Result;
+use gpuflame::record::{Detail, Frame, FrameKind, Loss, ModuleEpoch, Reader, Row};
+
+use crate::bytes::Bytes;
+use crate::entries::{self, Segment};
+use crate::spaces::{FileNumber, Files, Place};
+
+/// A launch as it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// `CLOCK_REALTIME`, ns.
+    pub(crate) time: u64,
+    pub(crate) tid: u32,
+    /// Leaf first, as places in files.
+    pub(crate) stack: std::rc::Rc<Vec<Place>>,
+    /// How good that is.
+    pub(crate) is_whole: bool,
+    /// What the GPU did for it: the first kernel's name, and the time of all of it.
+    pub(crate) work: Option<(String, u64)>,
+}
+
+/// A process and a correlation id of it.
+pub(crate) type Id = (u32, u32);
+
+/// What was recorded of all processes.
+#[derive(Debug, Default)]
+pub(crate) struct Inside {
+    pub(crate) launches: BTreeMap<Id, Recorded>,
+    /// Every way in which launches were lost, and how many.
+    pub(crate) lost: BTreeMap<&'static str, u64>,
+    /// Launches while no window was open.
+    pub(crate) outside: u64,
+    pub(crate) processes: usize,
+}
+
+impl Inside {
+    /// Reads the recordings in a folder.
+    pub(crate) fn read(folder: &Path, files: &Files) -> Result<Self> {
+        let mut inside = Self::default();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "gfr") {
+                inside.processes += 1;
+                inside.add(&path, files).map_err(|error| error.within(path.display()))?;
+            }
+        }
+        Ok(inside)
+    }
+
+    fn add(&mut self, path: &Path, files: &Files) -> Result<()> {
+        let mut reader = Reader::new(BufReader::new(File::open(path)?))?;
+        let mut modules = Modules { files, modules: Vec::new(), known: HashMap::new() };
+        let (mut contexts, mut names, mut pid) = (HashMap::new(), HashMap::new(), 0);
+        let (mut launches, mut work) = (Vec::new(), HashMap::<u32, (u32, u64)>::new());
+        while let Some(row) = reader.next_row()? {
+            match row {
+                Row::Process { id, .. } => pid = id,
+                Row::Module(module) => modules.modules.push(module),
+                Row::Context { id, thread, flags, frames } => {
+                    let stack = std::rc::Rc::new(modules.stack(frames));
+                    contexts.insert(id, (thread.0, stack, flags.label().is_none()));
+                }
+                Row::Launch(launch) if !launch.is_alias() => launches.push(launch),
+                Row::Name { id, text } => drop(names.insert(id.0, text.to_owned())),
+                Row::Activity(activity) => {
+                    let nanos = activity.duration().unwrap_or(0);
+                    let name = match activity.detail {
+                        Detail::Kernel(kernel) => kernel.name.0,
+                        _ => u32::MAX,
+                    };
+                    work.entry(activity.correlation.0).or_insert((name, 0)).1 += nanos;
+                }
+                Row::Outside(outside) => self.outside += u64::from(outside.count),
+                Row::Loss { loss, count } if is_of_launches(loss) => {
+                    *self.lost.entry(loss.label()).or_default() += count;
+                }
+                _ => {}
+            }
+        }
+        for launch in launches {
+            let Some((tid, stack, is_whole)) = contexts.get(&launch.context) else { continue };
+            let work = work.get(&launch.correlation.0);
+            let named = |(name, nanos): &(u32, u64)| (names.get(name).cloned().unwrap_or_default(), *nanos);
+            let recorded = Recorded {
+                time: launch.time.0,
+                tid: *tid,
+                stack: stack.clone(),
+                is_whole: *is_whole,
+                work: work.map(named),
+            };
+            self.launches.insert((pid, launch.correlation.0), recorded);
+        }
+        Ok(())
+    }
+}
+
+fn is_of_launches(loss: Loss) -> bool {
+    matches!(loss, Loss::LaunchesDropped | Loss::LaunchesFailed | Loss::LaunchesCaptured | Loss::StacksNested)
+}
+
+/// The files that a process had mapped, as its recording names them.
+struct Modules<'a> {
+    files: &'a Files,
+    modules: Vec<gpuflame::record::Module>,
+    known: HashMap<String, Option<(FileNumber, Vec<Segment>)>>,
+}
+
+impl Modules<'_> {
+    fn stack(&mut self, frames: &[Frame]) -> Vec<Place> {
+        frames
+            .iter()
+            .filter_map(|frame| match frame.kind() {
+                FrameKind::Native { address, epoch } => Some(self.place(address, epoch)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn place(&mut self, address: u64, epoch: ModuleEpoch) -> Place {
+        let module = self
+            .modules
+            .iter()
+            .find(|module| module.epoch == epoch && (module.start..module.end).contains(&address));
+        let nowhere = Place { file: Place::UNKNOWN, offset: address };
+        let Some(module) = module else { return nowhere };
+        let files = self.files;
+        let known = self.known.entry(module.path.clone()).or_insert_with(|| known(&module.path, files));
+        let Some((file, segments)) = known else { return nowhere };
+        match entries::offset(segments, address.wrapping_sub(module.bias)) {
+            Some(offset) => Place { file: *file, offset },
+            None => nowhere,
+        }
+    }
+}
+
+/// The loader may name a file by another path than the kernel does (`/lib` for `/usr/lib`).
+fn known(path: &str, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let bytes = Bytes::of(&File::open(&path).ok()?).ok()?;
+    Some((files.named(&path)?, entries::segments(bytes.get())))
+}

@@ -1,0 +1,216 @@
+//! The half that runs in the kernel: loaded, attached, asked, and gone when this is dropped. The kernel takes all of
+//! it back when the process ends, however it ends: nothing is pinned.
+
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::path::Path;
+
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
+use aya::programs::{BtfTracePoint, UProbe};
+use aya::{Btf, Ebpf, EbpfLoader};
+use gpuflame::{Error, ErrorKind, Result};
+
+use crate::entries::Kind;
+use crate::wire::{FileId, Record};
+
+/// Compiled from `bpf/probe.bpf.c` by `rebuild`, for x86-64.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
+
+/// What is watched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    /// Every process there is. Default: those that [`Kernel::follow`] names, and their children.
+    pub(crate) all: bool,
+    /// Whether stacks of the kernel are taken too. Default: no.
+    pub(crate) kernel_stacks: bool,
+    /// Copies and fills as well. Default: no; they are three quarters of all probes, each of which takes 100 ms to take away.
+    pub(crate) copies: bool,
+    /// How many MiB of records may wait to be read; a power of two. Default: 64.
+    pub(crate) buffer_mib: Option<u32>,
+}
+
+/// What found no room in the buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) hits: u64,
+    pub(crate) markers: u64,
+    pub(crate) mappings: u64,
+}
+
+/// The programs, running.
+pub(crate) struct Kernel {
+    ebpf: Ebpf,
+    events: RingBuf<MapData>,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kernel").finish_non_exhaustive()
+    }
+}
+
+impl Kernel {
+    /// Loads the programs, and attaches those that see mappings, and births of processes.
+    pub(crate) fn load(watched: Watched) -> Result<Self> {
+        look()?;
+        let btf = Btf::from_sys_fs().map_err(|error| cannot("read the kernel's types", &error))?;
+        let mut ebpf = EbpfLoader::new()
+            .btf(Some(&btf))
+            .override_global("ALL_PROCESSES", &u32::from(watched.all), true)
+            .override_global("KERNEL_STACKS", &u32::from(watched.kernel_stacks), true)
+            .override_global("OWN_PID", &std::process::id(), true)
+            .override_global("OWN_NAMESPACE", &own_namespace()?, true)
+            .map_max_entries("EVENTS", watched.buffer_mib.unwrap_or(64) << 20)
+            .load(OBJECT)
+            .map_err(|error| cannot("load the maps", &error))?;
+        for name in ["launch", "marker"] {
+            uprobe(&mut ebpf, name)?.load().map_err(|error| cannot("load the probe", &error))?;
+        }
+        for (name, tracepoint) in
+            [("called", "sys_exit"), ("execs", "sched_process_exec"), ("forks", "sched_process_fork")]
+        {
+            let program: &mut BtfTracePoint = program(&mut ebpf, name)?;
+            program
+                .load(tracepoint, &btf)
+                .and_then(|()| program.attach())
+                .map_err(|error| cannot(&format!("attach to {tracepoint}"), &error))?;
+        }
+        let events = ebpf.take_map("EVENTS").ok_or_else(|| lacks("EVENTS"))?;
+        let events = RingBuf::try_from(events).map_err(|error| cannot("read the buffer", &error))?;
+        Ok(Self { ebpf, events })
+    }
+
+    /// Has this process, and all that it forks from now on, looked at.
+    pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
+        let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| lacks("FOLLOWED"))?;
+        let mut followed: HashMap<_, u32, u8> =
+            HashMap::try_from(map).map_err(|error| cannot("follow a process", &error))?;
+        followed.insert(pid, 1, 0).map_err(|error| cannot("follow a process", &error))
+    }
+
+    /// Has no process stopped for this file any more.
+    pub(crate) fn know(&mut self, file: FileId) -> Result<()> {
+        let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| lacks("KNOWN"))?;
+        let mut known: HashMap<_, [u8; 16], u8> =
+            HashMap::try_from(map).map_err(|error| cannot("note a file", &error))?;
+        known.insert(file.key(), 1, 0).map_err(|error| cannot("note a file", &error))
+    }
+
+    /// Puts a probe on the function at `offset` of a file, in all processes that have it mapped.
+    pub(crate) fn attach(&mut self, kind: Kind, file: &Path, offset: u64, probe: u64) -> Result<()> {
+        let name = if kind == Kind::Marker { "marker" } else { "launch" };
+        let point =
+            UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(probe) };
+        uprobe(&mut self.ebpf, name)?
+            .attach(point, file, UProbeScope::AllProcesses)
+            .map(drop)
+            .map_err(|error| cannot("attach a probe", &error))
+    }
+
+    /// Hands over what there is, and says how many records that were.
+    pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        while let Some(item) = self.events.next() {
+            each(&item);
+            count += 1;
+        }
+        count
+    }
+
+    /// Readable when there are records.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.events.as_raw_fd()
+    }
+
+    /// What was dropped so far.
+    pub(crate) fn dropped(&self) -> Result<Dropped> {
+        let map = self.ebpf.map("DROPPED").ok_or_else(|| lacks("DROPPED"))?;
+        let counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map).map_err(|error| cannot("read the counts", &error))?;
+        let sum = |what: u32| -> Result<u64> {
+            let each = counts.get(&what, 0).map_err(|error| cannot("read the counts", &error))?;
+            Ok(each.iter().sum())
+        };
+        Ok(Dropped { hits: sum(0)?, markers: sum(1)?, mappings: sum(2)? })
+    }
+}
+
+/// Only to be sure that a record that is no record is not passed over in silence.
+pub(crate) fn is_ours(record: &Option<(crate::wire::Head, Record<'_>)>) -> bool {
+    debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
+    record.is_some()
+}
+
+fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T>
+where
+    &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or_else(|| lacks(name))?;
+    program.try_into().map_err(|error| cannot("find a program", &error))
+}
+
+fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> {
+    program(ebpf, name)
+}
+
+/// What this machine lacks, if anything, in words that say what would help.
+fn look() -> Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(refused("the probes are built for x86-64 only".into()));
+    }
+    for (path, what, remedy) in [
+        (
+            "/sys/kernel/btf/vmlinux",
+            "the kernel tells nothing of its types",
+            "a kernel with CONFIG_DEBUG_INFO_BTF is needed",
+        ),
+        (
+            "/sys/bus/event_source/devices/uprobe/type",
+            "the kernel has no uprobes",
+            "a kernel with CONFIG_UPROBE_EVENTS is needed",
+        ),
+    ] {
+        std::fs::File::open(path).map_err(|error| refused(format!("{what} ({path}: {error}); {remedy}")))?;
+    }
+    Ok(())
+}
+
+/// What tells our namespace of processes from others.
+fn own_namespace() -> Result<u32> {
+    use std::os::unix::fs::MetadataExt as _;
+    Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)
+}
+
+/// An error of the kernel's side in one line: what failed, by which errno, and what helps.
+fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+    let mut last = error;
+    let mut why = error.to_string();
+    let mut errno = None;
+    loop {
+        if let Some(io) = last.downcast_ref::<std::io::Error>() {
+            errno = io.raw_os_error();
+        }
+        let Some(source) = last.source() else { break };
+        last = source;
+        if !why.contains(&last.to_string()) {
+            why = format!("{why}: {last}");
+        }
+    }
+    let why = why.lines().next().unwrap_or_default().to_owned();
+    let remedy = match errno {
+        Some(libc::EPERM | libc::EACCES) => {
+            "; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN"
+        }
+        Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
+        _ => "",
+    };
+    refused(format!("cannot {what}: {why}{remedy}"))
+}
+
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::State, message)
+}
+
+fn lacks(name: &str) -> Error {
+    refused(format!("the probes' object lacks {name}; run bpf-optional/rebuild and build again"))
+}

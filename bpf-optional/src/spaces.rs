@@ -1,0 +1,197 @@
+//! Address spaces: which file lay where, so that an address can be told as a place in a file. They are followed as
+//! they change, since a process may have ended by the time names are looked up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use crate::entries::Api;
+use crate::wire::FileId;
+
+/// A number of [`Files`].
+pub(crate) type FileNumber = u32;
+
+/// A place in a file, or what the numbers below say instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) file: FileNumber,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    /// An address that no file lies at: code made at run time, or a stack that was not one.
+    pub(crate) const UNKNOWN: FileNumber = u32::MAX;
+    /// An address of the kernel.
+    pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
+}
+
+/// The files that were mapped.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    files: Vec<File>,
+    ids: HashMap<FileId, FileNumber>,
+}
+
+#[derive(Debug)]
+pub(crate) struct File {
+    /// What it is called.
+    pub(crate) path: PathBuf,
+    /// What it can be opened by: another process may see another file under the path.
+    pub(crate) open: PathBuf,
+    pub(crate) api: Api,
+    /// Keeps `open` open.
+    _held: Option<std::fs::File>,
+}
+
+impl Files {
+    pub(crate) fn number(&self, id: FileId) -> Option<FileNumber> {
+        self.ids.get(&id).copied()
+    }
+
+    pub(crate) fn get(&self, number: FileNumber) -> Option<&File> {
+        self.files.get(number as usize)
+    }
+
+    /// The file of that path.
+    pub(crate) fn named(&self, path: &Path) -> Option<FileNumber> {
+        self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
+    }
+
+    /// Takes in a file that `opened` has open.
+    pub(crate) fn add(&mut self, id: FileId, path: PathBuf, opened: std::fs::File, api: Api) -> FileNumber {
+        let is_same = match (std::fs::metadata(&path), opened.metadata()) {
+            (Ok(there), Ok(here)) => same(&there, &here),
+            _ => false,
+        };
+        let (open, held) = match is_same {
+            true => (path.clone(), None),
+            false => {
+                use std::os::fd::AsRawFd as _;
+                (PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd())), Some(opened))
+            }
+        };
+        let number = self.files.len() as FileNumber;
+        self.files.push(File { path, open, api, _held: held });
+        self.ids.insert(id, number);
+        number
+    }
+}
+
+#[cfg(test)]
+impl Files {
+    /// One file, which nobody opens.
+    pub(crate) fn of_one(path: &str) -> Self {
+        let mut files = Self::default();
+        files.add_one(path);
+        files
+    }
+
+    pub(crate) fn add_one(&mut self, path: &str) {
+        self.files.push(File { path: path.into(), open: path.into(), api: Api::None, _held: None });
+    }
+}
+
+fn same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// What lies where in one process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Space {
+    /// By the first address: one past the last, where in the file, and which.
+    mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
+    /// Counts the changes.
+    pub(crate) version: u32,
+}
+
+impl Space {
+    /// A file is mapped: what lay there is gone.
+    pub(crate) fn map(&mut self, start: u64, end: u64, offset: u64, file: FileNumber) {
+        let over: Vec<u64> = self
+            .mappings
+            .range(..end)
+            .rev()
+            .take_while(|(_, (old_end, ..))| *old_end > start)
+            .map(|(at, _)| *at)
+            .collect();
+        for at in over {
+            self.mappings.remove(&at);
+        }
+        self.mappings.insert(start, (end, offset, file));
+        self.version += 1;
+    }
+
+    /// The place in a file that lies at `address`.
+    pub(crate) fn place(&self, address: u64) -> Place {
+        match self.mappings.range(..=address).next_back() {
+            Some((start, (end, offset, file))) if address < *end => {
+                Place { file: *file, offset: address - start + offset }
+            }
+            _ => Place { file: Place::UNKNOWN, offset: address },
+        }
+    }
+}
+
+/// A line of `/proc/PID/maps` about code in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) offset: u64,
+    pub(crate) file: FileId,
+    pub(crate) path: PathBuf,
+}
+
+/// The code that is mapped in a process right now.
+pub(crate) fn maps(pid: u32) -> std::io::Result<Vec<Line>> {
+    let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(line).collect())
+}
+
+fn line(line: &str) -> Option<Line> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let hex = |word: &str| u64::from_str_radix(word, 16).ok();
+    let is_code = words.next()?.as_bytes().get(2) == Some(&b'x');
+    let offset = hex(words.next()?)?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let inode = words.next()?.parse().ok()?;
+    let path = words.next()?.trim_start();
+    // The kernel's own number of a device: 12 bits and 20.
+    let device = (hex(major)? << 20 | hex(minor)?) as u32;
+    (is_code && path.starts_with('/')).then(|| Line {
+        start: hex(start).unwrap_or(0),
+        end: hex(end).unwrap_or(0),
+        offset,
+        file: FileId { inode, device },
+        path: PathBuf::from(path),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_later_lies_on_top() {
+        let mut space = Space::default();
+        space.map(0x1000, 0x3000, 0, 1);
+        space.map(0x3000, 0x4000, 0x500, 2);
+        assert_eq!(space.place(0x2fff), Place { file: 1, offset: 0x1fff });
+        assert_eq!(space.place(0x3001), Place { file: 2, offset: 0x501 });
+        assert_eq!(space.place(0x4000).file, Place::UNKNOWN);
+        space.map(0x2000, 0x5000, 0, 3);
+        assert_eq!(space.place(0x1000).file, Place::UNKNOWN);
+        assert_eq!(space.place(0x3001), Place { file: 3, offset: 0x1001 });
+    }
+
+    #[test]
+    fn lines_of_code_in_files_are_read() {
+        let read = line("7f00-7f10 r-xp 00001000 fd:02 1234                       /usr/lib/a b.so").unwrap();
+        let file = FileId { inode: 1234, device: 0xfd << 20 | 2 };
+        let path = PathBuf::from("/usr/lib/a b.so");
+        assert_eq!(read, Line { start: 0x7f00, end: 0x7f10, offset: 0x1000, file, path });
+        assert_eq!(line("7f00-7f10 rw-p 00001000 fd:02 1234 /usr/lib/a.so"), None);
+        assert_eq!(line("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
+    }
+}

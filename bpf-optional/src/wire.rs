@@ -1,0 +1,152 @@
+//! What the programs in the kernel say, taken out of their bytes. The layout is `bpf/probe.h`'s; the two change
+//! together.
+
+/// What stands at the beginning of every record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// The process, as it is called in our own namespace; 0 where it has no number there.
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    pub(crate) cpu: u32,
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub(crate) time: u64,
+    /// Names the address space.
+    pub(crate) space: u64,
+    pub(crate) comm: [u8; 16],
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Record<'a> {
+    /// A call of a probed function begins.
+    Hit(Hit<'a>),
+    /// The call that the thread is in has this correlation id.
+    Marker { correlation: u32, is_copy: bool },
+    /// Code of a file was mapped.
+    Mapping(Mapping),
+    /// A process was born, with the mappings of its parent.
+    Fork { child: u32, space: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hit<'a> {
+    /// Which probe.
+    pub(crate) probe: u64,
+    /// Where the call returns to.
+    pub(crate) caller: u64,
+    /// Return addresses, the innermost first, before them the function itself: eight bytes each.
+    pub(crate) user: &'a [u8],
+    /// The same of the kernel.
+    pub(crate) kernel: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
+    pub(crate) file: FileId,
+    /// The process waits for us to let it go on.
+    pub(crate) stopped: bool,
+}
+
+/// What the kernel knows a file by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    pub(crate) inode: u64,
+    pub(crate) device: u32,
+}
+
+impl FileId {
+    /// As the map `KNOWN` has it.
+    pub(crate) fn key(self) -> [u8; 16] {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&self.inode.to_ne_bytes());
+        key[8..12].copy_from_slice(&self.device.to_ne_bytes());
+        key
+    }
+}
+
+const HEAD: usize = 48;
+const MOST_FRAMES: usize = 127;
+const FRAMES_AT: usize = HEAD + 32;
+const KERNEL_AT: usize = FRAMES_AT + 8 * MOST_FRAMES;
+
+/// Takes a record apart; `None` if it is none of ours.
+pub(crate) fn parse(bytes: &[u8]) -> Option<(Head, Record<'_>)> {
+    let head = Head {
+        pid: u32_at(bytes, 4)?,
+        tid: u32_at(bytes, 8)?,
+        cpu: u32_at(bytes, 12)?,
+        time: u64_at(bytes, 16)?,
+        space: u64_at(bytes, 24)?,
+        comm: bytes.get(32..HEAD)?.try_into().ok()?,
+    };
+    let record = match u32_at(bytes, 0)? {
+        1 => Record::Hit(hit(bytes)?),
+        2 => Record::Marker { correlation: u32_at(bytes, HEAD)?, is_copy: u32_at(bytes, HEAD + 4)? == 2 },
+        3 => Record::Mapping(Mapping {
+            start: u64_at(bytes, HEAD)?,
+            end: u64_at(bytes, HEAD + 8)?,
+            offset: u64_at(bytes, HEAD + 16)?,
+            file: FileId { inode: u64_at(bytes, HEAD + 24)?, device: u32_at(bytes, HEAD + 32)? },
+            stopped: u32_at(bytes, HEAD + 36)? != 0,
+        }),
+        4 => Record::Fork { space: u64_at(bytes, HEAD)?, child: u32_at(bytes, HEAD + 8)? },
+        _ => return None,
+    };
+    Some((head, record))
+}
+
+fn hit(bytes: &[u8]) -> Option<Hit<'_>> {
+    // A negative number of bytes is why there are none.
+    let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
+    let (user, kernel) = (taken(HEAD + 24)?, taken(HEAD + 28)?);
+    Some(Hit {
+        probe: u64_at(bytes, HEAD)?,
+        caller: u64_at(bytes, HEAD + 16)?,
+        user: bytes.get(FRAMES_AT..FRAMES_AT + user)?,
+        kernel: if kernel == 0 { &[] } else { bytes.get(KERNEL_AT..KERNEL_AT + kernel)? },
+    })
+}
+
+/// The addresses in bytes of eight each.
+pub(crate) fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.as_chunks().0.iter().map(|eight| u64::from_ne_bytes(*eight))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_cut_short_is_none() {
+        let mut bytes = vec![0; HEAD + 16];
+        bytes[0] = 2;
+        bytes[4] = 7;
+        bytes[HEAD] = 9;
+        let (head, record) = parse(&bytes).unwrap();
+        assert_eq!((head.pid, record), (7, Record::Marker { correlation: 9, is_copy: false }));
+        for length in 0..HEAD + 8 {
+            assert_eq!(parse(&bytes[..length]), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_stack_that_could_not_be_taken_is_empty() {
+        let mut bytes = vec![0; KERNEL_AT];
+        bytes[0] = 1;
+        bytes[HEAD + 24..HEAD + 28].copy_from_slice(&(-14_i32).to_ne_bytes());
+        let Some((_, Record::Hit(hit))) = parse(&bytes) else { panic!("not a hit") };
+        assert!(hit.user.is_empty());
+    }
+}

@@ -1,0 +1,34 @@
+/* late LIBRARY COUNT [wait]: opens a CUDA runtime while it runs, and launches COUNT times at once, before anybody could have
+ * noticed. The kernel that it names does not exist, so that the calls fail; they are calls all the same. With `wait` it
+ * begins when its standard input ends, or has a byte. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct three {
+    unsigned x, y, z;
+};
+typedef int launches(const void *, struct three, struct three, void **, size_t, void *);
+
+__attribute__((noinline)) static int open_late(const char *library, int count)
+{
+    static const struct three one = {1, 1, 1};
+    void *runtime = dlopen(library, RTLD_NOW);
+    launches *launch = runtime ? (launches *)dlsym(runtime, "cudaLaunchKernel") : NULL;
+    int failed = 0;
+    if (!launch)
+        return -1;
+    while (count-- > 0)
+        failed += launch("no kernel", one, one, NULL, 0, NULL) != 0;
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    char byte;
+    if (argc > 3 && !strcmp(argv[3], "wait") && fread(&byte, 1, 1, stdin) > 1)
+        return 1;
+    printf("failed %d\n", open_late(argv[1], atoi(argv[2])));
+    return 0;
+}

@@ -1,0 +1,64 @@
+//! NVIDIA's own runtime library, on a machine without a GPU: its calls fail, and are seen. `bpf-optional/tests/install` fetches
+//! it.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{can_probe, command, compile, finish, root, scratch};
+
+/// Where the library lies, if it was fetched and can be watched.
+fn runtime() -> Option<PathBuf> {
+    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
+    let folder = target.join("cudart/nvidia/cu13/lib");
+    if !folder.exists() {
+        assert!(std::env::var_os("CI").is_none(), "bpf-optional/tests/install was not run");
+        eprintln!("skipped: bpf-optional/tests/install fetches the library");
+        return None;
+    }
+    can_probe().then_some(folder)
+}
+
+/// The lines of a program's launches, and what it said.
+fn record(libraries: &Path, program: &Path, args: &[&str]) -> support::Ran {
+    let (mut command, folder) = command(["record", "-E", "-o", "cpu.txt", "--"]);
+    command.arg(program).args(args).env("LD_LIBRARY_PATH", libraries);
+    finish(command, folder)
+}
+
+/// A program with the runtime inside.
+fn with_static_runtime(libraries: &Path) -> PathBuf {
+    let program = scratch().join("direct");
+    let compiled = Command::new("gcc")
+        .args(["-g", "-O2", "-fno-omit-frame-pointer"])
+        .arg(root().join("bpf-optional/tests/programs/direct.c"))
+        .arg(libraries.join("libcudart_static.a"))
+        .args(["-o".as_ref(), program.as_os_str()])
+        .args(["-ldl", "-lpthread", "-lrt"])
+        .status();
+    assert!(compiled.unwrap().success());
+    program
+}
+
+#[test]
+fn calls_that_fail_are_calls() {
+    let Some(libraries) = runtime() else { return };
+    let late = compile("bpf-optional/tests/programs/late.c", &[]);
+    let ran = record(&libraries, &late, &["libcudart.so.13", "50"]);
+    assert_eq!((ran.code, &*ran.stdout, ran.lines().len()), (0, "failed 50\n", 50), "{ran:?}");
+}
+
+#[test]
+fn a_runtime_inside_the_program_is_watched_as_long_as_it_has_symbols() {
+    let Some(libraries) = runtime() else { return };
+    let program = with_static_runtime(&libraries);
+    let ran = record(&libraries, &program, &["9"]);
+    assert_eq!((ran.code, ran.lines().len()), (0, 9), "{ran:?}");
+    assert!(ran.lines()[0][5].ends_with("main;launch;cudaLaunchKernel"), "{ran:?}");
+
+    assert!(Command::new("strip").arg(&program).status().unwrap().success());
+    let ran = record(&libraries, &program, &["9"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("nothing was probed"), "{ran:?}");
+}
