@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::events::{Events, JoinedActivity};
-use crate::import::Linked;
+use crate::import::{CutOff, Linked};
 use crate::join::{Origin, Tally};
 use crate::profile::Profile;
 use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
@@ -70,8 +70,8 @@ pub struct Evidence<'a> {
     pub linked: Option<&'a Linked>,
     /// Records that could not be read.
     pub damaged: u64,
-    /// Whether its process has not come to its end.
-    pub cut_off: bool,
+    /// What became of its process, if the recording does not come to its end.
+    pub cut_off: Option<CutOff>,
 }
 
 /// All that is looked for, what is worst first, and last how precise the times are.
@@ -263,9 +263,12 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         ),
         finding(
             "cut_off",
-            "ended without its exit hooks",
+            match evidence.cut_off {
+                Some(CutOff::Starved) => "recording ended for want of memory",
+                _ => "ended without its exit hooks",
+            },
             Note,
-            u64::from(evidence.cut_off),
+            u64::from(evidence.cut_off.is_some()),
             0,
             "what its process did last is missing: `gpuflame info` says how much at most",
         ),
@@ -405,7 +408,7 @@ mod tests {
             events: &events,
             linked: None,
             damaged: 3,
-            cut_off: false,
+            cut_off: None,
         };
         let findings = findings(&evidence);
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Bad).collect();

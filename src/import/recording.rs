@@ -28,6 +28,8 @@ pub enum CutOff {
     Alive,
     /// Nobody here can tell.
     Unknown,
+    /// It had no more memory, and ran on without being recorded.
+    Starved,
 }
 
 /// Calls `each` with every row of a recording, and `remark` with what is wrong with those that cannot be read.
@@ -55,7 +57,10 @@ pub fn recording(
                 Err(error) => return Err(error),
             }
         }
-        let cut_off = (!reader.is_whole()).then(|| cut_off(reader.writer()));
+        let cut_off = (!reader.is_whole()).then(|| match reader.is_starved() {
+            true => CutOff::Starved,
+            false => cut_off(reader.writer()),
+        });
         if let Some(cut_off) = cut_off.filter(|_| damaged == 0 || reader.mark().is_some()) {
             remark(Error::new(ErrorKind::Format, sentence(cut_off, reader.mark())));
         }
@@ -76,25 +81,31 @@ fn cut_off(writer: Option<&WriterId>) -> CutOff {
 
 /// What is to be known of it. What changed nothing was not written down: the process may have ended long after.
 fn sentence(cut_off: CutOff, mark: Option<&Mark>) -> String {
-    let Some(&Mark { began, time, interval_ms, open }) = mark else {
-        return "its process was killed, or still runs: launches of the last second, and activities that CUPTI had not \
-                handed over, are missing"
-            .to_owned();
+    let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
+    let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
+    let held = match mark {
+        Some(Mark { open, .. }) => format!("{open} activities that CUPTI still held"),
+        None => "activities that CUPTI had not handed over".to_owned(),
     };
-    let seconds = time.since(began) as f64 / 1e9;
-    let interval = f64::from(interval_ms) / 1e3;
-    let missing = format!(
-        "after {seconds:.1} s or later; at most {interval} s of what it did, and {open} activities that CUPTI still \
-         held, are missing"
-    );
-    match cut_off {
-        CutOff::Alive => {
-            format!("its process still runs; this is what it had done after {seconds:.1} s")
+    let last = match mark {
+        Some(mark) => {
+            format!("at most {} s of what it did, and {held}, are missing", f64::from(mark.interval_ms) / 1e3)
         }
-        CutOff::Gone => format!("its process ended without its exit hooks, {missing}"),
-        CutOff::Unknown => {
-            format!("its process ended without its exit hooks, or still runs elsewhere, {missing}")
+        None => format!("launches of the last second, and {held}, are missing"),
+    };
+    match (cut_off, after) {
+        (CutOff::Alive, Some(after)) => format!("its process still runs; this is what it had done {after}"),
+        (CutOff::Gone, Some(_)) => format!("its process ended without its exit hooks{later}; {last}"),
+        (CutOff::Unknown, Some(_)) => {
+            format!("its process ended without its exit hooks, or still runs elsewhere{later}; {last}")
         }
+        (CutOff::Gone | CutOff::Alive | CutOff::Unknown, None) => {
+            format!("its process was killed, or still runs: {last}")
+        }
+        (CutOff::Starved, _) => format!(
+            "recording ended for want of memory{later}, while its process ran on: all that it did from then on is \
+             missing, and {held}"
+        ),
     }
 }
 
@@ -114,6 +125,11 @@ mod tests {
         assert_eq!(
             sentence(CutOff::Alive, Some(&mark)),
             "its process still runs; this is what it had done after 12.3 s"
+        );
+        assert_eq!(
+            sentence(CutOff::Starved, Some(&mark)),
+            "recording ended for want of memory, after 12.3 s or later, while its process ran on: all that it did from \
+             then on is missing, and 7 activities that CUPTI still held"
         );
         assert!(sentence(CutOff::Unknown, Some(&mark)).contains("or still runs elsewhere"));
     }

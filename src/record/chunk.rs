@@ -45,6 +45,11 @@ impl Chunk {
         append(&mut self.0, |_| tag::WHOLE);
     }
 
+    /// Adds that the process runs on and is not recorded any more, for want of memory.
+    pub fn starved(&mut self) {
+        append(&mut self.0, |_| tag::STARVED);
+    }
+
     /// Adds sums that were put together elsewhere.
     pub(super) fn sums(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         append(&mut self.0, |out| {

@@ -31,6 +31,7 @@ pub struct Reader<R: BufRead> {
     skipped: u64,
     ended: bool,
     is_whole: bool,
+    is_starved: bool,
     sums: SumsReader,
     mark: Option<Mark>,
     writer: Option<WriterId>,
@@ -66,6 +67,7 @@ impl<R: BufRead> Reader<R> {
             skipped: 0,
             ended: false,
             is_whole: false,
+            is_starved: false,
             sums: SumsReader::default(),
             mark: None,
             writer: None,
@@ -85,6 +87,7 @@ impl<R: BufRead> Reader<R> {
             self.is_whole = tag == tag::WHOLE;
             match tag {
                 tag::WHOLE => {}
+                tag::STARVED => self.is_starved = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
                 tag::SUMS => self.sums.wait(&self.payload),
                 tag::MARK | tag::WRITER => self.note(tag)?,
@@ -106,6 +109,11 @@ impl<R: BufRead> Reader<R> {
     /// Whether the last row that was read says that nothing is missing: its writer has come to the end.
     pub fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Whether recording ended for want of memory, while the process ran on.
+    pub fn is_starved(&self) -> bool {
+        self.is_starved
     }
 
     /// How many rows were of a kind that this version does not know.

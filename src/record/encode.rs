@@ -42,6 +42,7 @@
 //!  31   told      on:u8 time:u64                                               launches are seen from then on, or not
 //!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
 //!  33   provenance  what:u32 text                                              where all this comes from
+//!  34   starved                                                                recording ended here, for want of memory
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -133,6 +134,7 @@ pub(super) mod tag {
     pub(crate) const TOLD: u8 = 31;
     pub(crate) const CALLED: u8 = 32;
     pub(crate) const PROVENANCE: u8 = 33;
+    pub(crate) const STARVED: u8 = 34;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -177,6 +179,14 @@ impl<W: Write> Writer<W> {
     /// What the writer reports.
     pub fn mark(&mut self, mark: &Mark) -> Result<()> {
         self.about(|out| put_mark(out, mark))
+    }
+
+    /// Says that the process runs on and is not recorded any more, for want of memory.
+    ///
+    /// # Errors
+    /// What the writer reports.
+    pub fn starved(&mut self) -> Result<()> {
+        self.about(|_| tag::STARVED)
     }
 
     fn about(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {

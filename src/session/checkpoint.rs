@@ -143,6 +143,17 @@ impl Checkpoint {
         }
     }
 
+    /// Says in the file that recording has ended for want of memory. Whoever does without is one whose thread was just
+    /// writing to it, and goes no further.
+    pub(super) fn starve(&self) {
+        let Some(place) = self.file.try_lock() else { return };
+        if let Some(written) = place.written.as_ref().filter(|_| !place.is_closed) {
+            let mut chunk = Chunk::default();
+            chunk.starved();
+            let _ = append(&written.path, written.identity, written.bytes as u64, &chunk.take());
+        }
+    }
+
     fn run(&self, recorded: &impl Recorded) {
         threads::note_ours();
         let mut book = None;

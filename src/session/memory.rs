@@ -6,10 +6,12 @@ use std::time::Duration;
 use crate::control::life;
 use crate::host::{aside, stderr, threads};
 
+use super::running::Session;
+
 /// How long a full stderr may take the line.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
 
-/// Ends everything, and says so once. Takes no memory.
+/// Ends everything, and says so once, first to people, which takes no memory, then in the recording, which takes little.
 pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);
     life::end();
@@ -17,6 +19,9 @@ pub(super) fn end() {
         let line = b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` draws what is in the \
                      checkpoint (.gfr), if there is one; the application is not affected\n";
         stderr::write_here(line, LONGEST_TELLING);
+        if let Some(session) = Session::get() {
+            session.starve();
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::capture::{self, Forgetting};
 use crate::control::{Outputs, window};
 use crate::cupti::{Api, KernelNames};
 use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
+use crate::host::aside;
 use crate::profile::Profile;
 use crate::record::{
     Chunk, ContextId, Instant, LabelId, Loss, Mark, Module, Nanos, Row, SumsWriter, ThreadId,
@@ -156,7 +157,8 @@ impl Pipeline {
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
         self.read_host_calls();
-        let any = (0..MOST_STEPS).take_while(|_| self.step(api)).count() > 0;
+        // What memory is left is for who writes down what there was.
+        let any = (0..MOST_STEPS).take_while(|_| !aside::is_short() && self.step(api)).count() > 0;
         self.take_out();
         any
     }
@@ -285,6 +287,11 @@ impl Pipeline {
     /// What was collected so far is to outlive the process.
     pub(super) fn write_down(&mut self) {
         self.rows.streams.flush(self.rows.explain.tally().launches.open());
+    }
+
+    /// Recording ends for want of memory, and the recording says so.
+    pub(super) fn starve(&mut self) {
+        self.rows.streams.starve(self.rows.explain.tally().launches.open());
     }
 
     /// The tracer says that it dropped records.

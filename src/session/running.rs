@@ -126,6 +126,18 @@ impl Session {
         SESSION.get().copied()
     }
 
+    /// Has the recording, or the checkpoint, say that it ends here for want of memory. Waits for nobody.
+    pub(super) fn starve(&self) {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.starve(),
+            None => {
+                if let Some(mut pipeline) = self.pipeline.try_lock() {
+                    pipeline.starve();
+                }
+            }
+        }
+    }
+
     /// Whether a window is to be open from the start, and nobody else opens it.
     pub(super) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.windows.is_none()
@@ -358,7 +370,6 @@ impl Source for Session {
     fn end_for_want_of_memory(&self) {
         self.close_window();
         if !self.checkpoint.as_ref().is_some_and(Checkpoint::is_kept) {
-            self.write_down();
             memory::end();
         }
     }

@@ -129,6 +129,13 @@ impl Streams {
         }
     }
 
+    /// Ends the recording for want of memory. It is called so no more.
+    pub(super) fn starve(&mut self, open: u64) {
+        self.flush(open);
+        let Stream::Open(_, writer) = &mut self.recording else { return };
+        let _ = writer.starved().and_then(|()| writer.flush());
+    }
+
     /// Forgets the names of kernels but those that `keep` names.
     pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         if let Stream::Open(_, table) = &mut self.activities {

@@ -66,9 +66,10 @@ fn our_threads_run_where_the_process_does_and_not_where_the_first_call_was_made(
 #[test]
 fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
-    let starved = |kib: u32, arenas: &str| {
+    let starved = |kib: u32, arenas: &str, formats: &str| {
         let run = Run::new(&program, Way::Injected).args([&kib.to_string(), "60000"]);
         let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
+        let run = run.env("GPUFLAME_FORMATS", formats);
         let (mut command, folder) = run.into_command();
         // The simulation keeps what it is to say in the end.
         let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
@@ -77,17 +78,27 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         (said.into_owned(), folder)
     };
     for kib in [0, 512, 7000] {
-        let (said, folder) = starved(kib, "8");
+        let (said, folder) = starved(kib, "8", "folded,svg");
         let names = names(&folder);
         let is_out = said.contains(NO_MEMORY);
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
     // All threads have one heap, which grows no more.
-    for kib in [0, 64, 512, 2048] {
-        let (said, folder) = starved(kib, "1");
+    for (kib, formats) in
+        [(0, "folded,svg"), (64, "folded,svg"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
+    {
+        let (said, folder) = starved(kib, "1", formats);
         assert_eq!(said.matches(NO_MEMORY).count(), 1, "{kib} KiB: {said}");
-        command(&folder, ["recover", "out.gfr"]).ok();
-        let info = command(&folder, ["info", "out.gfr"]).ok().stdout;
+        if formats != "gfr" {
+            command(&folder, ["recover", "out.gfr"]).ok();
+        }
+        let info = command(&folder, ["info", "out.gfr"]).ok();
+        assert!(
+            info.stderr.contains("recording ended for want of memory, after "),
+            "{kib} KiB: {}",
+            info.stderr
+        );
+        let info = info.stdout;
         let launches = info.lines().find_map(|line| line.strip_prefix("launches  ")).unwrap();
         let launches: u64 = launches.trim().replace(',', "").parse().unwrap();
         // How many of the first 20,000 there were at the last checkpoint follows the machine.
