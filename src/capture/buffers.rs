@@ -139,7 +139,22 @@ pub fn recycle(filled: Filled) {
 }
 
 fn make_ready(buffer: Option<Buffer>) {
-    let Some(Err(mut buffer)) = buffer.map(|buffer| RING.ready.put(buffer)) else { return };
+    if let Some(Err(buffer)) = buffer.map(|buffer| RING.ready.put(buffer)) {
+        put_away(buffer);
+    }
+}
+
+/// Gives the kernel the memory of all that lie ready. For who is at rest: the next records pay for it, with a page fault
+/// for each 4 KiB.
+pub fn rest() {
+    // Others may lay some there meanwhile.
+    for buffer in (0..KEPT).map_while(|_| RING.ready.take()) {
+        put_away(buffer);
+    }
+}
+
+/// Keeps a buffer without its memory, or frees it.
+fn put_away(mut buffer: Buffer) {
     if !buffer.give_pages_back() || RING.empty.put(buffer).is_err() {
         RING.made.fetch_sub(1, Ordering::Relaxed);
     }

@@ -39,7 +39,7 @@ mod texts;
 mod thread;
 mod verifying;
 
-pub use buffers::{filled, many_filled, next_filled, recycle};
+pub use buffers::{filled, many_filled, next_filled, recycle, rest};
 pub use callback::{Capture, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;

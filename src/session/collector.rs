@@ -162,6 +162,10 @@ impl Collector {
                 source.write_down();
                 is_written = true;
             }
+            // And is at rest.
+            if wish >= Some(Wish::Flush) {
+                capture::rest();
+            }
             if !any && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
                 if threads::only_ours_are_left() {

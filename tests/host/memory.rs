@@ -71,9 +71,8 @@ fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` and takes the least of four runs: by when the collector got a processor, a buffer of 1 MiB more than
-/// usual has been written to, or a table was full a moment longer, which differs by 1.3 MiB from run to run. What grows
-/// with the number of launches is in all of them.
+/// Runs `load` and takes the least of two runs: by when the collector got a processor, a table was full a moment longer,
+/// which differs by up to 1 MiB from run to run. What grows with the number of launches is in both of them.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -85,7 +84,7 @@ fn held_at(args: &str, launch_ns: u32) -> Held {
         by_ledger: one.by_ledger.min(other.by_ledger),
         by_kernel: one.by_kernel.min(other.by_kernel),
     };
-    (0..4).map(run).reduce(least).expect("four runs")
+    (0..2).map(run).reduce(least).expect("two runs")
 }
 
 fn assert_bounded(held: Held, cells: u32) {
