@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from model import Block, steps
+from model import Block, settle, steps
 
 
 class Halves(nn.Module):
@@ -26,6 +26,7 @@ def main():
         optimizer.step()
     for device in range(2):
         torch.cuda.synchronize(device)
+    settle()
     print("two devices")
 
 

@@ -1,6 +1,7 @@
 """A small GPT, and what the programs beside this file share."""
 
 import os
+import time
 
 import torch
 from torch import nn
@@ -75,3 +76,10 @@ def caches(model, batch, length=64):
 def steps(otherwise):
     """How many steps a program makes: STEPS, or this many."""
     return int(os.environ.get("STEPS", otherwise))
+
+
+def settle():
+    """Lets autograd's threads come to rest: those that still want the interpreter when it ends are ended in the middle of
+    C++, which aborts the process, in one of 30 runs on a busy machine, also without gpuflame."""
+    torch.cuda.synchronize()
+    time.sleep(0.5)

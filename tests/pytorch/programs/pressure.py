@@ -5,7 +5,7 @@ import os
 import torch
 from torch.nn import functional as F
 
-from model import Gpt
+from model import Gpt, settle
 
 
 class Refuses(torch.autograd.Function):
@@ -62,7 +62,7 @@ def main():
         out_of_memory()
         fork(turn)
         F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
-    torch.cuda.synchronize()
+    settle()
 
 
 main()

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from model import Gpt, steps
+from model import Gpt, settle, steps
 
 
 def loss_of(model, tokens):
@@ -32,7 +32,7 @@ def main():
         scaler = torch.amp.GradScaler("cuda")
         for _ in range(steps(2)):
             loss = step(model, optimizer, scaler, tokens)
-    torch.cuda.synchronize()
+    settle()
     print("trained", loss)
 
 
