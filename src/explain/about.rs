@@ -1,10 +1,10 @@
 //! A few lines of JSON about what a process recorded and wrote: beside each set of files, for whoever finds it, and for
 //! whoever started the process.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::Ledger;
+use crate::export::json::json;
 use crate::profile::Profile;
 use crate::record::{Provenance, WindowEdge};
 
@@ -47,30 +47,16 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
             device.work.device.0, time.busy, time.idle
         ))
     });
-    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| quoted(text));
+    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| json(text));
     let said = |wanted| said(wanted).unwrap_or_else(|| "null".to_owned());
     let (process, program) = profile.process().unwrap_or_default();
     format!(
         "{{\"process\":{process},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
-        quoted(program),
+        json(program),
         said(Provenance::HOST),
         said(Provenance::RANK),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
-        files.map(|file| quoted(&file)).collect::<Vec<_>>().join(","),
+        files.map(|file| json(&file)).collect::<Vec<_>>().join(","),
     )
-}
-
-/// `text` as a JSON string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for letter in text.chars() {
-        match letter {
-            '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter.is_control() => drop(write!(quoted, "\\u{:04x}", letter as u32)),
-            letter => quoted.push(letter),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

@@ -7,12 +7,12 @@ use super::clean;
 use super::compose::{call, stack};
 use super::frame::Frame;
 use super::options::{GraphStacks, Names};
-use crate::profile::{Kind, Place, Profile};
+use crate::profile::{Place, Profile};
 use crate::record::{ContextId, IdMap, ThreadId};
 
 /// See the module's documentation.
 pub(super) struct Callers<'a> {
-    profile: &'a Profile,
+    pub(super) profile: &'a Profile,
     known: RefCell<IdMap<ContextId, Rc<Caller>>>,
 }
 
@@ -73,29 +73,6 @@ impl<'a> Callers<'a> {
         Rc::clone(known.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
     }
 
-    /// The process, as far as a recording tells: its main thread has its number, and was there first.
-    pub(super) fn process(&self) -> u32 {
-        if let Some((process, _)) = self.profile.process() {
-            return process;
-        }
-        let contexts = self.profile.contexts();
-        let threads = contexts.iter().filter_map(|context| self.profile.context(*context));
-        threads.map(|context| context.thread.0).min().unwrap_or(0)
-    }
-
-    /// All threads that launched, in order.
-    pub(super) fn threads(&self) -> Vec<(ThreadId, String)> {
-        let contexts = self.profile.contexts();
-        let mut threads: Vec<_> = contexts
-            .iter()
-            .filter_map(|context| Some(self.profile.context(*context)?.thread))
-            .map(|thread| (thread, clean::text(self.profile.thread(thread).unwrap_or("thread"))))
-            .collect();
-        threads.sort();
-        threads.dedup();
-        threads
-    }
-
     fn look_up(&self, context: ContextId) -> Caller {
         let thread = self.profile.context(context).map_or(ThreadId(0), |context| context.thread);
         let thread_name = self.profile.thread(thread).unwrap_or_default();
@@ -113,14 +90,10 @@ impl<'a> Callers<'a> {
         let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
         CallerFrame {
             text: clean::frame(&frame.text),
-            exact: clean::text(&frame.text).replace(';', ":"),
+            exact: frame.exact(),
             file: file.unwrap_or_default(),
             line: source.map_or(0, |source| source.line),
-            letter: match frame.kind {
-                Kind::Python => 'p',
-                Kind::Range => 'r',
-                _ => 'c',
-            },
+            letter: frame.letter(),
         }
     }
 }

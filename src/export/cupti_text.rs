@@ -12,6 +12,8 @@ use super::callers::Callers;
 use super::clean;
 #[cfg(feature = "cli")]
 use super::format::Format;
+#[cfg(feature = "cli")]
+use super::threads;
 use crate::error::{Error, Result};
 #[cfg(feature = "cli")]
 use crate::events::Events;
@@ -32,12 +34,12 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
 );
 
 /// Stacks of which it is known while the application runs who called, 8 MiB of them; calls of others have no name.
-const MOST_CALLERS: usize = 1 << 18;
+pub(super) const MOST_CALLERS: usize = 1 << 18;
 
 #[cfg(feature = "cli")]
 fn write(profile: &Profile, events: &Events, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let process = callers.process();
+    let process = threads::process(profile);
     let mut text = Vec::new();
     profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));
     let launches = events.calls().iter().map(|call| {
@@ -108,9 +110,9 @@ impl<W: Write> CuptiText<W> {
                     self.callers.insert(*id, (*thread, label));
                 }
             }
-            Row::Wait(wait) => self.call(wait.correlation, wait.time, wait.duration, wait.context),
+            Row::Wait(wait) => self.host_call(wait.correlation, wait.time, wait.duration, wait.context),
             Row::EventCall(call) => {
-                self.call(call.correlation, call.time, call.duration.into(), call.context)
+                self.host_call(call.correlation, call.time, call.duration.into(), call.context)
             }
             Row::EventRecord(one) => record(one, &mut self.text),
             Row::Sync(one) => sync(one, &mut self.text),
@@ -137,6 +139,15 @@ impl<W: Write> CuptiText<W> {
     /// The first thing that went wrong since it was begun; nothing was written from there on.
     pub fn finish(self) -> Result<W> {
         self.failed.map_or(Ok(self.out), Err)
+    }
+
+    /// A call that waited or was about an event.
+    fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
+        let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
+        // It is there as a launch.
+        if !label.is_some_and(|label| starts_work(label)) {
+            self.call(id, begun, nanos, context);
+        }
     }
 
     fn call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
@@ -175,6 +186,11 @@ impl<W: Write> Sink for CuptiText<W> {
         self.call(id, launched.time, launched.duration.into(), launched.context);
         self.put();
     }
+}
+
+/// Whether a call of this name that waits started work as well: it is a launch then.
+pub(super) fn starts_work(name: &str) -> bool {
+    name.contains("Memcpy") || name.contains("Memset")
 }
 
 fn say(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {

@@ -13,6 +13,7 @@ use std::io::Write;
 use super::callers::Callers;
 use super::format::Format;
 use super::options::Options;
+use super::threads;
 use crate::error::Result;
 use crate::events::Events;
 use crate::profile::Profile;
@@ -30,7 +31,7 @@ fn write(profile: &Profile, events: &Events, options: &Options, out: &mut impl W
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
     let callers = Callers::of(profile);
-    let process = callers.process();
+    let process = threads::process(profile);
     for call in events.calls().iter().filter(|call| call.has_stack()) {
         let caller = callers.get(call.launched.context);
         let comm = match caller.thread_name.as_str() {

@@ -21,6 +21,21 @@ impl<'a> Frame<'a> {
     pub(super) fn new(kind: Kind, text: impl Into<Cow<'a, str>>) -> Self {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
+
+    /// Its text for formats that are read again, with all that may stand between two `;`: a number at its end is no weight
+    /// there, and to be folded when it is read again.
+    pub(super) fn exact(&self) -> String {
+        clean::text(&self.text).replace(';', ":")
+    }
+
+    /// What it is: `p` a function of Python, `r` a range, `c` anything else.
+    pub(super) fn letter(&self) -> char {
+        match self.kind {
+            Kind::Python => 'p',
+            Kind::Range => 'r',
+            _ => 'c',
+        }
+    }
 }
 
 /// The text of a frame, made clean, which is written in two ways.

@@ -10,7 +10,6 @@ mod activities;
 mod arrow;
 #[cfg(feature = "cli")]
 mod callers;
-#[cfg(feature = "cli")]
 mod chrome;
 mod clean;
 mod colors;
@@ -27,8 +26,7 @@ mod folded;
 mod format;
 mod formats;
 mod frame;
-#[cfg(feature = "cli")]
-mod json;
+pub(crate) mod json;
 #[cfg(feature = "cli")]
 mod lines;
 mod numbers;
@@ -49,11 +47,13 @@ mod stack_table;
 mod stacks;
 mod svg;
 mod table;
+mod threads;
 
 #[cfg(test)]
 mod tests;
 
 pub use activities::ActivityTable;
+pub use chrome::ChromeText;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
 #[cfg(feature = "cli")]

@@ -11,8 +11,8 @@ use std::io::Write;
 use prost::Message;
 
 use super::callers::{Caller, Callers};
-use super::clean;
 use super::format::Format;
+use super::{clean, threads};
 use crate::error::Result;
 use crate::events::{Call, Events, JoinedActivity};
 use crate::join::Origin;
@@ -339,7 +339,7 @@ impl<W: Write> Perfetto<'_, W> {
             Work::Kernel(name) => Some(name),
             Work::Copy(_) | Work::Set | Work::Graph => None,
         }));
-        let pid = callers.process() as i32;
+        let pid = threads::process(profile) as i32;
         let queues =
             names.queues.iter().map(|((_, _, stream), &iid)| specification(iid, &format!("stream {stream}")));
         let stages = names.stages.iter().map(|(name, &iid)| specification(iid, name));
@@ -387,11 +387,11 @@ impl<W: Write> Perfetto<'_, W> {
 
     /// The process, whose track is 1, and its threads.
     fn tracks(&mut self) -> Result<()> {
-        let pid = Some(self.callers.process() as i32);
+        let pid = Some(threads::process(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
         let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
         self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
-        for (thread, name) in self.callers.threads() {
+        for (thread, name) in threads::of(self.callers.profile) {
             let tid = Some(i64::from(thread.0));
             let named = proto::Thread { pid, tid, name: Some(name) };
             let (uuid, parent) = (Some(thread_track(thread.0)), Some(1));
@@ -419,7 +419,7 @@ impl<W: Write> Perfetto<'_, W> {
 
     /// What the program marked: instants of the thread that did, or of the process where it launched nothing.
     fn marks(&mut self, events: &Events) -> Result<()> {
-        let threads = self.callers.threads();
+        let threads = threads::of(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
             let marked = proto::TrackEvent {

@@ -22,8 +22,9 @@ use std::collections::HashMap;
 use std::io::Write;
 
 use super::callers::{Caller, Callers};
+use super::compose::work_name;
 use super::format::Format;
-use super::{chrome, clean};
+use super::{chrome, clean, threads};
 use crate::error::Result;
 use crate::events::{Call, Events, HostCall, JoinedActivity};
 use crate::profile::Profile;
@@ -105,7 +106,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     number(&mut metadata, events.begin().0);
     number(&mut metadata, end);
     text(&mut metadata, "");
-    number(&mut metadata, body.callers.process().into());
+    number(&mut metadata, threads::process(body.profile).into());
     let events_at = HEADER + metadata.len() as u64;
     let strings_at = events_at + body.bytes.len() as u64;
     out.write_all(b"SBT\0\0\0\x01\0")?;
@@ -240,7 +241,8 @@ impl Body<'_> {
         let has_stack = if created.is_some() { HAS_STACK } else { 0 };
         self.head(kind, extra | has_stack | u8::from(duration > 0), activity.start.0);
         self.numbers([duration].into_iter().filter(|duration| *duration > 0));
-        let name = self.string(&clean::text(&chrome::name(self.profile, event)));
+        let work = activity.work();
+        let name = self.string(&clean::text(&chrome::title(work, work_name(self.profile, work))));
         let place = [activity.device.0, activity.stream.0, activity.correlation.0].map(u64::from);
         self.numbers(place.into_iter().chain([name]));
         match activity.detail {

@@ -4,6 +4,7 @@
 
 use super::capture::{Captured, Does, Noted};
 use super::edges::Edges;
+use super::frames::StackFrames;
 use super::model::*;
 use super::slices::{Interval, NOBODY, Rank};
 use super::told::{Operator, Told};
@@ -44,6 +45,8 @@ pub struct Collect {
     pub(super) call_stacks: NameNumbers,
     /// Whole stacks, as calls have them in our own exports.
     pub(super) given_stacks: NameNumbers,
+    /// And frames that they refer to.
+    pub(super) frames: StackFrames,
     pub(super) has_python: bool,
     /// Kernels that are parts of collectives.
     pub(super) collectives: IdMap<u32, ()>,
@@ -88,6 +91,9 @@ impl Sink for Collect {
             Event::End(end) => {
                 let thread = self.thread(end.process, end.thread);
                 self.edges[thread as usize].end(end.time);
+            }
+            Event::Property(property) if property.key.raw() == b"stackFrames" => {
+                self.frames = StackFrames::read(property.value);
             }
             Event::Flow(flow) => {
                 let thread = self.thread(flow.process, flow.thread);

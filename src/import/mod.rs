@@ -13,6 +13,7 @@ mod collect;
 mod cupti_text;
 mod edges;
 mod folded;
+mod frames;
 mod gzip;
 mod kind;
 mod late;

@@ -103,7 +103,8 @@ pub struct Op<'a> {
     /// All frames of the stack on which its graph node was made, root first, with `;` between them, or the frame that
     /// says why there is none, where the trace has it, as ours do.
     pub created: Text<'a>,
-    /// What those frames are: a letter for each, `p` of Python, `r` a range, `c` a call or code.
+    /// What those frames are: a letter for each, `p` of Python, `r` a range, `c` a call or code. `f`: it is no stack but the
+    /// name of its innermost frame, and what that is the trace says in its [`Property`] `stackFrames`.
     pub created_kinds: Text<'a>,
     /// Whether its times stand among its arguments, as Paddle has them.
     pub in_args: bool,

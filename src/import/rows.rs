@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 
 use super::capture::{self, Captured, Does, Made};
 use super::collect::{Collect, SyncRecord};
+use super::frames::StackFrames;
 use super::late::{self, Late};
 use super::link::{self, Linked};
 use super::slices::{ROOT, Rank, StackTree};
@@ -94,15 +95,17 @@ impl Collect {
             self.told.hang(mark, &mut self.calls, &mut stacks);
             linked.backward = Some(self.told.nanos(&self.ops));
         }
-        let given: Vec<u32> = std::mem::take(&mut self.given_stacks)
+        let given: Vec<Option<u32>> = std::mem::take(&mut self.given_stacks)
             .texts()
-            .map(|stack| given_stack(stack, &mut self.labels, &mut stacks))
+            .map(|stack| given_stack(stack, &self.frames, &mut self.labels, &mut stacks))
             .collect();
         for (&call, &stack) in &self.given {
-            self.calls[call as usize].stack = given[stack as usize];
+            if let Some(stack) = given[stack as usize] {
+                self.calls[call as usize].stack = stack;
+            }
         }
         let created =
-            self.created.iter().map(|(&op, number)| (op, number.map(|number| given[number as usize])));
+            self.created.iter().map(|(&op, number)| (op, number.and_then(|number| given[number as usize])));
         let mut created = created.collect();
         linked.captured = self.tie(&mut stacks, &mut created);
         linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
@@ -152,7 +155,9 @@ impl Collect {
             let node = self.ops[op as usize].graph_node;
             if let (Some(given), true) = (given, node != 0) {
                 let text = self.given_stacks.text(given).to_owned();
-                let stack = given_stack(&text, &mut self.labels, &mut stacks);
+                let Some(stack) = given_stack(&text, &self.frames, &mut self.labels, &mut stacks) else {
+                    continue;
+                };
                 let stack = captured.stack(&stacks, &self.labels, stack);
                 captured.node(node, stack);
             }
@@ -365,11 +370,24 @@ struct Contexts {
 }
 
 /// The stack whose frames are in this text, root first, behind a letter for each: `p` of Python, `r` a range. Where there
-/// are none, ranges are told as we write them.
-fn given_stack(text: &str, labels: &mut NameNumbers, tree: &mut StackTree) -> u32 {
+/// are none, ranges are told as we write them. `f`: a stack of which the innermost frame is named; `None`: there is none of
+/// that name.
+fn given_stack(
+    text: &str,
+    frames: &StackFrames,
+    labels: &mut NameNumbers,
+    tree: &mut StackTree,
+) -> Option<u32> {
     let (kinds, stack) = text.split_once('\n').unwrap_or(("", text));
+    if kinds == "f" {
+        let stack = frames.stack(stack)?.into_iter();
+        return Some(
+            stack
+                .fold(ROOT, |node, (frame, rank)| tree.child((node, labels.number(Text::from(frame)), rank))),
+        );
+    }
     let mut kinds = kinds.bytes();
-    stack.split(';').fold(ROOT, |node, frame| {
+    Some(stack.split(';').fold(ROOT, |node, frame| {
         let rank = match kinds.next() {
             Some(b'p') => Rank::Python,
             Some(b'r') => Rank::Range,
@@ -377,7 +395,7 @@ fn given_stack(text: &str, labels: &mut NameNumbers, tree: &mut StackTree) -> u3
             _ => Rank::Call,
         };
         tree.child((node, labels.number(Text::from(frame)), rank))
-    })
+    }))
 }
 
 /// A time of the trace as rows have it.

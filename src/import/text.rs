@@ -13,7 +13,7 @@ pub struct Text<'a> {
 
 impl<'a> Text<'a> {
     /// Text that means what its bytes say.
-    pub fn plain(raw: &'a [u8]) -> Self {
+    pub const fn plain(raw: &'a [u8]) -> Self {
         Self { raw, escaped: false }
     }
 

@@ -30,7 +30,7 @@ pub(super) fn files(
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
     (window, ledger): (Option<u64>, &Ledger),
-    mut publish: impl FnMut(Output, &Path) -> Result<()>,
+    mut publish: impl FnMut(Output, &Path, &Profile) -> Result<()>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
     // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
@@ -52,7 +52,9 @@ pub(super) fn files(
             drawing = None;
             write::file(path, |out| export::write_stacks_csv(profile, out))
         }
-        Output::Activities | Output::CuptiText | Output::Recording => publish(output, path),
+        Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => {
+            publish(output, path, profile)
+        }
     };
     write::all(wanted, outputs, ours, make, |files| set_text(profile, ledger, window, files))
 }

@@ -13,6 +13,7 @@ use crate::cupti::{self, Traffic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, process_text};
 use crate::host::stderr;
+use crate::profile::Profile;
 use crate::record::{Module, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::Symbolizer;
@@ -284,13 +285,13 @@ impl Session {
             // The others are drawn by the window.
             wanted.retain(|output| output.grows() || *output == Output::Stacks);
         }
-        if wanted.iter().any(|output| !output.grows()) {
+        if wanted.iter().any(|output| output.has_names()) {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
         let ours = streams.recording().map(Path::to_owned);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
-        let publish = |output, path: &Path| streams.publish(output, path);
+        let publish = |output, path: &Path, profile: &Profile| streams.publish(output, path, profile);
         let mut report = draw::files(
             profile,
             &self.settings,

@@ -1,7 +1,7 @@
 //! The outputs that are written while the application runs, since they grow with it: the recording, the table of
-//! activities and the text of the tutorial's tracer. Those two lie under temporary names and, like all outputs, get their
-//! final ones at exit; the recording has a name that was free for all outputs when it began. What goes wrong is kept until the
-//! exit: the application is not to be told in mid-run.
+//! activities, Chrome's events and the text of the tutorial's tracer. All but the recording lie under temporary names and,
+//! like all outputs, get their final ones at exit; the recording has a name that was free for all outputs when it began.
+//! What goes wrong is kept until the exit: the application is not to be told in mid-run.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use std::time::{Duration, SystemTime};
 use crate::capture;
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{ActivityTable, CuptiText};
+use crate::export::{ActivityTable, ChromeText, CuptiText};
 use crate::host::alive::Identity;
 use crate::host::file::{Draft, Out};
 use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
-use crate::record::{self, Activity, CorrelationId, Mark, NameId, Nanos, Row, WriterId};
+use crate::profile::Profile;
+use crate::record::{self, Activity, CorrelationId, Instant, Mark, NameId, Nanos, Row, WriterId};
 use crate::settings::{Output, Settings, TraceFile};
 use crate::symbolize;
 
@@ -32,6 +33,7 @@ const MOST_NAMES: usize = 1000;
 /// See the module's documentation.
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Out>>,
+    chrome: Stream<ChromeText<Out>>,
     /// The text of the tutorial's tracer: under the name of the outputs, and where the tutorial's own variable has it.
     texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
     opened: SystemTime,
@@ -75,6 +77,14 @@ impl Streams {
                 }),
                 false => Stream::None,
             },
+            chrome: match wants(Output::Chrome) {
+                true => Stream::open(draft(outputs, Output::Chrome), |out| {
+                    Ok(ChromeText::new(out, capture::now(), |symbol| {
+                        symbolize::kernel_name(symbol).into_owned()
+                    }))
+                }),
+                false => Stream::None,
+            },
             texts: texts(outputs, settings),
             opened: SystemTime::now() - TICK,
             recording: match wants(Output::Recording) {
@@ -104,6 +114,9 @@ impl Streams {
     pub(super) fn row(&mut self, row: &Row<'_>) {
         if let Stream::Open(_, table) = &mut self.activities {
             table.row(row);
+        }
+        if let Stream::Open(_, chrome) = &mut self.chrome {
+            chrome.row(row);
         }
         self.texts(|text| text.row(row));
         if let Stream::Open(_, writer) = &mut self.recording {
@@ -141,13 +154,17 @@ impl Streams {
         if let Stream::Open(_, table) = &mut self.activities {
             table.keep_kernels(&keep);
         }
+        if let Stream::Open(_, chrome) = &mut self.chrome {
+            chrome.keep_kernels(&keep);
+        }
         self.texts(|text| text.keep_kernels(&keep));
     }
 
-    /// Ends `output` and gives it its name.
-    pub(super) fn publish(&mut self, output: Output, path: &Path) -> Result<()> {
+    /// Ends `output` with the names that `profile` has, and gives it its own.
+    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<()> {
         match output {
             Output::Activities => self.activities.publish(path, ActivityTable::finish),
+            Output::Chrome => self.chrome.publish(path, |chrome| chrome.finish(profile)),
             Output::CuptiText => {
                 let named = self.texts.iter_mut().find(|(place, _)| matches!(place, Place::Named));
                 let (_, text) = named.ok_or_else(never_opened)?;
@@ -193,6 +210,15 @@ impl Streams {
             if let Some(error) = text.failure() {
                 *stream = Stream::Failed(error);
             }
+        }
+    }
+
+    /// The same for Chrome's events.
+    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Out>)) {
+        let Stream::Open(_, chrome) = &mut self.chrome else { return };
+        write(chrome);
+        if let Some(error) = chrome.failure() {
+            self.chrome = Stream::Failed(error);
         }
     }
 
@@ -325,16 +351,27 @@ impl<W> Stream<W> {
 impl Sink for Streams {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.table(|table| table.activity(activity, origin));
+        self.chrome(|chrome| chrome.activity(activity, origin));
         self.texts(|text| text.activity(activity, origin));
     }
 
     fn met(&mut self, launched: Launched, is_graph: bool) {
+        self.chrome(|chrome| chrome.met(launched, is_graph));
         self.texts(|text| text.met(launched, is_graph));
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.table(|table| table.pending(id, launched));
+        self.chrome(|chrome| chrome.pending(id, launched));
         self.texts(|text| text.pending(id, launched));
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        self.chrome(|chrome| chrome.host(row));
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.chrome(|chrome| chrome.instant(instant));
     }
 }
 

@@ -122,7 +122,7 @@ pub struct Settings {
 impl Settings {
     /// Whether single calls are written while the application runs, each with its thread.
     pub fn lists_calls(&self) -> bool {
-        let tables = [Output::Activities, Output::CuptiText];
+        let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
@@ -202,12 +202,12 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, cupti-text, gfr",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr",
         default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
                allocated and freed (both cost a callback a call), table of every activity and one of their \
-               stacks, text of the CUPTI tracer of eunomia's tutorial, recording.",
+               stacks, Chrome's trace events, text of the CUPTI tracer of eunomia's tutorial, recording.",
         apply: |settings, value| {
             let (chosen, refused) = formats(value);
             if !chosen.is_empty() {
@@ -759,7 +759,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_DURATION=0: expected a number of seconds above 0, not `0`; going on with the default (unset)",
-                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, cupti-text, gfr; \
+                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr; \
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
                  (unset)",
@@ -794,7 +794,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
-                 activities, cupti-text, gfr; going on with the rest of it",
+                 activities, chrome, cupti-text, gfr; going on with the rest of it",
                 "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
                  the rest of it",
                 "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \

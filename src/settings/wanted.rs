@@ -18,6 +18,8 @@ pub enum Output {
     Activities,
     /// What the stacks in it are.
     Stacks,
+    /// Chrome's trace events.
+    Chrome,
     /// What the CUPTI tracer of eunomia's tutorial prints.
     CuptiText,
     /// The recording: every row, to be explained later.
@@ -31,13 +33,18 @@ impl Output {
         let (first, others) = VIEWS.split_first().expect("there is a view");
         let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
         all.extend(others.iter().copied().flat_map(drawn));
-        all.extend([Self::Activities, Self::Stacks, Self::CuptiText, Self::Recording]);
+        all.extend([Self::Activities, Self::Stacks, Self::Chrome, Self::CuptiText, Self::Recording]);
         all
     }
 
     /// Whether it grows with the run, and is of all windows.
     pub fn grows(self) -> bool {
-        matches!(self, Self::Activities | Self::CuptiText | Self::Recording)
+        matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
+    }
+
+    /// Whether frames have names in it.
+    pub fn has_names(self) -> bool {
+        !self.grows() || self == Self::Chrome
     }
 
     /// The word in `GPUFLAME_FORMATS`: the first view has one for each format, each other view one for all of
@@ -48,6 +55,7 @@ impl Output {
             Self::Drawn(view, _) => view.word,
             Self::Table => "csv",
             Self::Activities | Self::Stacks => "activities",
+            Self::Chrome => "chrome",
             Self::CuptiText => "cupti-text",
             Self::Recording => "gfr",
         }
@@ -60,6 +68,7 @@ impl Output {
             Self::Drawn(view, format) => format!(".{}.{format}", view.word),
             Self::Activities => ".activities.csv".to_owned(),
             Self::Stacks => ".stacks.csv".to_owned(),
+            Self::Chrome => ".json".to_owned(),
             Self::CuptiText => ".cupti.txt".to_owned(),
             Self::Table | Self::Recording => format!(".{}", self.word()),
         }

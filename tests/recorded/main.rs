@@ -4,6 +4,7 @@
 mod support;
 
 mod call_sites;
+mod chrome;
 mod copies;
 mod cupti_text;
 mod dependencies;

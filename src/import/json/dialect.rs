@@ -21,6 +21,9 @@ use super::fields::Fields;
 use super::mask::Level;
 use super::number::{integer, micros, unsigned};
 
+/// In the place of what frames are: it is one frame, among `stackFrames`.
+const FRAME: Text<'static> = Text::plain(b"f");
+
 /// What an event may be, by its category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
@@ -139,6 +142,7 @@ impl<'a, L: Level> Reading<'a, L> {
             b"Collective name" => op.collective = true,
             b"created_stack" => op.created = text(bytes, value),
             b"created_kinds" => op.created_kinds = text(bytes, value),
+            b"created_sf" => (op.created, op.created_kinds) = (text(bytes, value), FRAME),
             b"gpuflame" => op.reason = text(bytes, value),
             b"start_time" => times.0 = value,
             b"end_time" => times.1 = value,
@@ -262,6 +266,9 @@ impl<'a, L: Level> Reading<'a, L> {
         (call.start, call.end) = self.times(times)?;
         (call.process, call.thread) = (id(bytes, self.fields.process), id(bytes, self.fields.thread));
         call.name = text(bytes, self.fields.name);
+        if self.fields.frame.shape != Shape::Missing && call.stack.is_empty() {
+            (call.stack, call.stack_kinds) = (text(bytes, self.fields.frame), FRAME);
+        }
         if let Some(bare) =
             [&b"Runtime: "[..], b"Driver: "].iter().find_map(|p| call.name.raw().strip_prefix(*p))
         {

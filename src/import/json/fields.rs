@@ -17,6 +17,8 @@ pub(super) struct Fields {
     pub(super) duration: Value,
     pub(super) args: Value,
     pub(super) id: Value,
+    /// Its innermost frame among `stackFrames`.
+    pub(super) frame: Value,
 }
 
 /// The first letters of a key, for comparing it in one instruction.
@@ -54,6 +56,7 @@ pub(super) fn event<L: Level>(bytes: &[u8], at: usize, fields: &mut Fields) -> R
             _ if start << 24 == word(b"name\"") << 24 => (Some(&mut fields.name), 5),
             _ if start << 24 == word(b"args\"") << 24 => (Some(&mut fields.args), 5),
             _ if start << 40 == word(b"id\"") << 40 => (Some(&mut fields.id), 3),
+            _ if start << 40 == word(b"sf\"") << 40 => (Some(&mut fields.frame), 3),
             () => {
                 let key = cursor::string::<L>(bytes, at)?;
                 let field = if key.shape == Shape::Escaped { fields.by_name(key.of(bytes)) } else { None };
@@ -92,6 +95,7 @@ impl Fields {
             "dur" => Some(&mut self.duration),
             "args" => Some(&mut self.args),
             "id" => Some(&mut self.id),
+            "sf" => Some(&mut self.frame),
             _ => None,
         }
     }

@@ -1,0 +1,243 @@
+//! Single events, as both who has a whole recording and who has a row at a time write them.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt::{Arguments, Display, Formatter};
+use std::io::Write;
+
+use crate::export::clean;
+use crate::export::json::{comma, json};
+use crate::export::threads;
+use crate::profile::{Kind, Profile};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
+};
+
+/// The text of events, one after another.
+#[derive(Debug)]
+pub(super) struct Events {
+    pub(super) text: Vec<u8>,
+    pub(super) base: Nanos,
+    pub(super) process: u32,
+    written: u64,
+}
+
+/// A call of the API.
+pub(super) struct Called<'a> {
+    pub(super) name: &'a str,
+    pub(super) thread: ThreadId,
+    pub(super) begun: Nanos,
+    pub(super) nanos: u64,
+    pub(super) id: CorrelationId,
+}
+
+impl Events {
+    pub(super) fn new(base: Nanos, process: u32) -> Self {
+        Self { text: Vec::new(), base, process, written: 0 }
+    }
+
+    /// Adds to the text; a vector takes whatever is written to it.
+    pub(super) fn put(&mut self, text: Arguments<'_>) {
+        let _ = self.text.write_fmt(text);
+    }
+
+    /// Says what a process or a thread is called.
+    pub(super) fn name(&mut self, what: &str, process: u32, thread: u32, name: &str) {
+        self.begin();
+        let name = json(name);
+        self.put(format_args!(
+            "{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":{name}}}}}"
+        ));
+    }
+
+    /// A call, and `more` arguments. `frame`: what the frame that it is of is called among `stackFrames`.
+    pub(super) fn call(&mut self, call: &Called<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
+        let &Called { name, thread, begun, nanos, id } = call;
+        let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
+        let category = if is_driver { "cuda_driver" } else { "cuda_runtime" };
+        let (process, name) = (self.process, json(&clean::field(name)));
+        let (begun, duration) = (self.time(begun), Micros(nanos));
+        self.begin();
+        self.put(format_args!(
+            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{process},\"tid\":{},\"ts\":{begun},\
+             \"dur\":{duration},",
+            thread.0
+        ));
+        if let Some(frame) = frame {
+            self.put(format_args!("\"sf\":\"{}\",", Leaf(frame)));
+        }
+        self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
+    }
+
+    /// A call leads to what it started.
+    pub(super) fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+        let (process, time) = (self.process, self.time(time));
+        self.begin();
+        self.put(format_args!(
+            "{{\"ph\":\"s\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
+            id.0, thread.0
+        ));
+    }
+
+    /// An activity with its [`title`], and `more` arguments. `missing`: why it has no launch.
+    pub(super) fn activity(
+        &mut self,
+        activity: &Activity,
+        name: &str,
+        missing: Option<Missing>,
+        more: Arguments<'_>,
+    ) {
+        let category = match Kind::of(activity.work()) {
+            Kind::Copy => "gpu_memcpy",
+            Kind::Set => "gpu_memset",
+            _ => "kernel",
+        };
+        let (device, stream, id) = (activity.device.0, activity.stream.0, activity.correlation.0);
+        let (begin, duration) = (self.time(activity.start), Micros(activity.duration().unwrap_or(0)));
+        let name = json(&clean::field(name));
+        self.begin();
+        self.put(format_args!(
+            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{device},\"tid\":{stream},\"ts\":{begin},\
+             \"dur\":{duration},\"args\":{{\"correlation\":{id},\"device\":{device},\"context\":{},\"stream\":{stream}",
+            activity.context.0,
+        ));
+        if activity.graph.0 != 0 {
+            let (graph, node) = (activity.graph.0, activity.graph_node.0);
+            self.put(format_args!(",\"graph id\":{graph},\"graph node id\":{node}"));
+        }
+        match activity.detail {
+            Detail::Kernel(kernel) => {
+                let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
+                self.put(format_args!(
+                    ",\"grid\":{:?},\"block\":{:?},\"registers per thread\":{},\"shared memory\":{shared}",
+                    kernel.grid, kernel.block, kernel.registers,
+                ));
+            }
+            Detail::Copy(_) | Detail::Set(_) => self.put(format_args!(",\"bytes\":{}", activity.bytes())),
+            Detail::Graph => {}
+        }
+        if let Some(missing) = missing {
+            self.put(format_args!(",\"gpuflame\":\"{}\"", missing.word()));
+        }
+        self.put(format_args!("{more}}}}}"));
+        if missing.is_none() {
+            self.begin();
+            self.put(format_args!(
+                "{{\"ph\":\"f\",\"bp\":\"e\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{id},\"pid\":{device},\
+                 \"tid\":{stream},\"ts\":{begin}}}"
+            ));
+        }
+    }
+
+    /// A wait, in Kineto's words, on the stream that waited or was waited for; `record`: which record of the event it was,
+    /// where the tracer says so.
+    pub(super) fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
+        let name = match sync.kind {
+            SyncKind::EVENT => "Event Sync",
+            SyncKind::STREAM_WAIT => "Stream Wait Event",
+            SyncKind::STREAM => "Stream Sync",
+            SyncKind::CONTEXT => "Context Sync",
+            _ => "Sync",
+        };
+        let thread = sync.stream.map_or_else(|| "-1".to_owned(), |stream| stream.0.to_string());
+        let (begin, duration) = (self.time(sync.start), Micros(sync.end.since(sync.start)));
+        self.begin();
+        self.put(format_args!(
+            "{{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"{name}\",\"pid\":{device},\"tid\":{thread},\"ts\":{begin},\
+             \"dur\":{duration},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{},\"device\":{device},\
+             \"context\":{}",
+            sync.correlation.0, sync.context.0,
+        ));
+        if let Some(stream) = sync.stream {
+            self.put(format_args!(",\"stream\":{}", stream.0));
+        }
+        if let Some(event) = sync.event {
+            self.put(format_args!(",\"wait_on_cuda_event_id\":{}", event.0));
+        }
+        if let Some(record) = record {
+            let (stream, id) = (record.stream.0, record.correlation.0);
+            self.put(format_args!(",\"wait_on_stream\":{stream},\"wait_on_cuda_event_record_corr_id\":{id}"));
+        }
+        self.put(format_args!("}}}}"));
+    }
+
+    /// An instant, on the thread that marked it.
+    pub(super) fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
+        let (name, process, time) = (json(&clean::field(text)), self.process, self.time(time));
+        self.begin();
+        self.put(format_args!(
+            "{{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"mark\",\"name\":{name},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
+            thread.0,
+        ));
+    }
+
+    fn begin(&mut self) {
+        let comma = comma(self.written as usize);
+        self.put(format_args!("{comma}\n"));
+        self.written += 1;
+    }
+
+    fn time(&self, time: Nanos) -> Micros {
+        Micros(time.since(self.base))
+    }
+}
+
+/// The argument of a call that started no work.
+pub(super) const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
+
+/// What was lost, what has no times, and where all this comes from.
+pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
+    let word = Missing::Untimed.word();
+    events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
+    for (at, (loss, count)) in profile.lost().enumerate() {
+        events.put(format_args!("{}\"{}\":{count}", comma(at), loss.label()));
+    }
+    events.put(format_args!("}},\"provenance\":["));
+    for (at, (what, text)) in profile.provenance().enumerate() {
+        events.put(format_args!("{}[\"{}\",{}]", comma(at), what.word(), json(text)));
+    }
+    events.put(format_args!("]}}"));
+}
+
+/// What processes, threads and streams (GPU and number) are called.
+pub(super) fn places(events: &mut Events, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
+    let process = threads::process(profile);
+    events.name("process_name", process, 0, "CPU");
+    for (thread, name) in threads::of(profile) {
+        events.name("thread_name", process, thread.0, &name);
+    }
+    for device in streams.iter().map(|(device, _)| *device).collect::<BTreeSet<_>>() {
+        events.name("process_name", device, 0, &format!("GPU {device}"));
+    }
+    for &(device, stream) in streams {
+        events.name("thread_name", device, stream, &format!("stream {stream}"));
+    }
+}
+
+/// `gemm`, `Memcpy HtoD` or `Memset`, of work of this name.
+pub(in crate::export) fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
+    match work {
+        Work::Kernel(_) => name,
+        Work::Copy(_) => format!("Memcpy {name}").into(),
+        Work::Set => "Memset".into(),
+        Work::Graph => "Graph".into(),
+    }
+}
+
+/// Nanoseconds as microseconds, exactly.
+pub(super) struct Micros(u64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// What the innermost frame of a context is called among `stackFrames`.
+pub(super) struct Leaf(pub(super) ContextId);
+
+impl Display for Leaf {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "c{}", self.0.0)
+    }
+}

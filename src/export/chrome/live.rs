@@ -1,0 +1,255 @@
+//! While the application runs, a row at a time: nothing is kept but what rows refer to.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
+
+use super::events::{Called, Events, Leaf, PENDING, about, places, title};
+use crate::error::{Error, Result};
+use crate::export::compose::stack;
+use crate::export::cupti_text::{MOST_CALLERS, starts_work};
+use crate::export::frame::Frame;
+use crate::export::json::json;
+use crate::export::options::{GraphStacks, Names};
+use crate::join::{Launched, Origin, Sink};
+use crate::profile::{Place, Profile};
+use crate::record::{
+    Activity, ContextId, CorrelationId, Created, DeviceId, FrameKind, GpuContextId, IdMap, Instant, LabelId,
+    NameId, Nanos, Row, ThreadId, Work,
+};
+
+/// What a call is called whose name was not kept.
+const UNKNOWN: &str = "[call unknown]";
+
+/// A [`Sink`] that writes it while the application runs. Rows that others refer to go to [`ChromeText::row`], before those
+/// that do.
+#[derive(Debug)]
+pub struct ChromeText<W> {
+    out: W,
+    events: Events,
+    kernel_name: fn(&str) -> String,
+    labels: IdMap<LabelId, String>,
+    callers: IdMap<ContextId, (ThreadId, LabelId)>,
+    kernels: IdMap<NameId, String>,
+    /// GPU and number of all streams, and the GPUs of contexts.
+    streams: BTreeSet<(u32, u32)>,
+    devices: IdMap<GpuContextId, DeviceId>,
+    untimed: u64,
+    /// The launch of the activity that comes next.
+    met: Option<Launched>,
+    failed: Option<Error>,
+}
+
+impl<W: Write> ChromeText<W> {
+    /// Begins it; times count from `base`, and `kernel_name` makes names of symbols.
+    pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
+        let mut events = Events::new(base, 0);
+        events.put(format_args!(
+            "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{},\"traceEvents\":[",
+            base.0
+        ));
+        Self {
+            out,
+            events,
+            kernel_name,
+            labels: IdMap::default(),
+            callers: IdMap::default(),
+            kernels: IdMap::default(),
+            streams: BTreeSet::new(),
+            devices: IdMap::default(),
+            untimed: 0,
+            met: None,
+            failed: None,
+        }
+    }
+
+    /// Takes what others refer to, and passes over all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Process { id, .. } => self.events.process = *id,
+            Row::Label { id, text } => drop(self.labels.insert(*id, (*text).to_owned())),
+            Row::Name { id, text } => drop(self.kernels.insert(*id, (self.kernel_name)(text))),
+            Row::Context { id, thread, frames, .. } if self.callers.len() < MOST_CALLERS => {
+                let mut kinds = frames.iter().map(|frame| frame.kind());
+                if let Some(FrameKind::Label(label)) = kinds.find(|kind| !matches!(kind, FrameKind::Range(_)))
+                {
+                    self.callers.insert(*id, (*thread, label));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets the names of kernels but those that `keep` names.
+    pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+        self.kernels.retain(|id, _| keep(*id));
+        self.kernels.shrink_to_fit();
+    }
+
+    /// What went wrong, told once; the file is of no use then.
+    pub fn failure(&mut self) -> Option<Error> {
+        self.failed.take()
+    }
+
+    /// Ends it with the names that `profile` has by now, and gives the writer back.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since it was begun; nothing was written from there on.
+    pub fn finish(mut self, profile: &Profile) -> Result<W> {
+        places(&mut self.events, profile, &self.streams);
+        self.events.put(format_args!("\n],"));
+        about(&mut self.events, profile, self.untimed);
+        self.events.put(format_args!(",\"stackFrames\":{{"));
+        let mut used: Vec<ContextId> = self.callers.keys().copied().collect();
+        used.sort_unstable();
+        let mut frames = Frames::default();
+        for context in used {
+            let stack = stack(profile, Place::Context(context), GraphStacks::Both, Names::Kept);
+            frames.stack(context, &stack, &mut self.events);
+            self.put();
+        }
+        self.events.put(format_args!("\n}}}}\n"));
+        self.put();
+        self.failed.map_or(Ok(self.out), Err)
+    }
+
+    /// A call, and `more` arguments. Gives its thread.
+    fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
+        let known = self.callers.get(&launched.context).copied();
+        let name = known.and_then(|(_, label)| self.labels.get(&label));
+        let name = name.map_or(UNKNOWN, String::as_str);
+        let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
+        let called = Called { name, thread, begun: launched.time, nanos, id };
+        self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
+        thread
+    }
+
+    /// A call that launched nothing.
+    fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
+        let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
+        // It is there as a launch.
+        if !label.is_some_and(|label| starts_work(label)) {
+            self.call(id, Launched { time, duration: 0, context }, nanos, "");
+        }
+    }
+
+    fn put(&mut self) {
+        if self.failed.is_none() && !self.events.text.is_empty() {
+            self.failed = self.out.write_all(&self.events.text).err().map(Error::from);
+        }
+        self.events.text.clear();
+    }
+}
+
+impl<W: Write> Sink for ChromeText<W> {
+    fn met(&mut self, launched: Launched, _is_graph: bool) {
+        self.met = Some(launched);
+    }
+
+    fn activity(&mut self, one: &Activity, origin: Origin) {
+        // Whose stack is not known would have another when it is read again.
+        if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
+            let thread = self.call(one.correlation, launched, launched.duration.into(), "");
+            self.events.starts(one.correlation, thread, launched.time);
+        }
+        if one.duration().is_none() {
+            self.untimed += 1;
+            return self.put();
+        }
+        self.streams.insert((one.device.0, one.stream.0));
+        self.devices.insert(one.context, one.device);
+        let created = match one.created {
+            Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", Leaf(context)),
+            Some(made) => format!(",\"created_stack\":{}", json(made.label().unwrap_or_default())),
+            None => String::new(),
+        };
+        let name = match one.work() {
+            Work::Kernel(name) => match self.kernels.get(&name) {
+                Some(text) => Cow::Borrowed(text.as_str()),
+                None => format!("[kernel without a name: {}]", name.0).into(),
+            },
+            Work::Copy(kind) => kind.label().into(),
+            Work::Set | Work::Graph => "".into(),
+        };
+        let title = title(one.work(), name);
+        self.events.activity(one, &title, origin.context().err(), format_args!("{created}"));
+        self.put();
+    }
+
+    fn pending(&mut self, id: CorrelationId, launched: Launched) {
+        if launched.context != ContextId::NONE {
+            self.call(id, launched, launched.duration.into(), PENDING);
+            self.put();
+        }
+    }
+
+    fn host(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Wait(wait) => self.host_call(wait.correlation, wait.time, wait.duration, wait.context),
+            Row::EventCall(call) => {
+                self.host_call(call.correlation, call.time, call.duration.into(), call.context);
+            }
+            Row::Sync(sync) if sync.start.0 != 0 && sync.end >= sync.start => {
+                let device = self.devices.get(&sync.context).map_or(0, |device| device.0);
+                if let Some(stream) = sync.stream {
+                    self.streams.insert((device, stream.0));
+                }
+                self.events.sync(sync, device, None);
+            }
+            _ => {}
+        }
+        self.put();
+    }
+
+    fn instant(&mut self, instant: &Instant<'_>) {
+        self.events.mark(instant.text, instant.thread, instant.time);
+        self.put();
+    }
+}
+
+/// Frames that were written, each once: what two stacks share at their roots they share here.
+#[derive(Default)]
+struct Frames {
+    texts: HashMap<String, u32>,
+    /// By caller, text and kind.
+    known: HashMap<(u32, u32, char), u32>,
+    written: bool,
+}
+
+/// The caller of a stack's root.
+const NOBODY: u32 = 0;
+
+impl Frames {
+    /// Writes what is new of a stack, root first; its innermost frame has the context's name.
+    fn stack(&mut self, context: ContextId, stack: &[Frame<'_>], events: &mut Events) {
+        let Some((leaf, callers)) = stack.split_last() else { return };
+        let mut parent = NOBODY;
+        for frame in callers {
+            let next = self.texts.len() as u32;
+            let text = *self.texts.entry(frame.exact()).or_insert(next);
+            let next = self.known.len() as u32 + 1;
+            let key = (parent, text, frame.letter());
+            let number = *self.known.entry(key).or_insert(next);
+            if number == next {
+                self.frame(&number.to_string(), frame, parent, events);
+            }
+            parent = number;
+        }
+        self.frame(&Leaf(context).to_string(), leaf, parent, events);
+    }
+
+    fn frame(&mut self, id: &str, frame: &Frame<'_>, parent: u32, events: &mut Events) {
+        let comma = if std::mem::replace(&mut self.written, true) { "," } else { "" };
+        let category = match frame.letter() {
+            'p' => "python",
+            'r' => "range",
+            _ => "native",
+        };
+        let name = json(&frame.exact());
+        events.put(format_args!("{comma}\n\"{id}\":{{\"category\":\"{category}\",\"name\":{name}"));
+        match parent {
+            NOBODY => events.put(format_args!("}}")),
+            parent => events.put(format_args!(",\"parent\":\"{parent}\"}}")),
+        }
+    }
+}
