@@ -16,7 +16,7 @@ use crate::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb panicked once.
-const FOUND: [u64; 1] = [783];
+const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
 /// Rows, as they are recorded.
 fn of_rows() -> Vec<u8> {

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 
 use super::Ledger;
-use crate::export::json::json;
-use crate::profile::Profile;
+use crate::profile::{Profile, quoted};
 use crate::record::{Provenance, WindowEdge};
 
 /// What stands beside a set of files of all windows, or of one: names of files are those in the same folder, which may be
@@ -47,16 +46,16 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
             device.work.device.0, time.busy, time.idle
         ))
     });
-    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| json(text));
+    let said = |wanted| profile.provenance().find(|(what, _)| *what == wanted).map(|(_, text)| quoted(text));
     let said = |wanted| said(wanted).unwrap_or_else(|| "null".to_owned());
     let (process, program) = profile.process().unwrap_or_default();
     format!(
         "{{\"process\":{process},\"program\":{},\"host\":{},\"rank\":{},\"launches\":{},\"gpus\":[{}]{more},\"files\":[{}]}}\n",
-        json(program),
+        quoted(program),
         said(Provenance::HOST),
         said(Provenance::RANK),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
-        files.map(|file| json(&file)).collect::<Vec<_>>().join(","),
+        files.map(|file| quoted(&file)).collect::<Vec<_>>().join(","),
     )
 }

@@ -26,7 +26,7 @@ mod folded;
 mod format;
 mod formats;
 mod frame;
-pub(crate) mod json;
+mod json;
 #[cfg(feature = "cli")]
 mod lines;
 mod numbers;

@@ -4,10 +4,10 @@
 use std::io::Write;
 
 use super::format::{Drawing, Format};
-use super::json::{comma, json};
+use super::json::comma;
 use super::stacks::{Apart, Stack, Stacks};
 use crate::error::Result;
-use crate::profile::{Measure, Profile, View, saturating_sum};
+use crate::profile::{Measure, Profile, View, quoted, saturating_sum};
 use crate::record::DeviceId;
 
 /// For <https://www.speedscope.app>. Stacks of no weight are left out, since they would have no width.
@@ -22,12 +22,12 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
          \"name\":{},\"activeProfileIndex\":0,\"shared\":{{\"frames\":[",
-        json(options.name.as_deref().unwrap_or("gpuflame"))
+        quoted(options.name.as_deref().unwrap_or("gpuflame"))
     )?;
     for (at, frame) in frames.iter().enumerate() {
-        write!(out, "{}{{\"name\":{}", comma(at), json(&frame.name))?;
+        write!(out, "{}{{\"name\":{}", comma(at), quoted(&frame.name))?;
         if !frame.file.is_empty() {
-            write!(out, ",\"file\":{}", json(&frame.file))?;
+            write!(out, ",\"file\":{}", quoted(&frame.file))?;
         }
         if frame.line > 0 {
             write!(out, ",\"line\":{}", frame.line)?;
@@ -37,7 +37,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let lost_at = frames.len();
     for (at, (loss, count)) in profile.lost().enumerate() {
         let name = format!("[lost: {count} {}]", loss.label());
-        write!(out, "{}{{\"name\":{}}}", comma(lost_at + at), json(&name))?;
+        write!(out, "{}{{\"name\":{}}}", comma(lost_at + at), quoted(&name))?;
     }
     write!(out, "]}},\"profiles\":[")?;
     let value = options.unit.value(view);
@@ -99,7 +99,7 @@ impl Weights {
             out,
             "{{\"type\":\"sampled\",\"name\":{},\"unit\":\"{}\",\"startValue\":0,\"endValue\":{total},\
              \"samples\":[",
-            json(name),
+            quoted(name),
             match self.unit {
                 Measure::Count => "none",
                 unit => unit.word(),

@@ -27,7 +27,7 @@ use super::edges::Edges;
 use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
-use super::memory;
+use super::memory::{self, Starve};
 use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
@@ -106,6 +106,7 @@ impl Session {
         }));
         session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
         let _ = SESSION.set(session);
+        memory::tell(session);
         session.collector.spawn(session)?;
         ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
@@ -125,18 +126,6 @@ impl Session {
     /// The session, if one runs. Waits for no lock.
     pub(super) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
-    }
-
-    /// Has the recording, or the checkpoint, say that it ends here for want of memory. Waits for nobody.
-    pub(super) fn starve(&self) {
-        match &self.checkpoint {
-            Some(checkpoint) => checkpoint.starve(),
-            None => {
-                if let Some(mut pipeline) = self.pipeline.try_lock() {
-                    pipeline.starve();
-                }
-            }
-        }
     }
 
     /// Whether a window is to be open from the start, and nobody else opens it.
@@ -397,6 +386,19 @@ impl Recorded for Session {
         let began = Instant::now();
         look(&mut pipeline);
         began.elapsed()
+    }
+}
+
+impl Starve for Session {
+    fn starve(&self) {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.starve(),
+            None => {
+                if let Some(mut pipeline) = self.pipeline.try_lock() {
+                    pipeline.starve();
+                }
+            }
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::fmt::{Arguments, Display, Formatter};
 use std::io::Write;
 
 use crate::export::clean;
-use crate::export::json::{comma, json};
+use crate::export::json::comma;
 use crate::export::threads;
-use crate::profile::{Kind, Profile};
+use crate::profile::{Kind, Profile, quoted};
 use crate::record::{
     Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
 };
@@ -44,7 +44,7 @@ impl Events {
     /// Says what a process or a thread is called.
     pub(super) fn name(&mut self, what: &str, process: u32, thread: u32, name: &str) {
         self.begin();
-        let name = json(name);
+        let name = quoted(name);
         self.put(format_args!(
             "{{\"ph\":\"M\",\"name\":\"{what}\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":{name}}}}}"
         ));
@@ -55,7 +55,7 @@ impl Events {
         let &Called { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
         let category = if is_driver { "cuda_driver" } else { "cuda_runtime" };
-        let (process, name) = (self.process, json(&clean::field(name)));
+        let (process, name) = (self.process, quoted(&clean::field(name)));
         let (begun, duration) = (self.time(begun), Micros(nanos));
         self.begin();
         self.put(format_args!(
@@ -94,7 +94,7 @@ impl Events {
         };
         let (device, stream, id) = (activity.device.0, activity.stream.0, activity.correlation.0);
         let (begin, duration) = (self.time(activity.start), Micros(activity.duration().unwrap_or(0)));
-        let name = json(&clean::field(name));
+        let name = quoted(&clean::field(name));
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{device},\"tid\":{stream},\"ts\":{begin},\
@@ -163,7 +163,7 @@ impl Events {
 
     /// An instant, on the thread that marked it.
     pub(super) fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
-        let (name, process, time) = (json(&clean::field(text)), self.process, self.time(time));
+        let (name, process, time) = (quoted(&clean::field(text)), self.process, self.time(time));
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"i\",\"s\":\"t\",\"cat\":\"mark\",\"name\":{name},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
@@ -194,7 +194,7 @@ pub(super) fn about(events: &mut Events, profile: &Profile, untimed: u64) {
     }
     events.put(format_args!("}},\"provenance\":["));
     for (at, (what, text)) in profile.provenance().enumerate() {
-        events.put(format_args!("{}[\"{}\",{}]", comma(at), what.word(), json(text)));
+        events.put(format_args!("{}[\"{}\",{}]", comma(at), what.word(), quoted(text)));
     }
     events.put(format_args!("]}}"));
 }

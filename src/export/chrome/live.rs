@@ -9,10 +9,9 @@ use crate::error::{Error, Result};
 use crate::export::compose::stack;
 use crate::export::cupti_text::{MOST_CALLERS, starts_work};
 use crate::export::frame::Frame;
-use crate::export::json::json;
 use crate::export::options::{GraphStacks, Names};
 use crate::join::{Launched, Origin, Sink};
-use crate::profile::{Place, Profile};
+use crate::profile::{Place, Profile, quoted};
 use crate::record::{
     Activity, ContextId, CorrelationId, Created, DeviceId, FrameKind, GpuContextId, IdMap, Instant, LabelId,
     NameId, Nanos, Row, ThreadId, Work,
@@ -160,7 +159,7 @@ impl<W: Write> Sink for ChromeText<W> {
         self.devices.insert(one.context, one.device);
         let created = match one.created {
             Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", Leaf(context)),
-            Some(made) => format!(",\"created_stack\":{}", json(made.label().unwrap_or_default())),
+            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
             None => String::new(),
         };
         let name = match one.work() {
@@ -245,7 +244,7 @@ impl Frames {
             'r' => "range",
             _ => "native",
         };
-        let name = json(&frame.exact());
+        let name = quoted(&frame.exact());
         events.put(format_args!("{comma}\n\"{id}\":{{\"category\":\"{category}\",\"name\":{name}"));
         match parent {
             NOBODY => events.put(format_args!("}}")),

@@ -8,9 +8,8 @@ use crate::events::{self, Call, HostCall, JoinedActivity};
 use crate::export::callers::{Caller, Callers};
 use crate::export::compose::work_name;
 use crate::export::format::Format;
-use crate::export::json::json;
 use crate::export::threads;
-use crate::profile::Profile;
+use crate::profile::{Profile, quoted};
 use crate::record::{Created, EventUse, GpuContextId, Sync};
 
 /// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
@@ -127,7 +126,7 @@ impl<W: Write> Chrome<'_, W> {
             Some(Created::Context(context)) => {
                 stack("created_stack", "created_kinds", &self.callers.get(context))
             }
-            Some(made) => format!(",\"created_stack\":{}", json(made.label().unwrap_or_default())),
+            Some(made) => format!(",\"created_stack\":{}", quoted(made.label().unwrap_or_default())),
             None => String::new(),
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
@@ -145,7 +144,7 @@ impl<W: Write> Chrome<'_, W> {
 
 /// The arguments that say a stack and, where that is not plain, what its frames are.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
-    let stack = format!(",\"{text}\":{}", json(&caller.exact_stack()));
+    let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
     match caller.kinds() {
         letters if letters.is_empty() => stack,
         letters => format!("{stack},\"{kinds}\":\"{letters}\""),
