@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::events::JoinedActivity;
-use crate::profile::Place;
+use crate::profile::{Place, add_to, saturating_sum};
 use crate::record::{CopyKind, DeviceId, Work};
 
 /// Parts of names, in lower case, of kernels that communicate: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of what
@@ -156,14 +156,14 @@ impl Device {
         let mut first = 0;
         for (start, end, place) in self.communicates {
             let share = places.entry(place).or_default();
-            share.nanos += end - start;
+            add_to(&mut share.nanos, end - start);
             share.count += 1;
             let from = start.max(done);
             if from < end {
                 let hidden = self.computes.within(from, end, &mut first);
-                share.exposed += end - from - hidden;
-                sum.exposed += end - from - hidden;
-                sum.all += end - from;
+                add_to(&mut share.exposed, end - from - hidden);
+                add_to(&mut sum.exposed, end - from - hidden);
+                add_to(&mut sum.all, end - from);
                 done = end;
             }
         }
@@ -185,7 +185,7 @@ impl Union {
     }
 
     fn nanos(&self) -> u64 {
-        self.0.iter().map(|(start, end)| end - start).sum()
+        saturating_sum(self.0.iter().map(|(start, end)| end - start))
     }
 
     /// How much of `from..to` it covers. `first` is where to look; times that are asked for only ever go up.
@@ -194,7 +194,7 @@ impl Union {
             *first += 1;
         }
         let inside = self.0[*first..].iter().take_while(|(start, _)| *start < to);
-        inside.map(|(start, end)| to.min(*end) - from.max(*start)).sum()
+        saturating_sum(inside.map(|(start, end)| to.min(*end) - from.max(*start)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::events::{Events, JoinedActivity};
 use crate::import::{CutOff, Linked};
 use crate::join::{Origin, Tally};
-use crate::profile::Profile;
+use crate::profile::{Profile, add_to};
 use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
 
 /// What was looked for, and what of it was found.
@@ -365,7 +365,7 @@ fn overlaps(events: &Events, shared: &Shared) -> Overlaps {
         let end = ends.entry((activity.device, activity.context, activity.stream)).or_default();
         if activity.start < *end && !is_node(event) {
             overlaps.count += 1;
-            overlaps.nanos += activity.end.min(*end).since(activity.start);
+            add_to(&mut overlaps.nanos, activity.end.min(*end).since(activity.start));
         }
         *end = activity.end.max(*end);
     }

@@ -7,6 +7,7 @@
 
 use super::communication::Told;
 use super::welch::{Durations, differ};
+use crate::profile::add_to;
 use crate::record::Work;
 
 /// A rank's GPU time, by what it was spent on.
@@ -41,7 +42,7 @@ impl Time {
             let first = ops.partition_point(|op| op.0 < begin);
             let (mut work, mut communication) = (0, 0);
             for &(_, nanos, communicates) in ops[first..].iter().take_while(|op| op.0 < end) {
-                *(if communicates { &mut communication } else { &mut work }) += nanos;
+                add_to(if communicates { &mut communication } else { &mut work }, nanos);
             }
             self.steps.work.add(work);
             self.steps.communication.add(communication);
@@ -55,13 +56,14 @@ impl Time {
             work: self.steps.work.and(other.steps.work),
             communication: self.steps.communication.and(other.steps.communication),
         };
-        Self { work: self.work + other.work, communication: self.communication + other.communication, steps }
+        let communication = self.communication.saturating_add(other.communication);
+        Self { work: self.work.saturating_add(other.work), communication, steps }
     }
 
     /// Adds GPU time of a kind of work, whose name is `name`.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
         let is_communication = Told::default().is_communication(work, name);
-        *(if is_communication { &mut self.communication } else { &mut self.work }) += nanos;
+        add_to(if is_communication { &mut self.communication } else { &mut self.work }, nanos);
     }
 }
 

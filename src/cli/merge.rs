@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::export::{Unit, clean_frame};
 use crate::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
 use crate::merge::{self, Launch, Report, Stack, Way};
-use crate::profile::human;
+use crate::profile::{add_to, human, saturating_sum};
 use crate::record::IdMap;
 
 /// Put CPU stacks taken at launches onto the kernels of a GPU trace.
@@ -328,7 +328,7 @@ impl Sink for Gpu {
                 self.end = self.end.max(op.end);
                 if op.kind == OpKind::Kernel {
                     self.count += 1;
-                    self.nanos += work.nanos;
+                    add_to(&mut self.nanos, work.nanos);
                     self.kernels.entry(op.correlation.unwrap_or(0)).or_default().push(work);
                 } else {
                     self.others.push(work);
@@ -353,7 +353,7 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Way)>]) -> Lines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&Work>| {
         let sum = sums.entry((stack, work.map(|work| work.frame))).or_default();
-        sum.nanos += work.map_or(0, |work| work.nanos);
+        add_to(&mut sum.nanos, work.map_or(0, |work| work.nanos));
         sum.count += 1;
     };
     let mut shown: std::collections::HashSet<u64> = std::collections::HashSet::new();
@@ -372,8 +372,8 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Way)>]) -> Lines {
         let stack = stack.map_or("[no launch stack]", |stack| &cpu.texts[stack as usize]);
         let leaf = frame.map_or("[GPU_Launch_Pending]", |frame| &gpu.frames[frame as usize]);
         let sum = lines.entry(format!("{stack};{leaf}")).or_default();
-        sum.nanos += weight.nanos;
-        sum.count += weight.count;
+        add_to(&mut sum.nanos, weight.nanos);
+        add_to(&mut sum.count, weight.count);
     }
     lines
 }
@@ -420,8 +420,8 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
     let (stacks, found) = (cpu.stacks.len() as u64, report.by.iter().sum::<u64>());
     let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
     let (all, part) = (
-        lines.values().map(|weight| weight.nanos).sum::<u64>(),
-        with_stack.map(|(_, weight)| weight.nanos).sum::<u64>(),
+        saturating_sum(lines.values().map(|weight| weight.nanos)),
+        saturating_sum(with_stack.map(|(_, weight)| weight.nanos)),
     );
     console.remark(format!(
         "{} of {} stacks have a launch, {} launches no stack; {:.1} % of the GPU time has a stack",

@@ -22,7 +22,7 @@ use crate::export::{
 };
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::profile::{Profile, saturating_sum};
+use crate::profile::{Profile, add_to, saturating_sum};
 use crate::record::{Activity, CorrelationId, Work};
 
 /// Put the ranks of a job together.
@@ -274,10 +274,10 @@ impl Rank {
             let is_communication = told.is_communication(one.work, &name);
             communicates.insert(one.work, is_communication);
             if is_communication {
-                *collectives.entry(name.clone()).or_default() += one.weight.nanos;
+                add_to(collectives.entry(name.clone()).or_default(), one.weight.nanos);
             }
             if matches!(one.work, Work::Kernel(_)) {
-                *sums.entry(name).or_default() += one.weight.nanos;
+                add_to(sums.entry(name).or_default(), one.weight.nanos);
             }
         }
         let known = |work| communicates.get(&work).copied().unwrap_or(false);
@@ -295,17 +295,17 @@ impl Rank {
     /// Takes in another window or process of the same rank.
     fn add(&mut self, other: Self) {
         self.source = format!("{}, {}", self.source, other.source);
-        self.busy += other.busy;
-        self.idle += other.idle;
+        add_to(&mut self.busy, other.busy);
+        add_to(&mut self.idle, other.idle);
         self.time = self.time.and(other.time);
         self.linked = (self.linked.0 + other.linked.0, self.linked.1 + other.linked.1);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let kernels = self.kernels.drain(..).chain(other.kernels);
-        kernels.for_each(|(nanos, name)| *sums.entry(name).or_default() += nanos);
+        kernels.for_each(|(nanos, name)| add_to(sums.entry(name).or_default(), nanos));
         self.kernels = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         self.kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         other.collectives.into_iter().for_each(|(name, nanos)| {
-            *self.collectives.entry(name).or_default() += nanos;
+            add_to(self.collectives.entry(name).or_default(), nanos);
         });
     }
 }
@@ -327,7 +327,7 @@ fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);
         let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| nanos(rank));
-        let mean = others.sum::<u64>() / (all.len() as u64 - 1).max(1);
+        let mean = saturating_sum(others) / (all.len() as u64 - 1).max(1);
         mean.saturating_sub(nanos(&all[at]))
     };
     let names: BTreeSet<&String> = all.iter().flat_map(|rank| rank.collectives.keys()).collect();

@@ -16,7 +16,7 @@ use crate::events::{Events, JoinedActivity};
 use crate::export::{Names, event_place, folded_names, work_name};
 use crate::join::Origin;
 use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::profile::{Profile, Values, add_values, saturating_sum};
+use crate::profile::{Profile, Values, add_to, add_values, saturating_sum};
 use crate::record::Work;
 use crate::symbolize::kernel_name;
 
@@ -148,7 +148,7 @@ impl Top {
                 Cell::Nanos(sum.computation),
             ]);
         }
-        let exposed: u64 = devices.values().map(|sum| sum.exposed).sum();
+        let exposed = saturating_sum(devices.values().map(|sum| sum.exposed));
         for (place, share) in places {
             let stack = folded_names(profile, place, self.names.names()).join(";");
             let sum: &mut Share = known.entry(stack).or_default();
@@ -239,8 +239,8 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
     for sample in profile.samples(&IDLE) {
         let stack = folded_names(profile, sample.place, names).join(";");
         let sum = sums.entry((idle_word(sample), stack)).or_default();
-        sum.0 += sample.amount();
-        sum.1 += sample.count();
+        add_to(&mut sum.0, sample.amount());
+        add_to(&mut sum.1, sample.count());
     }
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();

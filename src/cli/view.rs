@@ -15,7 +15,7 @@ use crate::events::{Events, JoinedActivity};
 use crate::export::{event_place, stack_names, work_name};
 use crate::import;
 use crate::profile::views::UNIFIED;
-use crate::profile::{Profile, Sample, human};
+use crate::profile::{Profile, Sample, add_to, human, saturating_sum};
 use crate::record::{DeviceId, StreamId, Work};
 use crate::run::ReadOptions;
 
@@ -160,7 +160,7 @@ impl View {
 /// What else is in the recording, and no activity.
 fn beside(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
-    let moves: u64 = profile.samples(&UNIFIED).iter().map(Sample::count).sum();
+    let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));
     let counts = [(known.event_records, "event"), (known.waits().0, "wait"), (moves, "unified memory")];
     let parts = counts.into_iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what} records")).collect();
@@ -193,7 +193,7 @@ fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
                 busy.iter_mut().enumerate().take((end / step) as usize + 1).skip((start / step) as usize)
             {
                 let (low, high) = (at as u64 * step, (at as u64 + 1) * step);
-                *busy += end.min(high).saturating_sub(start.max(low));
+                add_to(busy, end.min(high).saturating_sub(start.max(low)));
             }
         }
         let letter = |busy: &u64| match *busy {

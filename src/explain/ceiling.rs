@@ -305,7 +305,7 @@ mod tests {
     use super::super::Options;
     use super::*;
     use crate::profile::views::GPU;
-    use crate::profile::{Place, Sample};
+    use crate::profile::{Place, Sample, saturating_sum};
     use crate::record::testing::{kernel, launch, named};
     use crate::record::{ContextFlags, Frame, LabelId, ModuleEpoch, Row, ThreadId};
 
@@ -337,7 +337,7 @@ mod tests {
             Place::Context(id) => wanted(id),
             _ => false,
         });
-        of.map(Sample::amount).sum()
+        saturating_sum(of.map(Sample::amount))
     }
 
     #[test]

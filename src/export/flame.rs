@@ -9,7 +9,7 @@ use std::io;
 use super::compose::Composer;
 use super::frame::{Frame, Label};
 use super::options::Options;
-use crate::profile::{Index, NodeId, Place, Profile, Sample, ShownFrameId, Tip, Tree, View};
+use crate::profile::{Index, NodeId, Place, Profile, Sample, ShownFrameId, Tip, Tree, View, add_to};
 use crate::record::{DeviceId, IdMap, hash_one};
 
 /// See the module's documentation.
@@ -91,7 +91,7 @@ impl Flame {
             };
             let node = &self.nodes[at.index()];
             if node.total < lightest {
-                level.small += node.total;
+                add_to(&mut level.small, node.total);
                 continue;
             }
             for &label in self.tree.run(at) {

@@ -9,7 +9,7 @@ use super::options::{GraphStacks, Names};
 use super::table;
 use crate::error::Result;
 use crate::profile::views::GPU;
-use crate::profile::{Leaf, Place, Profile};
+use crate::profile::{Leaf, Place, Profile, add_to};
 use crate::record::{ContextId, Created};
 
 const HEADER: [&str; 8] =
@@ -24,7 +24,7 @@ pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let mut counts: BTreeMap<ContextId, [u64; 3]> = BTreeMap::new();
     for sample in profile.samples(&GPU) {
         let mut count = |context, column: usize| {
-            counts.entry(context).or_default()[column] += sample.count();
+            add_to(&mut counts.entry(context).or_default()[column], sample.count());
         };
         if let Ok(context) = sample.place.launch() {
             count(context, if sample.leaf == Leaf::PENDING { 2 } else { 0 });

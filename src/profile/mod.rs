@@ -45,6 +45,11 @@ pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
+/// Adds `more`, and stops at the top as well.
+pub fn add_to(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
 /// So much is said of where a profile comes from at most: a machine of 16 GPUs, and ranks that were put together.
 const MOST_SAID: usize = 256;
 

@@ -2,12 +2,12 @@
 //! others are written all the same.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
-use crate::host::file;
+use crate::host::file::{self, Draft};
 use crate::settings::{ABOUT, Output};
 
 /// What became of the outputs.
@@ -33,7 +33,7 @@ pub(super) fn all(
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).chain([ABOUT]).collect();
     // The ranks of a job end together, and would choose the same names.
-    let folder = outputs.folder().filter(|folder| fs::create_dir_all(folder).is_ok());
+    let folder = outputs.folder().filter(|folder| folder.is_dir() || fs::create_dir_all(folder).is_ok());
     let _turn = folder.and_then(|folder| file::take_turn(&folder));
     let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
     let mut report = Report { renamed, ..Report::default() };
@@ -72,10 +72,19 @@ fn refusal(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes one file, all of it or none. The folders that it is in are made.
+/// Writes one file, all of it or none. The folders that it is in are made, if it comes to that: of a thousand windows each
+/// file is one.
 pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<()> {
-    make_folders(path)?;
-    file::whole(path, content)
+    let draft = match Draft::create(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_folders(path)?;
+            Draft::create(path)
+        }
+        draft => draft,
+    };
+    let mut draft = draft?;
+    draft.fill(content)?;
+    Ok(draft.publish()?)
 }
 
 /// Makes the folders that `path` is to lie in.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, gpus, human};
+use crate::profile::saturating_sum;
 use crate::record::Loss;
 
 /// GPU time by launching stack. Launches without an activity are in it as well, with no time.
@@ -37,7 +38,7 @@ fn nothing(profile: &Profile) -> &'static str {
 fn summary(profile: &Profile) -> String {
     let devices = profile.devices();
     let nanos = devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.nanos));
-    let count = devices.iter().map(|device| device.count).sum::<u64>();
+    let count = saturating_sum(devices.iter().map(|device| device.count));
     let mut text = format!("{} of GPU time, {count} activities on {}", human(nanos), gpus(devices.len()));
     for (missing, [_, count, ..]) in profile.missing(&GPU) {
         let _ = write!(text, ", {count} {}", missing.label());
