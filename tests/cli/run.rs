@@ -1,6 +1,7 @@
 //! `gpuflame run`: the command as without it, and a picture of every process of it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::OnceLock;
@@ -210,6 +211,24 @@ fn what_lives_on_is_named_and_not_awaited() {
     // SAFETY: kill takes any two numbers; the process is the one that the shell of this test left.
     unsafe { libc::kill(number, libc::SIGKILL) };
     assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
+}
+
+#[test]
+fn what_is_becoming_another_program_lives_on() {
+    // It becomes itself again and again: most of its life it is between two programs.
+    let folder = scratch("run-becoming");
+    let again = folder.join("again");
+    fs::write(&again, "#!/bin/sh\nexec \"$0\"\n").unwrap();
+    fs::set_permissions(&again, fs::Permissions::from_mode(0o755)).unwrap();
+    let becomes = format!("{} >/dev/null 2>&1 & echo $!", again.display());
+    for _ in 0..20 {
+        let done = run(&[], &["sh", "-c", &becomes]).ok();
+        let number: i32 = done.stdout.trim().parse().unwrap();
+        let lines = said(&done, "still running, and not awaited: processes ");
+        // SAFETY: kill takes any two numbers; the process is the one that the shell of this test left.
+        unsafe { libc::kill(number, libc::SIGKILL) };
+        assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use indicatif::HumanCount;
 use serde_json::Value;
@@ -17,6 +18,9 @@ use crate::explain::Device;
 
 /// So many folders are tried; each that is there is another run's.
 const MOST_FOLDERS: u32 = 1000;
+/// So long an `exec` may take in which a process has no environment, all processes together: it reads the head of the
+/// program from the disk. Processes that were begun with none cost this once.
+const EXEC: Duration = Duration::from_millis(200);
 /// So many processes are listed one by one.
 const MOST_LISTED: usize = 20;
 
@@ -73,12 +77,26 @@ impl Folder {
         let setting = [b"GPUFLAME_REPORT=", self.0.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let looks_end = Instant::now() + EXEC;
         numbers
             .filter(|number: &u32| {
-                let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-                environment.split(|byte| *byte == 0).any(|variable| variable == setting)
+                environment(*number, looks_end).split(|byte| *byte == 0).any(|variable| variable == setting)
             })
             .collect()
+    }
+}
+
+/// What a process began with. While it is becoming another program it has none for a moment, so that it is read again
+/// until `looks_end`; threads of the kernel and processes that are gone but not awaited have no program either.
+fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
+    loop {
+        let environment = fs::read(format!("/proc/{process}/environ"));
+        let may_have_more = matches!(&environment, Ok(variables) if variables.is_empty())
+            && fs::read_link(format!("/proc/{process}/exe")).is_ok();
+        if !may_have_more || Instant::now() >= looks_end {
+            return environment.unwrap_or_default();
+        }
+        std::thread::sleep(EXEC / 100);
     }
 }
 
