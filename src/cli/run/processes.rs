@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ const MOST_FOLDERS: u32 = 1000;
 /// So long an `exec` may take in which a process has no environment, all processes together: it reads the head of the
 /// program from the disk. Processes that were begun with none cost this once.
 const EXEC: Duration = Duration::from_millis(200);
+/// An environment of so many bytes is the largest that Linux begins a program with.
+const MOST_VARIABLES: usize = 6 << 20;
 /// So many processes are listed one by one.
 const MOST_LISTED: usize = 20;
 
@@ -90,7 +93,7 @@ impl Folder {
 /// until `looks_end`; threads of the kernel and processes that are gone but not awaited have no program either.
 fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
     loop {
-        let environment = fs::read(format!("/proc/{process}/environ"));
+        let environment = read_at_once(process);
         let may_have_more = matches!(&environment, Ok(variables) if variables.is_empty())
             && fs::read_link(format!("/proc/{process}/exe")).is_ok();
         if !may_have_more || Instant::now() >= looks_end {
@@ -98,6 +101,14 @@ fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
         }
         std::thread::sleep(EXEC / 100);
     }
+}
+
+/// By a single read: of two the second could find the program gone that the first was of, and what was read cut.
+fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
+    let mut variables = vec![0; MOST_VARIABLES];
+    let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
+    variables.truncate(read);
+    Ok(variables)
 }
 
 impl Drop for Folder {
