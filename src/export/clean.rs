@@ -57,10 +57,11 @@ pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     if clean.starts_with(['=', '+', '-', '@']) { format!("'{clean}").into() } else { clean }
 }
 
-/// Whether nothing is to be done, as with nearly all names: a look at each character takes ten times as long.
+/// Whether nothing is to be done, as with nearly all names: a look at each character takes ten times as long. All bytes
+/// are looked at, many at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
-    is_trimmed && name.iter().all(|byte| (b' '..=b'~').contains(byte))
+    is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
 }
 
 /// Not what ends a line somewhere, drives a terminal, turns the direction of what follows, or is forbidden in XML.

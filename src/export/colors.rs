@@ -12,10 +12,10 @@ const WHOLE: &str = "";
 const WHOLE_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
 /// A colour for each of the frames.
-pub(super) fn palette<'a>(labels: impl IntoIterator<Item = &'a Label>) -> PaletteMap {
+pub(super) fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
-        colors.insert(label.name_first(), color(&label.text, label.kind));
+        colors.insert(label.name_first(), color(label.text, label.kind));
     }
     // A frame that has no colour here gets one by chance.
     colors.insert(WHOLE, WHOLE_COLOR);

@@ -6,11 +6,14 @@
 use std::borrow::Cow;
 use std::io;
 
+use super::clean;
 use super::compose::Composer;
 use super::frame::{Frame, Label};
 use super::options::Options;
-use crate::profile::{Index, NodeId, Place, Profile, Sample, ShownFrameId, Tip, Tree, View, add_to};
-use crate::record::{DeviceId, IdMap, hash_one};
+use crate::profile::{
+    Kind, NodeId, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
+};
+use crate::record::{DeviceId, IdMap};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -53,28 +56,28 @@ impl Flame {
 
     /// All frames that are in it, each once.
     #[cfg(feature = "cli")]
-    pub(super) fn labels(&self) -> &[Label] {
-        &self.labels.all
+    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
+        self.labels.all()
     }
 
     /// Those of them that [`Flame::lines`] shows.
-    pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = &Label> {
-        let mut is_shown = vec![false; self.labels.all.len()];
+    pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = Label<'_>> {
+        let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
             if self.nodes[node.index()].total >= lightest {
                 run.iter().for_each(|&label| is_shown[label as usize] = true);
             }
         }
-        self.labels.all.iter().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
+        self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
     /// Calls `line` with each stack, `;` between what `text` makes of its frames, and its weight. Subtrees
     /// lighter than `lightest` are drawn together, one for each parent. Depth is no matter: there is no
     /// recursion.
-    pub(super) fn lines(
-        &self,
+    pub(super) fn lines<'a>(
+        &'a self,
         lightest: u64,
-        text: impl Fn(&Label) -> Cow<'_, str>,
+        text: impl Fn(Label<'a>) -> Cow<'a, str>,
         mut line: impl FnMut(&str, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut path = String::new();
@@ -95,7 +98,7 @@ impl Flame {
                 continue;
             }
             for &label in self.tree.run(at) {
-                push_name(&mut path, &text(&self.labels.all[label as usize]));
+                push_name(&mut path, &text(self.labels.get(label)));
             }
             if let Some(own) = node.own {
                 line(&path, own)?;
@@ -129,15 +132,25 @@ fn push_name(path: &mut String, name: &str) {
 /// Clean texts, each once.
 #[derive(Default)]
 struct Labels {
-    all: Vec<Label>,
-    index: Index,
+    texts: Strings,
+    /// What each is beside its text, by its number.
+    shapes: Vec<(Kind, usize)>,
     /// Those of the frames that the profile knows: most, and seen again in every stack.
     known: Vec<Option<u32>>,
 }
 
 impl Labels {
     fn with_room(count: usize) -> Self {
-        Self { all: Vec::with_capacity(count), index: Index::with_room(count), ..Self::default() }
+        Self { texts: Strings::with_room(count), shapes: Vec::with_capacity(count), ..Self::default() }
+    }
+
+    fn get(&self, label: u32) -> Label<'_> {
+        let (kind, tag) = self.shapes[label as usize];
+        Label::new(kind, self.texts.get(StringId::at(label)), tag)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Label<'_>> {
+        (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 
     /// That of a frame that the profile knows, which `made` makes at first sight.
@@ -152,21 +165,16 @@ impl Labels {
     }
 
     fn intern(&mut self, frame: Frame<'_>) -> u32 {
-        let Self { all, index, .. } = self;
-        let label = Label::of(frame);
-        let hash = hash_one(&label.text);
-        index.find(hash, |at| all[at as usize].text == label.text).unwrap_or_else(|| {
-            let at = all.len() as u32;
-            index.insert(hash, at, |at| hash_one(&all[at as usize].text));
-            all.push(label);
-            at
-        })
+        let label = self.texts.intern(&clean::frame_of(frame.text)).index();
+        if label == self.shapes.len() {
+            self.shapes.push((frame.kind, frame.tag));
+        }
+        label as u32
     }
 
     /// The place of each text in the order of all.
     fn ranks(&self) -> Vec<u32> {
-        let mut sorted: Vec<(&str, usize)> =
-            self.all.iter().map(|label| label.text.as_str()).zip(0..).collect();
+        let mut sorted: Vec<(&str, usize)> = self.all().map(|label| label.text).zip(0..).collect();
         sorted.sort_unstable();
         let mut ranks = vec![0; sorted.len()];
         sorted.into_iter().zip(0..).for_each(|((_, at), rank)| ranks[at] = rank);
@@ -178,7 +186,8 @@ impl Labels {
 struct Build {
     labels: Labels,
     tree: Tree,
-    own: IdMap<NodeId, u64>,
+    /// What is known of each node of the tree, as far as weights have come to it.
+    nodes: Vec<Node>,
     /// Where stacks end, by where they begin: most have several samples.
     stacks: IdMap<(NodeId, Place), NodeId>,
     /// Labels of what stands upon stacks.
@@ -193,7 +202,7 @@ impl Build {
         let works = works.min(samples);
         let mut build =
             Self { labels: Labels::with_room(works), tree: Tree::with_room(samples), ..Self::default() };
-        build.own.reserve(samples);
+        build.nodes.reserve(samples);
         build.tips.reserve(works);
         build
     }
@@ -209,8 +218,10 @@ impl Build {
             }
         };
         let end = self.upon(stack, composer, sample);
-        let own = self.own.entry(end).or_default();
-        *own = own.saturating_add(weight);
+        let nodes = self.nodes.len().max(end.index() + 1);
+        self.nodes.resize_with(nodes, Node::default);
+        let own = &mut self.nodes[end.index()].own;
+        *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
     /// Where the frames of a stack upon `from` end. Nearly all stacks are frames that the profile knows and nothing
@@ -243,10 +254,9 @@ impl Build {
     }
 
     fn finish(self) -> Flame {
-        let Self { labels, tree, own, .. } = self;
+        let Self { labels, tree, mut nodes, .. } = self;
         let tree = tree.without_index();
-        let mut nodes = vec![Node::default(); tree.len() + 1];
-        own.into_iter().for_each(|(node, weight)| nodes[node.index()].own = Some(weight));
+        nodes.resize_with(tree.len() + 1, Node::default);
         let order = children(&tree, &labels.ranks(), &mut nodes);
         let mut flame = Flame { labels, tree, nodes, order };
         flame.add_up();

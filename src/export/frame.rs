@@ -39,36 +39,32 @@ impl<'a> Frame<'a> {
 }
 
 /// The text of a frame, made clean, which is written in two ways.
-#[derive(Clone, Debug)]
-pub(super) struct Label {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label<'a> {
     pub(super) kind: Kind,
     /// As folded stacks have it: the tag first.
-    pub(super) text: String,
+    pub(super) text: &'a str,
     /// How much of it is a tag and not a name.
-    tag: usize,
+    pub(super) tag: usize,
 }
 
-impl Label {
-    pub(super) fn of(frame: Frame<'_>) -> Self {
-        Self::new(frame.kind, clean::frame_of(frame.text), frame.tag)
-    }
-
+impl<'a> Label<'a> {
     /// Of a text that is clean.
-    pub(super) fn new(kind: Kind, text: String, tag: usize) -> Self {
+    pub(super) fn new(kind: Kind, text: &'a str, tag: usize) -> Self {
         Self { kind, text, tag }
     }
 
     /// As folded stacks have it.
-    pub(super) fn text(&self) -> Cow<'_, str> {
-        self.text.as_str().into()
+    pub(super) fn text(self) -> Cow<'a, str> {
+        self.text.into()
     }
 
     /// As pictures have it: `gemm [GPU_Kernel]`. Where a frame is narrow its end is cut off, and the colour already
     /// says that it is a kernel.
-    pub(super) fn name_first(&self) -> Cow<'_, str> {
+    pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => format!("{name} {tag}").into(),
-            _ => self.text.as_str().into(),
+            _ => self.text.into(),
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::record::Loss;
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     weights: BTreeMap<String, u64>,
-    labels: HashMap<String, Label>,
+    /// What each frame is beside its text, and how much of that is a tag.
+    frames: HashMap<String, (Kind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
@@ -30,7 +31,7 @@ impl Lines {
         };
         flame.lines(0, Label::text, add).expect("nothing is written");
         lines.lost = profile.lost().collect();
-        lines.labels = flame.labels().iter().map(|label| (label.text.clone(), label.clone())).collect();
+        lines.frames = flame.labels().map(|label| (label.text.to_owned(), (label.kind, label.tag))).collect();
         lines
     }
 
@@ -44,9 +45,9 @@ impl Lines {
         for (loss, count) in other.lost {
             *self.lost.entry(loss).or_default() += count;
         }
-        self.labels.entry(root.clone()).or_insert(Label::new(Kind::Root, root, 0));
-        for (text, label) in other.labels {
-            self.labels.entry(text).or_insert(label);
+        self.frames.entry(root).or_insert((Kind::Root, 0));
+        for (text, frame) in other.frames {
+            self.frames.entry(text).or_insert(frame);
         }
     }
 
@@ -56,7 +57,7 @@ impl Lines {
         let sum = self.weights.entry(frames.join(";")).or_default();
         *sum = sum.saturating_add(weight);
         for frame in frames {
-            self.labels.entry(frame).or_insert_with_key(|text| read(text));
+            self.frames.entry(frame).or_insert_with_key(|text| read(text));
         }
     }
 
@@ -90,26 +91,30 @@ impl Lines {
     }
 
     /// All frames, each once.
-    pub(super) fn labels(&self) -> impl Iterator<Item = &Label> {
-        self.labels.values()
+    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
+        self.frames.keys().filter_map(|text| self.label(text))
+    }
+
+    fn label(&self, text: &str) -> Option<Label<'_>> {
+        let (text, &(kind, tag)) = self.frames.get_key_value(text)?;
+        Some(Label::new(kind, text, tag))
     }
 
     /// `stack` as pictures have it.
     pub(super) fn name_first(&self, stack: &str) -> String {
         let frames = stack.split(';');
-        let drawn = frames.map(|text| self.labels.get(text).map_or(text.into(), Label::name_first));
+        let drawn = frames.map(|text| self.label(text).map_or(text.into(), Label::name_first));
         drawn.collect::<Vec<_>>().join(";")
     }
 }
 
 /// What a frame of a folded file stands for, as `FOLDED` writes them.
-fn read(text: &str) -> Label {
-    let (kind, tag) = match text.strip_prefix("[GPU") {
+fn read(text: &str) -> (Kind, usize) {
+    match text.strip_prefix("[GPU") {
         Some(rest) if rest.contains("_Kernel]") => (Kind::Kernel, text.find(']').map_or(0, |end| end + 1)),
         Some(rest) if rest.contains("_Memcpy") => (Kind::Copy, 0),
         Some(rest) if rest.contains("_Memset") => (Kind::Set, 0),
         _ if text.starts_with('[') => (Kind::Loss, 0),
         _ => (Kind::Code, 0),
-    };
-    Label::new(kind, text.to_owned(), tag)
+    }
 }

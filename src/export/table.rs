@@ -49,8 +49,9 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
         let key = |work: &WorkStats| (Reverse(work.weight.nanos), work.device);
         (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
     });
+    let mut row = Row::default();
     for (name, work) in works {
-        write_work(&mut table, profile, &name, work, total)?;
+        table.write_byte_record(row.fill(profile, &name, work, total)).map_err(error)?;
     }
     for sums in unified(profile) {
         table.write_record(unified_row(&sums)).map_err(error)?;
@@ -66,33 +67,46 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn write_work(
-    table: &mut csv::Writer<&mut impl Write>,
-    profile: &Profile,
-    name: &str,
-    work: &WorkStats,
-    total: u64,
-) -> Result<()> {
-    let &WorkStats { work, device, weight, min, max, percentiles, .. } = work;
-    let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
-    let symbol = match work {
-        Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
-        Work::Copy(_) | Work::Set | Work::Graph => "",
-    };
-    let symbol = if symbol.is_empty() { symbol.into() } else { clean::cell(symbol) };
-    let times = (weight.nanos, average as u64, min, max, percentiles);
-    let share = share(weight.nanos, total);
-    let row = (
-        Kind::of(work).word(),
-        clean::cell(name),
-        device.0,
-        weight.count,
-        times,
-        share,
-        weight.bytes,
-        symbol,
-    );
-    table.serialize(row).map_err(error)
+/// A row of work, in room that is used again: tables may have a hundred thousand.
+#[derive(Default)]
+struct Row {
+    fields: csv::ByteRecord,
+    digits: itoa::Buffer,
+    percent: String,
+}
+
+impl Row {
+    fn fill(&mut self, profile: &Profile, name: &str, work: &WorkStats, total: u64) -> &csv::ByteRecord {
+        let &WorkStats { work, device, weight, min, max, percentiles, .. } = work;
+        let average = (u128::from(weight.nanos) * 2 / u128::from(weight.count.max(1))).div_ceil(2);
+        let symbol = match work {
+            Work::Kernel(id) => profile.symbol(id).unwrap_or_default(),
+            Work::Copy(_) | Work::Set | Work::Graph => "",
+        };
+        self.fields.clear();
+        self.text(Kind::of(work).word());
+        self.text(&clean::cell(name));
+        self.number(device.0.into());
+        self.number(weight.count);
+        [weight.nanos, average as u64, min, max]
+            .into_iter()
+            .chain(percentiles)
+            .for_each(|it| self.number(it));
+        self.percent.clear();
+        push_share(&mut self.percent, weight.nanos, total);
+        self.fields.push_field(self.percent.as_bytes());
+        self.number(weight.bytes);
+        self.text(&if symbol.is_empty() { symbol.into() } else { clean::cell(symbol) });
+        &self.fields
+    }
+
+    fn text(&mut self, text: &str) {
+        self.fields.push_field(text.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.fields.push_field(self.digits.format(number).as_bytes());
+    }
 }
 
 fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [String; 14] {
@@ -122,9 +136,20 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
 
 /// Percent, to four places.
 fn share(nanos: u64, total: u64) -> String {
+    let mut text = String::new();
+    push_share(&mut text, nanos, total);
+    text
+}
+
+fn push_share(text: &mut String, nanos: u64, total: u64) {
     let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
-    let share = (nanos * 2_000_000 + total) / (total * 2);
-    format!("{}.{:04}", share / 10_000, share % 10_000)
+    // Numbers of 128 bits take four times as long to write.
+    let share = u64::try_from((nanos * 2_000_000 + total) / (total * 2)).unwrap_or(u64::MAX);
+    let mut digits = itoa::Buffer::new();
+    text.push_str(digits.format(share / 10_000));
+    text.push('.');
+    // Four digits, and one before them that keeps the zeros.
+    text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 
 pub(super) fn error(error: csv::Error) -> Error {

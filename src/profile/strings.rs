@@ -7,6 +7,17 @@ use crate::record::hash_one;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StringId(pub(super) u32);
 
+impl StringId {
+    /// That of the string which was the `at`th to be stored.
+    pub(crate) fn at(at: u32) -> Self {
+        Self(at)
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Interned strings.
 #[derive(Clone, Debug, Default)]
 pub struct Strings {
@@ -17,6 +28,11 @@ pub struct Strings {
 }
 
 impl Strings {
+    /// None yet, with room for so many.
+    pub(crate) fn with_room(count: usize) -> Self {
+        Self { ends: Vec::with_capacity(count), index: Index::with_room(count), text: String::new() }
+    }
+
     /// The id of `text`, which is stored on first sight.
     pub fn intern(&mut self, text: &str) -> StringId {
         let hash = hash_one(text);
