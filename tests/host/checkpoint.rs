@@ -91,6 +91,34 @@ fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() 
     }
 }
 
+#[test]
+fn an_exception_that_nobody_catches_leaves_all_that_was_done_before() {
+    let program = compile("tests/programs/throwing.cpp", &["-O2", "-g0"]);
+    let mut running = Running::of(Run::new(&program, Way::Injected).env("GPUFLAME_CHECKPOINT", "0.05"));
+    running.until(1100);
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.signal, Some(libc::SIGABRT), "{}", done.stderr);
+    assert!(done.stderr.contains("what():  thrown") && !done.stderr.contains("gpuflame"), "{}", done.stderr);
+    assert_eq!(names(&done.folder), [FILE]);
+    assert_recovered(&done, 1100);
+}
+
+/// A page of a file that cannot be read any more, on a server that is gone, would be a SIGBUS in the program.
+#[test]
+fn no_file_of_ours_is_mapped_while_it_is_written() {
+    for formats in ["svg", "gfr", "chrome", "cupti-text"] {
+        let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", formats));
+        running.until(1100);
+        let maps = fs::read_to_string(format!("/proc/{}/maps", running.process())).unwrap();
+        assert!(maps.contains("libgpuflame.so"), "{maps}");
+        let mapped = maps.lines().find(|line| line.contains(running.folder.to_str().unwrap()));
+        assert!(mapped.is_none_or(|line| line.ends_with("/launched")), "{formats}: {mapped:?}");
+        running.tell("go");
+        assert_eq!(running.ended().code, Some(7));
+    }
+}
+
 /// When recording began, and the last moment that is in the file.
 fn moments(folder: &Path) -> Option<(u64, u64)> {
     let mut reader = Reader::new(BufReader::new(File::open(folder.join(FILE)).ok()?)).ok()?;
