@@ -8,11 +8,15 @@
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
 
+#[path = "staged.rs"]
+mod staged;
+
 use std::ffi::OsStr;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::{env, fs, process};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+
+use staged::{built, command, compiled, stage};
 
 /// Layers of eight kernels, and how many tokens are timed: at most 1.6 million records, which fit the buffers
 /// even where the collector gets no processor.
@@ -25,52 +29,14 @@ const MANY: u32 = 60;
 /// How much more instructions a launch of the largest graph may take than one of the smallest.
 const MOST: f64 = 1.01;
 
-/// A shared library that cargo built beside this program.
-fn built(name: &str) -> PathBuf {
-    env::current_exe().expect("a program has a file").with_file_name(name)
-}
-
-/// The program, in a folder with the simulated libraries under their real names.
-fn stage(folder: &Path) -> PathBuf {
-    fs::create_dir_all(folder).expect("the target folder is writable");
-    for (library, name) in [
-        ("libgpusim_cuda.so", "libcuda.so.1"),
-        ("libgpusim_cudart.so", "libcudart.so.13"),
-        ("libgpusim_cudart.so", "libcudart.so"),
-        ("libgpusim_cupti.so", "libcupti.so.13"),
-    ] {
-        symlink(built(library), folder.join(name)).expect("the folder is new");
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = folder.join("graph_decode");
-    let status = Command::new("gcc")
-        .args(["-O2", "-g", "-std=c99", "-I"])
-        .arg(root.join("tests/gpusim/include"))
-        .arg(root.join("examples/graph_decode.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(folder)
-        .arg("-lcudart")
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "gcc is needed, and compiles graph_decode.c");
-    program
-}
-
 /// Runs the program, perhaps under a tool: what it left on stderr.
 fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -> String {
     let words = tool.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
-    let mut command = Command::new(words[0]);
-    for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("GPU") {
-            command.env_remove(name);
-        }
-    }
+    let mut command = command(words[0], folder);
     command
         .args(&words[1..])
         .args(["--layers", &layers.to_string(), "--tokens", &tokens.to_string()])
         .current_dir(folder)
-        .env("LD_LIBRARY_PATH", folder)
         .env("CUDA_INJECTION64_PATH", built("libgpuflame.so"))
         .env("GPUFLAME_OUTPUT", "out-%p")
         .stdin(Stdio::null());
@@ -106,8 +72,8 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
 
 #[allow(clippy::print_stdout)]
 fn main() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-graphs-{}", process::id()));
-    let program = stage(&folder);
+    let folder = stage("graphs");
+    let program = compiled("examples/graph_decode.c", &[], &folder);
     let counts = SIZES.map(|(layers, _)| instructions(&program, &folder, layers));
     let mut times = [f64::INFINITY; SIZES.len()];
     for _ in 0..TURNS {

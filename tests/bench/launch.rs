@@ -30,6 +30,8 @@ mod paths;
 mod process;
 #[path = "launch/simulated.rs"]
 mod simulated;
+#[path = "staged.rs"]
+mod staged;
 #[path = "launch/turns.rs"]
 mod turns;
 
@@ -240,7 +242,7 @@ struct OnSimulated {
 
 impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
-        let folder = simulated::stage();
+        let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
         // The last job: with the window closed, which is all but the stack and its id.
         let beyond = Place::new(Situation::Hot, 64, libraries);

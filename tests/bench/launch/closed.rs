@@ -1,11 +1,10 @@
 //! What a launch costs while gpuflame's window is closed, beside one with the same kinds of activities on and nobody who is
 //! called back.
 
+use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::{env, fs};
 
-use crate::simulated::built;
+use crate::staged::{built, command, compiled};
 
 /// Turns of both, one after another.
 const PAIRS: usize = 5;
@@ -18,24 +17,13 @@ pub(crate) struct Closed {
 }
 
 pub(crate) fn measure(cuda: &Path) -> Closed {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = cuda.join("closed");
-    let mut compiler = Command::new("gcc");
-    compiler.args(["-O2", "-g", "-std=gnu99", "-I"]).arg(root.join("tests/gpusim/include"));
-    compiler.arg("-I").arg(root.join("include")).arg(root.join("tests/bench/launch/closed.c"));
-    compiler.arg("-o").arg(&program).arg("-L").arg(cuda).args(["-lcudart", "-lcuda", "-ldl"]);
-    assert!(compiler.status().is_ok_and(|status| status.success()), "gcc is needed, and compiles closed.c");
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    let program = compiled("tests/bench/launch/closed.c", &[include], cuda);
     let folder = cuda.join("closed-run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
     let run = |mode: &str| -> f64 {
-        let mut command = Command::new(&program);
-        command.arg(mode).current_dir(&folder).env("LD_LIBRARY_PATH", cuda);
-        for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("GPU") {
-                command.env_remove(name);
-            }
-        }
-        command.env_remove("CUDA_INJECTION64_PATH");
+        let mut command = command(&program, cuda);
+        command.arg(mode).current_dir(&folder);
         if mode == "window" {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_ENABLED", "0");
             command.env("GPUFLAME_OUTPUT", "out-%p");

@@ -1,12 +1,12 @@
 //! What a whole process pays: 200,000 launches at a depth of 64 from one thread, with gpuflame and without,
 //! from exec to exit, outputs written.
 
+use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
-use std::{env, fs};
 
-use crate::simulated::built;
+use crate::staged::{built, command, compiled};
 
 const LAUNCHES: u32 = 200_000;
 /// Pairs of runs, with and without.
@@ -29,34 +29,12 @@ impl Took {
 /// the machine does only makes a run slower. Processor time suffers less from that, and counts the collector's
 /// too, which the application does not wait for.
 pub(crate) fn added_per_launch(cuda: &Path) -> Took {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = cuda.join("launches");
-    let status = Command::new("gcc")
-        .args(["-O2", "-g", "-std=gnu99", "-fomit-frame-pointer", "-I"])
-        .arg(root.join("tests/gpusim/include"))
-        .arg(root.join("tests/bench/launch/launches.c"))
-        .arg("-o")
-        .arg(&program)
-        .arg("-L")
-        .arg(cuda)
-        .args(["-lcudart", "-lcuda"])
-        .status();
-    assert!(status.is_ok_and(|status| status.success()), "gcc is needed, and compiles launches.c");
+    let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
     let run = |with: bool| {
-        let mut command = Command::new(&program);
-        command
-            .arg(LAUNCHES.to_string())
-            .current_dir(&folder)
-            .env("LD_LIBRARY_PATH", cuda)
-            .stdin(Stdio::null());
-        for (name, _) in env::vars_os() {
-            if name.to_string_lossy().starts_with("GPU") {
-                command.env_remove(name);
-            }
-        }
-        command.env_remove("CUDA_INJECTION64_PATH");
+        let mut command = command(&program, cuda);
+        command.arg(LAUNCHES.to_string()).current_dir(&folder).stdin(Stdio::null());
         if with {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_OUTPUT", "out-%p");
         }

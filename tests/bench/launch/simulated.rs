@@ -2,9 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::{fs, process};
+use std::path::Path;
 
 use gpuflame::capture::Capture;
 use gpuflame::cupti;
@@ -14,29 +12,6 @@ use crate::generate::{Function, Random};
 use crate::methods::{Clock, ticks};
 use crate::paths::{self, Situation};
 use crate::turns::Slice;
-
-/// A folder with the simulated libraries under their real names.
-pub(crate) fn stage() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-cuda-{}", process::id()));
-    fs::create_dir_all(&folder).expect("the target folder is writable");
-    for (library, name) in [
-        ("libgpusim_cuda.so", "libcuda.so.1"),
-        ("libgpusim_cuda.so", "libcuda.so"),
-        ("libgpusim_cudart.so", "libcudart.so.13"),
-        ("libgpusim_cudart.so", "libcudart.so"),
-        ("libgpusim_cupti.so", "libcupti.so.13"),
-    ] {
-        // Cargo puts them beside this program.
-        symlink(built(library), folder.join(name)).expect("the folder is new");
-    }
-    folder
-}
-
-/// A shared library that cargo built beside this program.
-pub(crate) fn built(name: &str) -> PathBuf {
-    let program = std::env::current_exe().expect("a program has a file");
-    program.with_file_name(name)
-}
 
 thread_local! {
     /// Ticks that were spent in callbacks, and in how many.

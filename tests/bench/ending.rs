@@ -1,0 +1,91 @@
+//! How long a process with much to write lives on after SIGTERM: `cargo bench --bench ending`.
+//!
+//! Programs that have launched from many stacks, or many kernels, on the simulated CUDA stack; the files are written in
+//! the page cache. Processor time is that of the thread that writes them, by the scheduler's count: what the machine
+//! does beside it makes only the time until death longer.
+
+#[path = "staged.rs"]
+mod staged;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use staged::{built, command, compiled, stage};
+
+const ROUNDS: usize = 7;
+/// Until the checkpoint of what was launched is written, as it is in programs that have run for a while.
+const REST: Duration = Duration::from_millis(2500);
+
+const CASES: [(&str, &str); 4] =
+    [("stacks", "1000"), ("stacks", "100000"), ("names", "100"), ("names", "80000")];
+
+#[allow(clippy::print_stdout)]
+fn main() {
+    let cuda = stage("ending");
+    let program = compiled("tests/bench/ending/many.c", &[], &cuda);
+    println!("{:16} {:>20} {:>20}", "", "ms until death", "ms of processor");
+    for (what, count) in CASES {
+        let runs: Vec<_> = (0..ROUNDS).map(|_| ended(&program, &cuda, what, count)).collect();
+        let [death, processor] = [0, 1].map(|which| {
+            let mut all: Vec<f64> = runs.iter().map(|run| run[which]).collect();
+            all.sort_by(f64::total_cmp);
+            format!("{:.1} ({:.1})", all[0], all[ROUNDS / 2])
+        });
+        println!("{:16} {death:>20} {processor:>20}", format!("{count} {what}"));
+    }
+    println!("the least of {ROUNDS} runs, and the median");
+    fs::remove_dir_all(cuda).expect("the folder is ours");
+}
+
+/// Milliseconds from SIGTERM until death, and of the processor that writing took.
+fn ended(program: &Path, cuda: &Path, what: &str, count: &str) -> [f64; 2] {
+    let folder = cuda.join("run");
+    fs::create_dir_all(&folder).expect("the target folder is writable");
+    let mut command = command(program, cuda);
+    command.args([what, count]).current_dir(&folder);
+    command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_QUIET", "1");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the program runs");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says text");
+    assert_eq!(line, "ready\n");
+    thread::sleep(REST);
+    let writer = writer(&child);
+    let (before, began) = (processor(&writer).unwrap_or(0.0), Instant::now());
+    // SAFETY: nobody has waited for the child yet, so that the number is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let mut taken = before;
+    while let Some(now) = processor(&writer) {
+        taken = now;
+        thread::sleep(Duration::from_micros(500));
+        if child.try_wait().expect("it is ours").is_some() {
+            break;
+        }
+    }
+    let _ = child.wait();
+    let death = began.elapsed().as_secs_f64() * 1e3;
+    assert!(has_a_picture(&folder), "it wrote no picture");
+    fs::remove_dir_all(&folder).expect("the folder is ours");
+    [death, taken - before]
+}
+
+fn has_a_picture(folder: &Path) -> bool {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.into_iter().any(|file| file.path().extension().is_some_and(|ending| ending == "svg"))
+}
+
+/// The thread of ours that writes at the end.
+fn writer(child: &Child) -> PathBuf {
+    let threads = fs::read_dir(format!("/proc/{}/task", child.id())).expect("it runs");
+    let is_it =
+        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "gpuflame-end\n");
+    threads.flatten().map(|entry| entry.path()).find(is_it).expect("gpuflame is in it")
+}
+
+/// Milliseconds that a thread has run for.
+fn processor(thread: &Path) -> Option<f64> {
+    let text = fs::read_to_string(thread.join("schedstat")).ok()?;
+    Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e6)
+}

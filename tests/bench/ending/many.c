@@ -1,0 +1,70 @@
+/* Launches from N stacks, or N kernels of which each has a name of its own; says `ready` and waits for a signal.
+ *
+ *     many stacks N | names N */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+#define KEEP __asm__ volatile("" ::: "memory")
+enum { BITS = 20 };
+
+KERNEL(step_d1000, "step_d1000", (int n), &n)
+
+static void left(long way, int more);
+static void right(long way, int more);
+
+OWN_FRAME static void go_on(long way, int more)
+{
+    if (more == 0)
+        LAUNCH(step_d1000, 1, 32, 0)(0);
+    else if (way & 1)
+        right(way >> 1, more - 1);
+    else
+        left(way >> 1, more - 1);
+    KEEP;
+}
+
+OWN_FRAME static void left(long way, int more) { go_on(way, more); KEEP; }
+OWN_FRAME static void right(long way, int more) { go_on(way, more); KEEP; }
+
+/* A name as long as those of PyTorch's kernels of elements. */
+static int launch_named(CUmodule module, long number)
+{
+    char name[200];
+    CUfunction function;
+    void *parameters[] = {&number};
+    snprintf(name, sizeof name,
+             "_ZN2at6native29vectorized_elementwise_kernelILi%ldENS0_13BinaryFunctorIfffNS0_15binary_internal"
+             "10MulFunctorIfEEEESt5arrayIPcLm3EEEEvifT_T0_",
+             number);
+    return cuModuleGetFunction(&function, module, name) ||
+           cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    long count = argc > 2 ? atol(argv[2]) : 0, i;
+    int is_stacks = argc > 1 && !strcmp(argv[1], "stacks");
+    CUmodule module = NULL;
+    cudaFree(NULL);
+    if (count <= 0 || cuModuleLoadData(&module, ""))
+        return 2;
+    for (i = 0; i < count; i++) {
+        if (is_stacks)
+            go_on(i, BITS);
+        else if (launch_named(module, i))
+            return 3;
+        if (i % 4096 == 0)
+            cudaDeviceSynchronize();
+    }
+    cudaDeviceSynchronize();
+    puts("ready");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
