@@ -106,8 +106,8 @@ int gpuflame_step(void);
  * second are fine, more are counted as marks_dropped. */
 int gpuflame_mark(const char *text);
 
-/* Has the files go elsewhere than GPUFLAME_OUTPUT says: a prefix with the same macros (%p process, %r rank ...), relative
- * to the present folder. Counts for all files that are not written yet, at the end of the process. May be called before
+/* Has the files go elsewhere than GPUFLAME_OUTPUT says: a prefix with the same macros (%p process, %r rank ...), or a
+ * folder where it ends in /, relative to the present folder. Counts for all files that are not written yet, at the end of the process. May be called before
  * gpuflame_start() and between windows; while a window is open it is GPUFLAME_ERROR_STATE, and the files go where they
  * would have gone. What a killed process leaves lies where the files would have gone when it started to record. */
 int gpuflame_set_output(const char *prefix);

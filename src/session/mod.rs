@@ -49,6 +49,7 @@ use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
 use crate::control::{Facts, Outputs, chosen, life, steps, window};
 use crate::error::{Error, ErrorKind, Result};
+use crate::settings;
 pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
 use messages::tell;
 pub use panic::disable_after_panic;
@@ -167,7 +168,7 @@ pub fn set_output(prefix: &str) -> Result<()> {
                        gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(prefix, &Facts::of_this_process()));
+    chosen::set(Outputs::new(&settings::prefix(prefix), &Facts::of_this_process()));
     Ok(())
 }
 

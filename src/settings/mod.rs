@@ -9,7 +9,7 @@ mod values;
 mod wanted;
 mod words;
 
-pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, parse};
+pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, nearest, parse, prefix};
 pub use values::Refused;
 pub use wanted::{ABOUT, Output, TraceFile};
 pub use words::{GraphStacks, Names, Python, Root, Unit};

@@ -189,14 +189,14 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_OUTPUT",
         values: "path prefix",
-        default: "gpuflame-%e.%p",
-        help: "Where the outputs go; a suffix is appended. %p process id, %h host, %e program, %t start \
+        default: OUTPUT,
+        help: "Where the outputs go; a suffix is appended, and to a folder (it ends in /) the default. %p process id, %h host, %e program, %t start \
                time, %n first free number, %r rank, %w the window's number: each has files of its own, %q{NAME} environment variable, %% a percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
                 return Err(Refused::All("it is empty".to_owned()));
             }
-            value.clone_into(&mut settings.output);
+            settings.output = prefix(value);
             Ok(())
         },
     },
@@ -539,8 +539,16 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// How files are called where nobody says so.
+const OUTPUT: &str = "gpuflame-%e.%p";
+
 /// The one variable that has another's name.
 const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
+
+/// A path prefix that names files, also where `text` is a folder: without a name they would be hidden ones (`.svg`).
+pub fn prefix(text: &str) -> String {
+    if text.ends_with('/') { format!("{text}{OUTPUT}") } else { text.to_owned() }
+}
 
 /// Reads the settings of this process. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
@@ -581,11 +589,13 @@ fn warning(setting: &Setting, value: &str, refused: &Refused) -> String {
 }
 
 fn unknown(name: &str) -> String {
+    format!("{name}: no such setting; did you mean {}?", nearest(name))
+}
+
+/// The setting whose name is most like this one.
+pub fn nearest(name: &str) -> &'static str {
     let nearest = SETTINGS.iter().min_by_key(|setting| strsim::damerau_levenshtein(setting.name, name));
-    match nearest {
-        Some(setting) => format!("{name}: no such setting; did you mean {}?", setting.name),
-        None => format!("{name}: no such setting"),
-    }
+    nearest.map_or("", |setting| setting.name)
 }
 
 fn nvtx(value: &str) -> (Option<Nvtx>, Option<Refused>) {
@@ -651,6 +661,13 @@ mod tests {
         assert!(
             !default.unified && default.root.is_empty() && default.verify == 0 && default.cupti.is_none()
         );
+    }
+
+    #[test]
+    fn outputs_in_a_folder_have_the_default_name() {
+        let output = |text| parse_pairs(&[("GPUFLAME_OUTPUT", text)]).0.output;
+        let found = ["out/", "/", "out/x", "out", "."].map(output);
+        assert_eq!(found, ["out/gpuflame-%e.%p", "/gpuflame-%e.%p", "out/x", "out", "."]);
     }
 
     #[test]
@@ -758,7 +775,7 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                "GPUFLAME_DURATION=0: expected a number of seconds above 0, not `0`; going on with the default (unset)",
+                "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; going on with the default (unset)",
                 "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr; \
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \

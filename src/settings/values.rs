@@ -48,16 +48,27 @@ pub(super) fn bytes(value: &str) -> Result<usize, Refused> {
     number.ok_or_else(|| Refused::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
-/// A number of seconds above 0, whole or not, up to a day.
+/// A number of seconds above 0, whole or not.
 pub(super) fn seconds(value: &str) -> Result<Duration, Refused> {
-    let seconds = value.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
-    let refused = || Refused::All(format!("expected a number of seconds above 0, not `{value}`"));
-    seconds.map(Duration::from_secs_f64).ok_or_else(refused)
+    let found = duration(value).filter(|duration| !duration.is_zero());
+    found.ok_or_else(|| refused_seconds("above 0", value))
 }
 
 /// A number of seconds, or 0.
 pub(super) fn seconds_or_none(value: &str) -> Result<Duration, Refused> {
-    if value == "0" { Ok(Duration::ZERO) } else { seconds(value) }
+    duration(value).ok_or_else(|| refused_seconds("from 0 on", value))
+}
+
+/// Servers run for weeks.
+const LONGEST_SECONDS: f64 = 366.0 * 86_400.0;
+
+fn duration(value: &str) -> Option<Duration> {
+    let seconds = value.parse::<f64>().ok().filter(|seconds| (0.0..=LONGEST_SECONDS).contains(seconds));
+    seconds.map(Duration::from_secs_f64)
+}
+
+fn refused_seconds(least: &str, value: &str) -> Refused {
+    Refused::All(format!("expected a number of seconds {least}, a year at most, not `{value}`"))
 }
 
 /// A whole number, `least` or more.
@@ -117,6 +128,21 @@ pub(super) fn list<T: PartialEq>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_may_be_weeks() {
+        let two_weeks = Duration::from_secs(14 * 86_400);
+        for (text, expected) in [("0.5", Duration::from_millis(500)), ("1209600", two_weeks)] {
+            assert_eq!([seconds(text), seconds_or_none(text)], [Ok(expected), Ok(expected)], "{text}");
+        }
+        for text in ["0", "0.0", "-0"] {
+            assert!(seconds(text).is_err(), "{text}");
+            assert_eq!(seconds_or_none(text), Ok(Duration::ZERO), "{text}");
+        }
+        for text in ["", "-1", "nan", "inf", "1e9", "soon"] {
+            assert!(seconds(text).is_err() && seconds_or_none(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn two_numbers_are_a_stretch_that_is_not_empty() {
