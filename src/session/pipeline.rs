@@ -359,7 +359,7 @@ impl Pipeline {
         let Some(apart) = self.rows.explain.apart() else { return Vec::new() };
         let Late { launches, activities, nanos } = apart.late();
         let late = format!(
-            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns came when their window's files \
+            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns came after their window's files \
              were written",
             apart.opened()
         );

@@ -189,7 +189,9 @@ impl Drawn {
     pub(super) fn line(&self) -> Option<String> {
         let files = &self.report.written;
         let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
-        let (windows, count) = (self.windows, files.len());
-        Some(format!("wrote {windows} windows in {count} files: {} to {}", first.display(), last.display()))
+        let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
+        let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
+        Some(format!("wrote {windows} in {}: {}{last}", counted(files.len(), "file"), first.display()))
     }
 }

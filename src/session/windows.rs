@@ -57,9 +57,15 @@ impl Windows {
     /// Those that the settings ask for; `None`: they ask for none, or leave them to the program.
     pub(super) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        let (steps, flag) = (settings.steps.clone(), settings.flag.clone());
+        // Made absolute now, since applications change their directory.
+        let flag =
+            settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
+        let steps = settings.steps.clone();
         let plan =
             Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
+        if repeat != 1 && duration.is_none() && !settings.quiet {
+            tell("GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION");
+        }
         if !settings.say_when() {
             let would = Settings { enabled: true, ..settings.clone() }.say_when();
             if would && !settings.quiet {

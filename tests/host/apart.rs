@@ -129,7 +129,7 @@ fn what_still_runs_5_s_after_a_window_closed_stands_as_pending_and_is_late_when_
     let done = ended(running);
     assert!(pending.contains("cudaLaunchKernel;[GPU_Launch_Pending] "), "{pending}");
     assert_eq!(done.file("out.1.folded"), pending);
-    let late = "windows 1, late: 0 launches, 1 activities, 12000000000 ns came when";
+    let late = "windows 1, late: 0 launches, 1 activities, 12000000000 ns came after";
     assert!(done.stderr.contains(late), "{}", done.stderr);
     assert_eq!(done.sum("launches").1["matched"], 1, "{}", done.stderr);
 }

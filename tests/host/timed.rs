@@ -268,6 +268,34 @@ fn with_a_file_a_length_counts_from_each_time_it_is_made() {
 }
 
 #[test]
+fn with_a_file_steps_count_from_each_time_it_is_made_and_stop_until_the_next() {
+    let flag = crate::support::scratch("flag-steps").join("on");
+    let settings = [("GPUFLAME_FLAG", flag.to_str().unwrap()), ("GPUFLAME_STEPS", "5..100")];
+    let done = while_it_runs("2", &settings, |running| {
+        for window in 1..=2 {
+            fs::write(&flag, "").unwrap();
+            wait_for_edges(running, window, window);
+            // The file is looked for once a second: as long as it is there no other window opens.
+            let begun = Instant::now();
+            running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
+            assert_eq!(edges(running), (window, window));
+            fs::rename(&flag, flag.with_extension("old")).unwrap();
+        }
+    });
+    let counts = assert_exact(&done);
+    assert!(counts.len() == 2 && counts.iter().all(|launches| *launches > 0), "{counts:?}");
+}
+
+#[test]
+fn a_signal_that_the_program_has_a_handler_for_is_the_programs() {
+    let done = run(&["handled"], &[("GPUFLAME_SIGNAL", "USR2")]).ok();
+    let words = "GPUFLAME_SIGNAL: the program has a handler for it, which stays; nothing opens a window";
+    assert_eq!(done.stderr.matches(words).count(), 1, "{}", done.stderr);
+    assert_eq!(assert_exact(&done), [0; 0]);
+    assert_eq!(done.sum("launches").1["outside"], 6, "{}", done.stderr);
+}
+
+#[test]
 fn a_signal_opens_a_window_and_the_next_closes_it() {
     let done = while_it_runs("2", &[("GPUFLAME_SIGNAL", "USR2")], |running| {
         running.wait_for(|running| (running.takes(libc::SIGUSR2), "it takes no signal yet".to_owned()));
@@ -289,6 +317,7 @@ fn what_cannot_be_is_said_and_the_program_runs() {
         (&[("GPUFLAME_STEPS", "7..7")], "GPUFLAME_STEPS=7..7: expected two numbers"),
         (&[("GPUFLAME_DURATION", "0")], "GPUFLAME_DURATION=0: expected a number of seconds"),
         (&[("GPUFLAME_MAX_BYTES", "lots")], "GPUFLAME_MAX_BYTES=lots: expected a number of bytes"),
+        (&[("GPUFLAME_REPEAT", "3")], "GPUFLAME_REPEAT does nothing without GPUFLAME_DURATION"),
         (
             &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_DELAY", "1")],
             "GPUFLAME_ENABLED=0 leaves windows to the program",

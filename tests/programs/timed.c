@@ -1,15 +1,18 @@
-/* timed STEPS|RANGES N, PROFILER, GRAPHS N, or RUN THREADS: launches that others record, by windows that the program does not
+/* timed STEPS|RANGES N, PROFILER, HANDLED, GRAPHS N, or RUN THREADS: launches that others record, by windows that the program does not
  * open itself.
  *
  * steps N, ranges N: in step I there are I launches.
  * profiler: 5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11 after that.
  * graphs N: a graph of 3 kernels is captured first, and launched once in each of N steps.
- * run THREADS: launches on so many threads, a few thousand a second each, until a file `stop` is there. */
+ * handled: 3 launches, a signal that the program has a handler for, and 3 launches. It ends with 4 if that is not called.
+ * run THREADS: launches on so many threads, a few thousand a second each, until a file `stop` is there; and a step about
+ * every millisecond. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +56,22 @@ static void profiler(void)
     launch(7, NULL);
     cudaProfilerStop();
     launch(11, NULL);
+}
+
+static volatile sig_atomic_t noted;
+
+static void note(int signal)
+{
+    noted = signal;
+}
+
+static void handled(void)
+{
+    launch(3, NULL);
+    raise(SIGUSR2);
+    launch(3, NULL);
+    if (noted != SIGUSR2)
+        exit(4);
 }
 
 OWN_FRAME static void replay(cudaGraphExec_t exec, cudaStream_t stream)
@@ -99,8 +118,10 @@ static void run(int threads)
         cudaStreamCreate(&stream);
         pthread_create(&ids[i], NULL, worker, stream);
     }
-    while (access("stop", F_OK))
+    while (access("stop", F_OK)) {
+        gpuflame_step();
         usleep(1000);
+    }
     is_over = 1;
     for (i = 0; i < threads; i++)
         pthread_join(ids[i], NULL);
@@ -110,11 +131,15 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
     int count = argc > 2 ? atoi(argv[2]) : 1;
+    if (!strcmp(mode, "handled"))
+        signal(SIGUSR2, note);
     cudaFree(NULL); /* steps count from the beginning of CUDA */
     if (!strcmp(mode, "steps") || !strcmp(mode, "ranges"))
         steps(count, mode[0] == 'r');
     else if (!strcmp(mode, "profiler"))
         profiler();
+    else if (!strcmp(mode, "handled"))
+        handled();
     else if (!strcmp(mode, "graphs"))
         graphs(count);
     else if (!strcmp(mode, "run"))
