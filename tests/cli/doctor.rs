@@ -78,7 +78,7 @@ fn where_all_is_well_every_line_is_ok() {
         .has("library", "ok", &["libgpuflame.so", concat!("version ", env!("CARGO_PKG_VERSION"))])
         .has("glibc", "ok", &["."])
         .has("injection", "ok", &["not set"])
-        .has("settings", "ok", &["from the start", "folded, svg, csv, idle"])
+        .has("settings", "ok", &["from the start, and write folded, svg, csv, idle -> "])
         .has("outputs", "ok", &["files would go to "])
         .has("checkpoints", "ok", &["no process"])
         .has("offline", "ok", &["need no GPU"]);
@@ -139,19 +139,28 @@ fn a_library_that_is_missing_broken_or_of_another_version_is_told() {
         assert!(Command::new("gcc").args(flags).arg(&library).arg(&file).status().unwrap().success());
         library
     };
-    let other = of_source("other.so", "const char *gpuflame_version(void) { return \"9.9.9\"; }\n");
+    let injected = "int InitializeInjection(void) { return 1; }\n";
+    let version = format!("{injected}const char *gpuflame_version(void) {{ return \"9.9.9\"; }}\n");
+    let other = of_source("other.so", &version);
     let stranger = of_source("stranger.so", "int stranger(void) { return 1; }\n");
+    let tool = of_source("tool.so", injected);
+    let incomplete =
+        of_source("incomplete.so", &format!("{injected}extern int nowhere;\nint *it = &nowhere;\n"));
     let broken = folder.join("broken.so");
     let bytes = fs::read(&stranger).unwrap();
-    fs::write(&broken, &bytes[..100]).unwrap();
+    fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
     let crashes = of_source(
         "crashes.so",
-        "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n",
+        &format!(
+            "{injected}#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) {{ abort(); }}\n"
+        ),
     );
     for (library, what, result, words) in [
         (other, "library", "warn", ["9.9.9", "cargo build --release"]),
-        (stranger, "library", "fail", ["no gpuflame_version", "build it"]),
-        (broken, "library", "fail", ["cannot be loaded", "glibc"]),
+        (tool, "library", "fail", ["no gpuflame_version", "build it"]),
+        (stranger, "library", "fail", ["another library, or a program", "recorded by it"]),
+        (broken, "library", "fail", ["cut short or damaged", "recorded by it"]),
+        (incomplete, "library", "fail", ["cannot be loaded", "glibc"]),
         (folder.join("missing.so"), "library", "fail", ["missing.so", "recorded by it"]),
         (crashes, "driver", "fail", ["without an answer", "GPUFLAME_CUPTI"]),
     ] {
@@ -173,7 +182,9 @@ fn what_the_environment_says_is_looked_at() {
         ("GPUFLAME_EXIT_LIMIT", "soon", "settings", "warn", "soon"),
         ("GPUFLAME_ENABLED", "0", "settings", "ok", "gpuflame_start()"),
         ("GPUFLAME_DURATION", "5", "settings", "ok", "in windows"),
+        ("GPUFLAME_FLAG", "/tmp", "settings", "warn", "GPUFLAME_FLAG=/tmp: it is a folder"),
         ("GPUFLAME_OUTPUT", "/proc/nowhere/x", "outputs", "fail", "GPUFLAME_OUTPUT"),
+        ("GPUFLAME_OUTPUT", "/etc/passwd/x", "outputs", "fail", "Not a directory"),
         ("GPUFLAME_OUTPUT", "made/later/x", "outputs", "ok", "made/later/"),
     ] {
         doctor_in(&folder, cuda(), &gpuflame(), &[(name, value)]).has(what, result, &[words]);

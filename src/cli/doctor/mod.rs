@@ -135,8 +135,8 @@ fn about_cuda(found: &Found) -> Vec<Line> {
             "to record, install it or, in a container, run that with --gpus all; to read recordings nothing is missing",
         )];
     }
-    let version = found.driver.map_or("of unknown version".to_owned(), |version| {
-        format!("for CUDA {}.{}", version / 1000, version % 1000 / 10)
+    let version = found.driver.map_or("libcuda.so.1, of unknown version".to_owned(), |version| {
+        format!("libcuda.so.1, for CUDA {}.{}", version / 1000, version % 1000 / 10)
     });
     let mut lines = vec![Line::ok("driver", version)];
     lines.push(match &found.gpus {
@@ -263,12 +263,20 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
         .into_iter()
         .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all of them"))
         .collect();
-    let formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
+    let mut formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
+    formats.dedup();
     let when = match settings.enabled {
         true if settings.say_when() => "in windows, as the settings about them say",
         true => "from the start",
         false => "from the first gpuflame_start() on",
     };
+    if let Some(flag) = settings.flag.as_ref().filter(|flag| flag.is_dir()) {
+        lines.push(Line::warn(
+            "settings",
+            format!("GPUFLAME_FLAG={}: it is a folder, and no window would open", flag.display()),
+            "name a file, which need not be there yet",
+        ));
+    }
     lines.push(Line::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
     lines
 }
@@ -280,8 +288,8 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> 
     let (paths, _) = outputs.choose(&suffixes, |_| false);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Folders that are not there are made when files are written.
-    let there = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
+    // Folders that are not there are made when files are written, unless what is there is none.
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => Line::ok("outputs", format!("files would go to {}/", folder.display())),
         Err(error) => Line::fail(

@@ -2,7 +2,7 @@
 //! the driver says nothing where it cannot load one.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -13,6 +13,11 @@ const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 /// `e_type` of a shared object, and `e_machine` of the processor.
 const SHARED: u16 = 3;
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+/// Bytes of an ELF header, and of the header of a section.
+const HEAD: usize = 64;
+const SECTION: usize = 64;
+/// What the driver calls, as it stands among other names.
+const ENTRY: &[u8] = b"\0InitializeInjection\0";
 
 /// The library, as an absolute path: `wanted`, or the one beside this command: in its own folder, as in a build, or in the
 /// `lib` beside that, as installed.
@@ -36,22 +41,76 @@ pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
+/// Names of the symbols that `file` has for others and wants of them: those of the table of strings that its dynamic
+/// symbols (section type 11) are linked to. `head` is the ELF header: 64 bytes, sections are from 40 on.
+fn names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
+    let number = |of: &[u8], at: usize, bytes: usize| {
+        of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    let sections = part(file, number(head, 40, 8), SECTION as u64 * number(head, 60, 2))?;
+    let mut all = sections.chunks_exact(SECTION);
+    let symbols = all.clone().find(|section| number(section, 4, 4) == 11);
+    let strings = symbols.and_then(|symbols| all.nth(number(symbols, 40, 4) as usize));
+    strings
+        .map_or_else(|| Ok(Vec::new()), |strings| part(file, number(strings, 24, 8), number(strings, 32, 8)))
+}
+
+/// So many bytes of `file`, or as many as there are.
+fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut file = file;
+    file.seek(SeekFrom::Start(from))?;
+    let mut part = Vec::new();
+    file.take(bytes).read_to_end(&mut part)?;
+    Ok(part)
+}
+
 fn look_at(path: &Path) -> Result<PathBuf> {
     let unfit = |why: &str| {
         Error::new(ErrorKind::Io, format!("{} {why}; name another with --library", path.display()))
     };
     let path = path.canonicalize().map_err(|error| unfit(&format!("cannot be used: {error}")))?;
-    let mut head = Vec::new();
-    File::open(&path)
-        .and_then(|file| file.take(20).read_to_end(&mut head))
-        .map_err(|error| unfit(&format!("cannot be read: {error}")))?;
-    let number = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    if head.len() < 20 || head[..6] != MAGIC || number(16) != SHARED || number(18) != MACHINE {
+    let file = File::open(&path).map_err(|error| unfit(&format!("cannot be read: {error}")))?;
+    let head = part(&file, 0, HEAD as u64).map_err(|error| unfit(&format!("cannot be read: {error}")))?;
+    let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    if head.len() < HEAD || head[..6] != MAGIC || short(16) != SHARED || short(18) != MACHINE {
         return Err(unfit("is no shared library for this machine"));
+    }
+    let names = names(&file, &head).unwrap_or_default();
+    if names.is_empty() {
+        return Err(unfit("is cut short or damaged"));
+    }
+    if !names.windows(ENTRY.len()).any(|name| name == ENTRY) {
+        return Err(unfit("is another library, or a program: it has nothing that the driver would call"));
     }
     // The driver's variable is read as a path, and LD_PRELOAD as a list that spaces and colons part.
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(unfit("has a space or a colon in its path, which LD_PRELOAD cannot name"));
     }
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::testing::folder;
+
+    #[test]
+    fn a_library_of_somebody_else_a_program_and_what_is_damaged_are_refused() {
+        let own = std::env::current_exe().unwrap();
+        let refused = |path: &Path| look_at(path).unwrap_err().to_string();
+        assert!(refused(&own).contains("another library, or a program"), "{}", refused(&own));
+        let folder = folder("library");
+        let whole = std::fs::read(own).unwrap();
+        for (name, bytes) in [("short", &whole[..30]), ("cut", &whole[..5000]), ("empty", &[])] {
+            std::fs::write(folder.join(name), bytes).unwrap();
+            let why = refused(&folder.join(name));
+            assert!(why.contains(if name == "cut" { "cut short" } else { "no shared library" }), "{why}");
+        }
+        // Where its sections would be is nothing.
+        let mut astray = whole[..5000].to_vec();
+        astray[40..48].fill(0xff);
+        std::fs::write(folder.join("astray"), astray).unwrap();
+        assert!(refused(&folder.join("astray")).contains("damaged"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
