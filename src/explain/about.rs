@@ -28,14 +28,15 @@ pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: 
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// The same for whoever started the process, with the files where they are.
+/// The same for whoever started the process, with the files where they are, and how many launches no window was open for.
 pub fn process_text<'a>(
     profile: &Profile,
     ledger: &Ledger,
     files: impl Iterator<Item = &'a PathBuf>,
 ) -> String {
     let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
-    object(profile, ledger, "", files.map(|file| absolute(file).to_string_lossy().into_owned()))
+    let more = format!(",\"outside\":{}", ledger.tally.launches.outside);
+    object(profile, ledger, &more, files.map(|file| absolute(file).to_string_lossy().into_owned()))
 }
 
 fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<Item = String>) -> String {

@@ -57,6 +57,54 @@ fn what_the_options_say_goes_before_the_environment() {
 }
 
 #[test]
+fn a_folder_gets_files_of_the_usual_name_and_is_made() {
+    let done = run(&["-o", "new/", "--formats", "svg"], &[program().to_str().unwrap(), "quick"]).done();
+    let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
+    let process = line.split("process ").nth(1).unwrap().split(')').next().unwrap();
+    let picture = done.folder.join(format!("new/gpuflame-ending.{process}.svg"));
+    assert!(picture.exists() && line.ends_with(&format!("; {}", picture.display())), "{}", done.stderr);
+}
+
+#[test]
+fn a_command_none_of_whose_launches_were_in_a_window_is_told() {
+    let done = run(&["--window", "off"], &[program().to_str().unwrap(), "quick"]).done();
+    let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
+    assert!(line.contains(" launches, none in a window; "), "{line}");
+}
+
+/// A folder with nothing in it but an `xdg-open` that notes what it is to open, and ends so.
+fn desktop(ends_with: i32) -> PathBuf {
+    let folder = scratch("desktop");
+    let opener = folder.join("xdg-open");
+    fs::write(&opener, format!("#!/bin/sh\necho \"$1\" >> opened\nexit {ends_with}\n")).unwrap();
+    fs::set_permissions(&opener, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+#[test]
+fn the_first_picture_is_opened_and_where_it_cannot_be_its_place_is_told() {
+    let command = [program().to_str().unwrap(), "quick"];
+    for (path, is_opened, why) in [
+        (desktop(0), true, None),
+        (desktop(3), true, Some("xdg-open does not show it")),
+        (scratch("no-desktop"), false, Some("there is no xdg-open here")),
+    ] {
+        let done = run(&["--open"], &command).env("PATH", &path).done();
+        let picture = done.folder.join("out.svg").display().to_string();
+        let opened = fs::read_to_string(done.folder.join("opened")).unwrap_or_default();
+        assert_eq!(opened, if is_opened { format!("{picture}\n") } else { String::new() });
+        let lines = said(&done, "in a browser");
+        match why {
+            None => assert!(lines.is_empty(), "{}", done.stderr),
+            Some(why) => assert_eq!(lines, [format!("gpuflame: {why}; open {picture} in a browser")]),
+        }
+    }
+    let done = run(&["--open", "--formats", "csv"], &command).env("PATH", desktop(0)).done();
+    assert!(!done.folder.join("opened").exists());
+    assert_eq!(said(&done, "no picture to open; --formats svg writes one").len(), 1, "{}", done.stderr);
+}
+
+#[test]
 fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
     let timed = compile("tests/programs/timed.c", &["-O2"]);
     let config = scratch("config").join("nightly.toml");
@@ -79,6 +127,7 @@ fn a_window_that_cannot_be_is_an_error_before_anything_runs() {
     for (options, words) in [
         (["--window", "duration=0"], "--window duration=0: expected a number of seconds above 0"),
         (["--window", "when=now"], "`when=now` is none of delay=, duration=, repeat=, steps=,"),
+        (["--window", "flag=/tmp"], "--window flag=/tmp: /tmp is a folder"),
         (["--config", wrong], "wrong.toml: duration: expected a number of seconds"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: "),
     ] {
@@ -244,4 +293,16 @@ fn a_command_line_that_cannot_be_run_is_one_line() {
     run(&["--library", "text.so", "true"]).fails(1, &["text.so", "no shared library", "--library"]);
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
+    // Neither a program nor somebody else's library has what the driver calls.
+    let own = env!("CARGO_BIN_EXE_gpuflame");
+    run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
+    let other = support::cuda().join("libcudart.so.13");
+    run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
+    // An option that is misspelt is no command; what stands behind the command is the command's.
+    let said = run(&["--library", library, "--format", "svg", "true"]);
+    assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
+    let ran = run(&["--library", library, "echo", "-o", "--formats", "--", "x"]).ok();
+    assert_eq!(ran.stdout, "-o --formats -- x\n");
+    let ran = command(&folder, ["record", "--library", library, "--", "echo", "also called record"]).ok();
+    assert_eq!(ran.stdout, "also called record\n");
 }

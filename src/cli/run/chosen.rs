@@ -8,10 +8,12 @@ use toml::{Table, Value};
 
 use crate::cli::console::usage;
 use crate::error::{Error, ErrorKind, Result};
-use crate::settings::{SETTINGS, parse};
+use crate::settings::{SETTINGS, nearest, parse};
 
 /// A variable and its value.
 pub(super) type Chosen = (String, String);
+
+pub(super) const FLAG: &str = "GPUFLAME_FLAG";
 
 /// What `--window` may say, and the variables for it.
 const WINDOW: [(&str, &str); 9] = [
@@ -22,9 +24,11 @@ const WINDOW: [(&str, &str); 9] = [
     ("step-range", "GPUFLAME_STEP_RANGE"),
     ("launches", "GPUFLAME_MAX_LAUNCHES"),
     ("bytes", "GPUFLAME_MAX_BYTES"),
-    ("flag", "GPUFLAME_FLAG"),
+    ("flag", FLAG),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
+/// What all names but one begin with, which files of settings leave out.
+const PREFIX: &str = "GPUFLAME_";
 /// The program opens windows itself.
 const BY_THE_PROGRAM: &str = "off";
 
@@ -35,8 +39,32 @@ pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
     }
     let chosen: Result<Vec<Chosen>> = text.split(',').map(window_part).collect();
     let chosen = chosen?;
-    check(&chosen).map_err(|why| usage(format!("--window {text}: {why}")))?;
+    check(&chosen).and_then(|()| fits(&chosen)).map_err(|why| usage(format!("--window {text}: {why}")))?;
     Ok(chosen)
+}
+
+/// Why these words do not make a window together.
+fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
+    let word = |name: &str| WINDOW.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
+    let has = |name: &str| chosen.iter().any(|(chosen, _)| chosen == name);
+    for (at, (name, value)) in chosen.iter().enumerate() {
+        if value.is_empty() {
+            return Err(format!("{}= has no value", word(name)));
+        }
+        if chosen[..at].iter().any(|(before, _)| before == name) {
+            return Err(format!("{}= stands twice", word(name)));
+        }
+        if name == FLAG && Path::new(value).is_dir() {
+            return Err(format!("{value} is a folder; name a file, which need not be there yet"));
+        }
+    }
+    if has("GPUFLAME_REPEAT") && !has("GPUFLAME_DURATION") {
+        return Err("repeat= needs a duration=".to_owned());
+    }
+    if has(FLAG) && has("GPUFLAME_SIGNAL") {
+        return Err("flag= and signal= do not go together".to_owned());
+    }
+    Ok(())
 }
 
 fn window_part(part: &str) -> Result<Chosen> {
@@ -65,16 +93,30 @@ pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
 
 fn settings_of(text: &str) -> Result<Vec<Chosen>> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let place = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let place = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         wrong(format!("line {place}: {}", error.message()))
     })?;
     let mut all = Vec::new();
     for (key, value) in &table {
-        let chosen = (format!("GPUFLAME_{}", key.to_ascii_uppercase().replace('-', "_")), word(key, value)?);
+        let value = word(key, value)?;
+        let chosen = (name(key).map_err(|why| wrong(format!("{key}: {why}")))?, value);
         check(std::slice::from_ref(&chosen)).map_err(|why| wrong(format!("{key}: {why}")))?;
         all.push(chosen);
     }
     Ok(all)
+}
+
+/// The variable for a key: its name, with or without the prefix.
+fn name(key: &str) -> std::result::Result<String, String> {
+    let whole = key.to_ascii_uppercase().replace('-', "_");
+    let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
+    let is_whole = whole.starts_with(PREFIX) || is_known(&whole);
+    let name = if is_whole { whole } else { format!("{PREFIX}{whole}") };
+    if is_known(&name) {
+        return Ok(name);
+    }
+    let nearest = nearest(&name).trim_start_matches(PREFIX).to_ascii_lowercase();
+    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings` has all of them"))
 }
 
 /// A value as the variable would have it.
@@ -96,12 +138,13 @@ fn word(key: &str, value: &Value) -> Result<String> {
 
 /// Why the library would not take them as they are.
 fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
-    let unknown = chosen.iter().find(|(name, _)| SETTINGS.iter().all(|setting| setting.name != name));
+    if chosen.iter().any(|(_, value)| value.contains('\0')) {
+        return Err("a zero byte is in it, and no variable can have one".to_owned());
+    }
     let (_, warnings) = parse(chosen.iter().cloned());
     let Some(warning) = warnings.first() else { return Ok(()) };
     let why = warning.split("; going on").next().unwrap_or(warning);
-    let why = if unknown.is_some() { why } else { why.split_once(": ").map_or(why, |(_, why)| why) };
-    Err(why.to_owned())
+    Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
 }
 
 fn wrong(message: String) -> Error {
@@ -131,8 +174,14 @@ mod tests {
         for (text, words) in [
             ("5", "`5` is none of delay=, duration="),
             ("length=5", "`length=5` is none of"),
-            ("duration=0", "expected a number of seconds above 0, not `0`"),
+            ("duration=0", "expected a number of seconds above 0, a year at most, not `0`"),
             ("steps=9..3", "the first the smaller"),
+            ("delay=1,delay=2", "delay= stands twice"),
+            ("delay=1,step-range=", "step-range= has no value"),
+            ("repeat=3", "repeat= needs a duration="),
+            ("flag=on,signal=USR2", "do not go together"),
+            ("flag=/", "/ is a folder; name a file"),
+            ("flag=a\0b", "a zero byte"),
         ] {
             let said = window(text).unwrap_err().to_string();
             assert!(said.contains("--window") && said.contains(words), "{said}");
@@ -152,10 +201,15 @@ mod tests {
             ("GPUFLAME_STEP_RANGE", "step *"),
         ];
         assert_eq!(pairs(&chosen), expected);
+        let long = settings_of("GPUFLAME_DELAY = 0\ncupti_trace_output_file = 'x'\n").unwrap();
+        assert_eq!(pairs(&long), [("GPUFLAME_DELAY", "0"), ("CUPTI_TRACE_OUTPUT_FILE", "x")]);
         for (text, words) in [
-            ("a = 1\nb = = 2\n", "line 2"),
+            ("quiet = true\nb = = 2\n", "line 2"),
+            ("delay = 1\ndelay = 2\n", "line 2: duplicate key"),
             ("formats = 'png'", "formats: `png` is none of"),
-            ("outputs = 'x'", "did you mean GPUFLAME_OUTPUT?"),
+            ("outputs = 'x'", "outputs: no such setting; did you mean `output`?"),
+            ("GPUFLAME_DURRATION = 1", "GPUFLAME_DURRATION: no such setting; did you mean `duration`?"),
+            ("output = \"a\\u0000b\"", "output: a zero byte"),
             ("[window]\ndelay = 1\n", "window: no setting is a table"),
         ] {
             let said = settings_of(text).unwrap_err().to_string();

@@ -9,7 +9,8 @@ mod processes;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -24,6 +25,9 @@ use processes::Report;
 const OUTPUT: &str = "GPUFLAME_OUTPUT";
 const FORMATS: &str = "GPUFLAME_FORMATS";
 
+/// So long `xdg-open` may take to find that it can show nothing.
+const OPENS_WITHIN: Duration = Duration::from_secs(1);
+
 /// What shells answer where a command is not there, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
@@ -37,20 +41,22 @@ const NOT_RUN: u8 = 126;
 #[command(after_help = "Examples:\n  gpuflame run ./app --steps 100\n  \
     gpuflame run -o out/%e.%r --formats svg,gfr -- torchrun --nproc-per-node 8 train.py\n  \
     gpuflame run --window delay=60,duration=5 -- python serve.py\n\n\
-    Exit codes: the command's; 126 and 127 where it cannot be started.")]
+    Exit codes: the command's; 126 and 127 where it cannot be started; 1 and 2 where gpuflame cannot (no library, a wrong \
+    option), and nothing was run.")]
 pub(super) struct Run {
-    /// Path prefix of the outputs, with the macros of GPUFLAME_OUTPUT (%p process, %e program, %r rank ...).
+    /// Path prefix of the outputs, with the macros of GPUFLAME_OUTPUT (%p process, %e program, %r rank ...); where it ends
+    /// in / a folder, in which they have the names that they have without it.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
-    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, activities, gfr.
+    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
     /// When to record: delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO, step-range=NAME, launches=NUMBER,
     /// bytes=SIZE, flag=FILE, signal=USR2, with commas between; off: the program says when.
     #[arg(long, value_name = "WHEN")]
     window: Option<String>,
-    /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`); the environment and the other
-    /// options go before it.
+    /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`). The environment and the other
+    /// options count for more.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     /// Come in by LD_PRELOAD instead of the driver's injection, for programs whose driver does not inject.
@@ -63,7 +69,7 @@ pub(super) struct Run {
     #[arg(long)]
     open: bool,
     /// The command, and its arguments.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -87,7 +93,7 @@ impl Run {
         let mut left = reports.read();
         left.extend(Self::recover(&reports.cut(&left), &chosen, console));
         processes::lines(&left, &reports.survivors()).iter().for_each(|line| console.remark(line));
-        if self.open {
+        if self.open && !left.is_empty() {
             open(&left, console);
         }
         Ok(Outcome::Status(child::code(status)))
@@ -144,11 +150,7 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT, prefix);
         }
-        if let Some(prefix) = command.get_envs().find_map(|(name, value)| value.filter(|_| name == OUTPUT)) {
-            // Processes of the command may go to other folders.
-            let absolute = std::env::current_dir()?.join(prefix);
-            command.env(OUTPUT, absolute);
-        }
+        make_absolute(&mut command, &std::env::current_dir()?);
         if console.quiet {
             command.env("GPUFLAME_QUIET", "1");
         }
@@ -156,7 +158,18 @@ impl Run {
     }
 }
 
-/// Has the desktop show the first picture.
+/// Puts this folder before paths that the options name: processes of the command may go to others.
+fn make_absolute(command: &mut Command, here: &Path) {
+    let as_prefix = PathBuf::from(here.to_string_lossy().replace('%', "%%"));
+    for (name, here) in [(OUTPUT, as_prefix.as_path()), (chosen::FLAG, here)] {
+        let given = command.get_envs().find(|(given, _)| *given == name).and_then(|(_, value)| value);
+        if let Some(absolute) = given.map(|path| here.join(path)) {
+            command.env(name, absolute);
+        }
+    }
+}
+
+/// Has the desktop show the first picture, and says where it is if that does not.
 fn open(left: &[Report], console: Console) {
     let picture = left
         .iter()
@@ -165,13 +178,38 @@ fn open(left: &[Report], console: Console) {
     let Some(picture) = picture else {
         return console.remark("there is no picture to open; --formats svg writes one");
     };
-    let opened = Command::new("xdg-open")
-        .arg(picture)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    if opened.is_err() {
-        console.remark(format_args!("no xdg-open here; open {} in a browser", picture.display()));
+    let mut command = Command::new("xdg-open");
+    command.arg(picture).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let why = match command.spawn().map(is_well) {
+        Ok(true) => return,
+        Ok(false) => "xdg-open does not show it",
+        Err(_) => "there is no xdg-open here",
+    };
+    console.remark(format_args!("{why}; open {} in a browser", picture.display()));
+}
+
+/// Whether it ends well, or goes on: where there is no desktop it is the browser.
+fn is_well(mut child: Child) -> bool {
+    let looks_end = Instant::now() + OPENS_WITHIN;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if Instant::now() < looks_end => std::thread::sleep(OPENS_WITHIN / 50),
+            _ => return true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_the_options_name_are_of_this_folder() {
+        let mut command = Command::new("x");
+        command.env(OUTPUT, "out/%p").env(chosen::FLAG, "on");
+        make_absolute(&mut command, Path::new("/half/50%p"));
+        let found: Vec<_> = command.get_envs().map(|(_, value)| value.unwrap().to_str().unwrap()).collect();
+        assert_eq!(found, ["/half/50%p/on", "/half/50%%p/out/%p"]);
     }
 }

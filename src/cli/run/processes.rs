@@ -124,6 +124,8 @@ pub(super) struct Report {
     program: String,
     rank: Option<String>,
     launches: u64,
+    /// Of these, made while no window was open.
+    outside: u64,
     /// Number of each GPU, with its busy and idle nanoseconds.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
@@ -137,8 +139,8 @@ impl Report {
         let time =
             |device: &Device| device.time.map(|time| (device.work.device.0.into(), time.busy, time.idle));
         let gpus = ledger.devices.iter().filter_map(time).collect();
-        let launches = ledger.launches().total;
-        Self { process: process.into(), program, rank: None, launches, gpus, files }
+        let (launches, outside) = (ledger.launches().total, ledger.tally.launches.outside);
+        Self { process: process.into(), program, rank: None, launches, outside, gpus, files }
     }
 
     fn of(value: &Value) -> Option<Self> {
@@ -149,6 +151,7 @@ impl Report {
             program: value["program"].as_str()?.to_owned(),
             rank: value["rank"].as_str().map(str::to_owned),
             launches: value["launches"].as_u64()?,
+            outside: value["outside"].as_u64().unwrap_or(0),
             gpus: value["gpus"].as_array()?.iter().filter_map(gpu).collect(),
             files: value["files"].as_array()?.iter().filter_map(|file| Some(file.as_str()?.into())).collect(),
         })
@@ -168,8 +171,9 @@ impl Report {
             }
         };
         let launches = HumanCount(self.launches);
+        let none = if self.launches > 0 && self.outside == self.launches { ", none in a window" } else { "" };
         format!(
-            "{} (process {}{rank}): {launches} launches{}{file}",
+            "{} (process {}{rank}): {launches} launches{none}{}{file}",
             self.program,
             self.process,
             gpus.collect::<String>()
@@ -189,8 +193,8 @@ pub(super) fn lines(left: &[Report], survivors: &BTreeSet<u32>) -> Vec<String> {
     }
     if lines.is_empty() {
         lines.push(
-            "nothing was recorded: no process of it has called CUDA and lived for 2 s or come to its end; \
-             `--preload` also finds programs whose driver does not inject"
+            "nothing was recorded: no process of the command called CUDA, or it was killed in its first 2 s; if one did, \
+             try `gpuflame run --preload`, or ask `gpuflame doctor`"
                 .to_owned(),
         );
     }
@@ -215,6 +219,18 @@ mod tests {
             lines(&[report], &BTreeSet::new()),
             ["train (process 7, rank 3): 12,345 launches, GPU 1 busy 75.0 % of 1.000 s; /a/x.svg"]
         );
+    }
+
+    #[test]
+    fn a_process_whose_windows_had_nothing_says_so() {
+        let of = |outside: u32| {
+            let text = format!(
+                r#"{{"process":7,"program":"train","rank":null,"launches":5,"outside":{outside},"gpus":[],"files":[]}}"#
+            );
+            report(&text).line()
+        };
+        assert_eq!(of(5), "train (process 7): 5 launches, none in a window; no files");
+        assert_eq!(of(4), "train (process 7): 5 launches; no files");
     }
 
     #[test]
