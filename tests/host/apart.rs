@@ -80,10 +80,18 @@ fn each_window_has_files_of_its_own_while_the_process_runs() {
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
+/// The numbers before this word in what the program said.
+fn numbers(done: &Done, word: &str) -> Vec<f64> {
+    let word = format!(" {word}");
+    let before = done.stdout.lines().filter_map(|line| line.split_once(&word));
+    before.filter_map(|(before, _)| before.rsplit(' ').next()?.parse().ok()).collect()
+}
+
+const DRAWN_APART: [(&str, &str); 2] = [("GPUFLAME_ENABLED", "0"), ("GPUFLAME_FORMATS", "folded")];
+
 #[test]
-fn a_thousand_windows_are_all_right_and_take_no_more_descriptors() {
-    let mut running =
-        run(program(), &["1000", "60"], &[("GPUFLAME_ENABLED", "0"), ("GPUFLAME_FORMATS", "folded")]);
+fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
+    let mut running = run(program(), &["1000", "60"], &DRAWN_APART);
     wait_for_files(&mut running, 999);
     let done = ended(running);
     for window in 1..=1000 {
@@ -99,12 +107,29 @@ fn a_thousand_windows_are_all_right_and_take_no_more_descriptors() {
     assert!(done.stderr.contains("windows 1000, late: 0 launches, 0 activities"), "{}", done.stderr);
     // Of the moment at which a file is being written there may be one or two more, and of each window there would be a
     // thousand.
-    let descriptors: Vec<i64> = done
-        .stdout
-        .lines()
-        .filter_map(|line| line.strip_suffix(" descriptors")?.rsplit(' ').next()?.parse().ok())
-        .collect();
-    assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8, "{}", done.stdout);
+    let descriptors = numbers(&done, "descriptors");
+    assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
+    // The same launches in one window: 8 MiB would be 8 KiB a window.
+    let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
+    let (held, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
+    assert!(held < beside + 8192.0, "{held} KiB, in one window {beside} KiB");
+}
+
+/// A measurement, which only says how it is.
+#[test]
+#[ignore = "takes 30 s"]
+fn what_a_thousand_windows_take_of_the_processors_beside_one() {
+    let of = |args: &[&str]| {
+        let done = run(program(), args, &DRAWN_APART).ended();
+        let rate = numbers(&done, "launches/s")[0];
+        let took: f64 =
+            done.stdout.trim_end().strip_suffix(" s").unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        eprintln!("{args:?}: {rate} launches/s, threads of gpuflame took {took} s of the processors");
+        assert_eq!(done.sum("launches").1["dropped"], 0, "{}", done.stderr);
+        took
+    };
+    let (one, many) = (of(&["one", "1000", "2000"]), of(&["1000", "2000"]));
+    eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
 #[test]
