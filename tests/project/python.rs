@@ -131,7 +131,8 @@ fn without_cuda_a_window_warns_once_and_the_program_runs_on() {
                 for _ in range(3):\n    with gpuflame.window('w'), gpuflame.range('r'):\n        gpuflame.mark('m')\n\
                 gpuflame.step()\n\
                 try:\n    gpuflame.start()\nexcept gpuflame.Error as error:\n    print(error.code)\n\
-                print(gpuflame.is_active())\n";
+                print(gpuflame.is_active())\n\
+                try:\n    gpuflame.set_output(None)\nexcept TypeError:\n    gpuflame.set_output('out/')\n";
     let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
     let done = run.ok();
     assert_eq!(done.stdout, "-1\nFalse\n", "{}", done.stderr);

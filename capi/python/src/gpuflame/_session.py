@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import threading
 import warnings
 
@@ -50,8 +51,9 @@ def mark(text):
 
 def set_output(prefix):
     """Has the files go elsewhere than GPUFLAME_OUTPUT says: those that are not written yet. Not while a window is open."""
+    prefix = os.fspath(prefix)
     found = _library.library()
-    _library.check(found, found.gpuflame_set_output(_bytes(prefix)))
+    _library.check(found, found.gpuflame_set_output(os.fsencode(prefix)))
 
 
 def version():
