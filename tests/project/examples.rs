@@ -70,7 +70,10 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
 /// Where cargo puts examples that are programs.
 fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
-    deps.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+    let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
+    // `cargo test --test project` does not.
+    assert!(program.exists(), "`cargo test` builds the examples, as does `cargo build --example {name}`");
+    program
 }
 
 #[test]
