@@ -97,7 +97,8 @@ int gpuflame_stop(void);
 /* 1 if what is launched now is recorded: a window is open, and nothing has gone wrong. Else 0. Takes nanoseconds. */
 int gpuflame_is_active(void);
 
-/* Says that another step begins: of training, of decoding, whatever the program repeats. gpuflame_stats() counts them. */
+/* Says that another step begins: of training, of decoding, whatever the program repeats. gpuflame_stats() counts them.
+ * Takes nanoseconds; where GPUFLAME_STEPS has a window open or close with this step, as long as gpuflame_start() and _stop(). */
 int gpuflame_step(void);
 
 /* Marks this instant on the timeline of the calling thread, as the recording has it (GPUFLAME_FORMATS=gfr) and what

@@ -213,6 +213,14 @@ mod tests {
     }
 
     #[test]
+    fn every_launcher_says_the_rank_in_its_own_way() {
+        for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"] {
+            let facts = Facts { environment: [(name.to_owned(), "3".to_owned())].into(), ..Facts::default() };
+            assert_eq!((expand("%r", &facts), facts.known_rank()), ("3".to_owned(), Some("3")), "{name}");
+        }
+    }
+
+    #[test]
     fn no_rank_set_is_rank_zero() {
         assert_eq!(expand("%r", &Facts::default()), "0");
     }

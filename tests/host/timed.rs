@@ -206,6 +206,23 @@ fn time_opens_and_closes_windows_on_all_threads() {
 }
 
 #[test]
+fn calls_that_are_under_way_at_an_edge_are_of_the_window_in_which_they_began() {
+    // A call takes 2 ms, and the pause before the next 0.3 ms: nearly always all threads are in one. Between windows
+    // callbacks are off, and come on in the middle of calls.
+    let settings = [
+        ("GPUFLAME_DELAY", "2.6"),
+        ("GPUFLAME_DURATION", "0.4"),
+        ("GPUFLAME_REPEAT", "2"),
+        ("GPUSIM_LAUNCH_NS", "2000000"),
+    ];
+    let done = while_it_runs("3", &settings, |running| wait_for_edges(running, 2, 2));
+    let counts = assert_exact(&done);
+    assert!(counts.len() == 2 && counts.iter().all(|launches| *launches > 0), "{counts:?}");
+    assert!(done.stderr.contains("gpuflame: closed: for "), "{}", done.stderr);
+    assert_eq!(done.sum("launches").1["dropped"], 0, "{}", done.stderr);
+}
+
+#[test]
 fn a_length_alone_begins_at_once_and_kernels_may_outlast_it() {
     let settings = [("GPUFLAME_DURATION", "0.5"), ("GPUSIM_CLOCK", "real")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));

@@ -223,6 +223,16 @@ fn the_manager_keeps_its_rules_with_torch_and_without() {
 }
 
 #[test]
+fn the_manager_does_and_says_nothing_where_it_is_switched_off() {
+    let code = "import os\nfrom chakra_trace.manager import get_global_manager\nmanager = get_global_manager()\n\
+                open('flag', 'w').close()\nfor _ in range(3):\n    manager.tick_by_flag()\n\
+                manager.start()\nmanager.step()\nmanager.stop()\nprint(manager.active, manager.written, sorted(os.listdir()))\n";
+    let run = Run::new(shared(), Way::None).args(["-c", code]).env("VLLM_CHAKRA_FLAG", "flag");
+    let done = run.env("VLLM_CHAKRA_TRACE", "0").env("VLLM_CHAKRA_RECORD_SHAPES", "1").ok();
+    assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("False [] ['flag']\n", ""));
+}
+
+#[test]
 fn where_nothing_can_be_recorded_the_manager_says_what_is_missing() {
     let code = "import os, sys\nsys.modules['torch'] = None\n\
                 from chakra_trace.manager import get_global_manager\n\
