@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use gpuflame::record::{Reader, Row};
 use serde_json::Value;
 
+use crate::checkpoint::in_trouble;
 use crate::running::Running;
 use crate::support::{Done, Run, Way, compile};
 use crate::timed::{recorded_launches, truth};
@@ -130,6 +131,24 @@ fn what_a_thousand_windows_take_of_the_processors_beside_one() {
     };
     let (one, many) = (of(&["one", "1000", "2000"]), of(&["1000", "2000"]));
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
+}
+
+#[test]
+fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+    let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
+    let run = DRAWN_APART.iter().fold(run, |run, (name, value)| run.env(name, value));
+    let run = run.env("GPUFLAME_EXIT_LIMIT", "0.5");
+    let mut running = Running::of(in_trouble(run, "hang_windows"));
+    // What a window holds is on its way to the thread that hangs about a second after it closed.
+    let begun = Instant::now();
+    running.wait_for(|_| (begun.elapsed() > Duration::from_secs(2), "not yet".to_owned()));
+    let done = ended(running);
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"], parts["dropped"]), (250, 230, 0), "{}", done.stderr);
+    assert_eq!(done.sum("activities").1["dropped"], 0, "{}", done.stderr);
+    assert!(nanos(&done.folder, "1").is_none(), "{}", done.stderr);
+    let said = "a file system does not let go of a window's files";
+    assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
 }
 
 #[test]

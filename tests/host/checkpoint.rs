@@ -318,7 +318,7 @@ fn a_place_that_cannot_be_written_is_told_once_and_the_program_goes_on() {
 }
 
 /// `tests/programs/filesystem.c`, preloaded.
-fn in_trouble(run: Run, trouble: &str) -> Run {
+pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let library = scratch("filesystem").join("filesystem.so");

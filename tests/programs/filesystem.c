@@ -1,6 +1,6 @@
 /* Preloaded: a file system that is in trouble with files whose names end in `.gfr` or `.part`.
  *
- * TROUBLE=hang: who opens one never comes back. full, quota, stale, read_only: writes fail once there is a file
+ * TROUBLE=hang: who opens one never comes back; hang_windows: so it is with files of the first window (`out.1.`). full, quota, stale, read_only: writes fail once there is a file
  * `trouble`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ int open64(const char *path, int flags, ...)
     va_end(more);
     if (!next)
         next = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
-    while (has("hang") && is_ours(path) && strstr(path, ".gfr"))
+    while ((has("hang") && is_ours(path) && strstr(path, ".gfr")) || (has("hang_windows") && strstr(path, "out.1.")))
         pause();
     return next(path, flags, mode);
 }
