@@ -132,10 +132,11 @@ fn without_cuda_a_window_warns_once_and_the_program_runs_on() {
                 gpuflame.step()\n\
                 try:\n    gpuflame.start()\nexcept gpuflame.Error as error:\n    print(error.code)\n\
                 print(gpuflame.is_active())\n\
-                try:\n    gpuflame.set_output(None)\nexcept TypeError:\n    gpuflame.set_output('out/')\n";
+                for prefix in (None, 'a\\0b'):\n    try:\n        gpuflame.set_output(prefix)\n    except (TypeError, ValueError) as error:\n        print(type(error).__name__)\n\
+                gpuflame.set_output('out/')\n";
     let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
     let done = run.ok();
-    assert_eq!(done.stdout, "-1\nFalse\n", "{}", done.stderr);
+    assert_eq!(done.stdout, "-1\nFalse\nTypeError\nValueError\n", "{}", done.stderr);
     assert_eq!(done.stderr.matches("gpuflame does not record").count(), 1, "{}", done.stderr);
 }
 

@@ -51,9 +51,11 @@ def mark(text):
 
 def set_output(prefix):
     """Has the files go elsewhere than GPUFLAME_OUTPUT says: those that are not written yet. Not while a window is open."""
-    prefix = os.fspath(prefix)
+    prefix = os.fsencode(prefix)
+    if b"\0" in prefix:
+        raise ValueError("no name of a file has a zero byte in it")
     found = _library.library()
-    _library.check(found, found.gpuflame_set_output(os.fsencode(prefix)))
+    _library.check(found, found.gpuflame_set_output(prefix))
 
 
 def version():
