@@ -28,6 +28,10 @@ pub static FORMATS: &[&Format] = &[
     &super::cupti_text::CUPTI_TEXT,
 ];
 
+/// Those that a process writes of itself: all that the shared library has, also where it is built together with the
+/// command.
+pub(crate) static LIVE: [&Format; 2] = [&super::folded::FOLDED, &super::svg::SVG];
+
 /// The format of this word.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)

@@ -68,6 +68,7 @@ pub use folded::write_lines_folded;
 #[cfg(feature = "cli")]
 pub use format::WriteEvents;
 pub use format::{DrawView, Drawing, Format, Writes};
+pub(crate) use formats::LIVE;
 pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;

@@ -61,5 +61,6 @@ pub(super) fn files(
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
     let unknown = || Error::new(ErrorKind::Setting, format!("there is no format {format}"));
-    export::format(format).ok_or_else(unknown)?.write(drawing, out)
+    let known = export::LIVE.iter().find(|known| known.word == format);
+    known.ok_or_else(unknown)?.write(drawing, out)
 }
