@@ -135,6 +135,7 @@ pub(super) mod tag {
     pub(crate) const CALLED: u8 = 32;
     pub(crate) const PROVENANCE: u8 = 33;
     pub(crate) const STARVED: u8 = 34;
+    pub(crate) const GENERATED: u8 = 35;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -280,6 +281,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(code.id.0).u16(code.version).u32(code.first_line);
             out.bytes(code.file.as_bytes()).bytes(code.name.as_bytes()).bytes(code.lines);
             tag::CODE
+        }
+        Row::Generated { address, name } => {
+            out.u64(*address).bytes(name.as_bytes());
+            tag::GENERATED
         }
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());

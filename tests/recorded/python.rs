@@ -97,6 +97,35 @@ fn functions_called_by_trampolines_are_the_same_functions() {
     }
 }
 
+/// The trampolines themselves are shown where no functions are, by the names that Python gives them; and never beside those.
+#[test]
+fn trampolines_stand_in_for_functions_that_are_not_shown() {
+    let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
+    for ((_, minor), python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
+        for (flag, mode) in flags(minor).iter().flat_map(|flag| [(flag, "off"), (flag, "auto")]) {
+            let run = Run::new(&python, Way::Injected).args(["-X", flag]);
+            // But `deep`, whose native stacks are more than is kept.
+            let run = run.arg(root().join("tests/programs/frames.py")).arg("[!d]*");
+            let run = run.env("GPUFLAME_PYTHON", mode);
+            let done = run.ok();
+            let said = said(&done);
+            for (frames, _) in done.folded() {
+                // 3.13 calls those that are specialised without a trampoline.
+                let is_called = |name: &&str| !name.ends_with("__init__");
+                let functions = frames.iter().filter_map(|frame| frame.strip_prefix("py::"));
+                let functions = functions.map(|name| name.rsplit_once(':').unwrap().0).filter(is_called);
+                let said = said[frames.last().unwrap()].iter().map(|it| it.split_once(" (").unwrap().0);
+                let said = said.filter(|_| mode == "off").filter(is_called);
+                assert!(functions.eq(said), "3.{minor} -X {flag}, {mode}: {frames:#?}");
+                assert!(
+                    !frames.iter().any(|frame| frame.starts_with("[unknown]")),
+                    "3.{minor} {flag}: {frames:#?}"
+                );
+            }
+        }
+    }
+}
+
 /// Under the address sanitizer's allocator, which hands nothing out again soon and checks what is given back.
 #[test]
 fn functions_stand_in_stacks_under_the_address_sanitizer() {
