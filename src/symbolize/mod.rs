@@ -296,7 +296,10 @@ fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -
         Found::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
             let kind = if kind == LabelKind::Range { Kind::Range } else { Kind::Python };
-            Named { is_label: true, ..one_name(profile, &text, kind, Origin::Code) }
+            let source = python::told(&text).filter(|_| kind == Kind::Python);
+            let source = source.map(|(file, line)| Source { file: profile.intern(file), line });
+            let frame = ShownFrame { source, ..ShownFrame::new(kind, profile.intern(&text)) };
+            Named { is_label: true, ..one_frame(profile, frame, &text, Origin::Code) }
         }
         Found::Label(label, LabelKind::Call) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
@@ -404,6 +407,10 @@ fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Opt
 
 fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
     let frame = ShownFrame::new(kind, profile.intern(text));
+    one_frame(profile, frame, text, origin)
+}
+
+fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
     let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false };
     Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
 }
