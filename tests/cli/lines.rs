@@ -1,4 +1,4 @@
-//! GPU time by line of source: of a recording and a trace that can be worked out by hand.
+//! GPU time by line of source, and lines in what is exported: of a recording and a trace that can be worked out by hand.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ use crate::support::{hand, scratch};
 /// The name of a kernel, the stack that launched it and its time in microseconds, one after the other.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
-/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3), and `native` launches by itself.
+/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way
+/// of `native`), and `native` launches by itself.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: &Row<'_>| writer.row(row).unwrap();
@@ -41,7 +42,7 @@ fn recording() -> Vec<u8> {
     let (call, main) = (Frame::label(LabelId(2)), Frame::python(CodeId(2), 0));
     let stacks = [
         vec![call, Frame::python(CodeId(1), 0), main],
-        vec![call, Frame::python(CodeId(1), 2), main],
+        vec![call, Frame::label(LabelId(1)), Frame::python(CodeId(1), 2), main],
         vec![call, Frame::label(LabelId(1))],
     ];
     for (id, frames) in (2..).zip(&stacks) {
@@ -103,4 +104,43 @@ fn functions_of_a_trace_say_their_lines() {
         rows.iter().map(|row| (row["line"].as_str().unwrap(), row["total_ns"].as_u64().unwrap())).collect();
     assert_eq!(lines, [("/srv/model.py:12", 30_000), ("/srv/train.py:3", 20_000), ("[no line]", 10_000)]);
     assert_eq!(rows[0]["kernels"], "gemm");
+}
+
+#[test]
+fn files_and_lines_are_exported() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.csv"]).ok();
+    let stacks = fs::read_to_string(folder.join("lines.stacks.csv")).unwrap();
+    let places: Vec<_> =
+        stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
+    assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
+    let ran = gpuflame(&folder, ["convert", "lines.gfr", "--to", "speedscope"]).ok();
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let frames = json["shared"]["frames"].as_array().unwrap();
+    for frame in [
+        json!({ "name": "Block.forward (model.py:12)", "file": "/srv/model.py", "line": 12 }),
+        json!({ "name": "main (train.py:3)", "file": "/srv/train.py", "line": 3 }),
+        json!({ "name": "native" }),
+    ] {
+        assert!(frames.contains(&frame), "{frame}: {frames:?}");
+    }
+}
+
+/// Functions that say their files are no code of the host's when they are read again.
+#[test]
+fn functions_of_python_stay_so_in_what_was_exported() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    let python = |file: &str| gpuflame(&folder, ["flamegraph", file, "--python", "only"]).ok().stdout;
+    let of = |file| python(file).lines().map(|line| line.replace(" (model.py:12)", "")).collect::<Vec<_>>();
+    let before = of("lines.gfr");
+    assert!(
+        before.iter().any(|line| line.starts_with("main (train.py:3);Block.forward;cudaLaunchKernel;")),
+        "{before:?}"
+    );
+    for file in ["again.sbt", "again.json"] {
+        gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", file]).ok();
+        assert_eq!(of(file), before, "{file}");
+    }
 }
