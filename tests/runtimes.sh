@@ -3,6 +3,7 @@
 # runs or builds it.
 #
 #   tests/runtimes.sh greenlet|boost|go|java FOLDER       exits with 75, and a sentence, if it cannot be had
+#   PYTHON=PROGRAM tests/runtimes.sh greenlet FOLDER      for this Python
 set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
 folder=${2:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
@@ -25,11 +26,13 @@ install() {
 case $what in
 greenlet)
     version=3.5.6
-    venv=$folder/greenlet-$version
+    # For another Python than the one that is called so.
+    python=${PYTHON:-python3}
+    venv=$folder/greenlet-$version-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     if [[ ! -e $venv/done ]]; then
         rm -rf "$venv"
-        python3 -m venv "$venv" >&2
-        "$venv/bin/pip" install -q --only-binary=:all: --no-deps "greenlet==$version" >&2 || {
+        "$python" -m venv "$venv" >&2
+        "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: --no-deps "greenlet==$version" >&2 || {
             echo "greenlet $version cannot be had from PyPI" >&2
             exit 75
         }

@@ -13,10 +13,10 @@ use super::report::{Cell, Report, Table};
 use crate::analysis::{Delays, Doing, Share, Told, communication};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Events, JoinedActivity};
-use crate::export::{Names, event_place, folded_names, work_name};
+use crate::export::{Names, event_place, folded_names, source_line, work_name};
 use crate::join::Origin;
 use crate::profile::views::{GPU, IDLE, idle_word};
-use crate::profile::{Profile, Values, add_to, add_values, saturating_sum};
+use crate::profile::{Profile, Tip, Values, add_to, add_values, saturating_sum};
 use crate::record::Work;
 use crate::symbolize::kernel_name;
 
@@ -53,6 +53,8 @@ enum By {
     Kernels,
     /// Launching stacks by GPU time.
     Stacks,
+    /// Lines of source by the GPU time of what they launched: of each stack the innermost frame whose file and line are known.
+    Line,
     /// How long kernels waited between the call that launched them and their start.
     Delay,
     /// Time in which GPUs had nothing to do, by cause. Where a trace tells what the launching thread was in meanwhile, a
@@ -84,6 +86,7 @@ impl Top {
             match by {
                 By::Kernels => tables.push(kernels(&explained, most)),
                 By::Stacks => tables.push(stacks(&explained, names, most)),
+                By::Line => tables.push(lines(&explained.profile, names, most)),
                 By::Idle => tables.push(idle(&explained.profile, names, most)),
                 By::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
                 By::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
@@ -232,6 +235,65 @@ fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
         table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
     }
     table
+}
+
+/// What hangs under a line of source.
+#[derive(Default)]
+struct UnderLine {
+    values: Values,
+    kernels: HashMap<Work, u64>,
+}
+
+/// So many kernels of a line are named.
+const MOST_KERNELS: usize = 3;
+
+fn lines(profile: &Profile, names: Names, most: usize) -> Table {
+    let mut sums: HashMap<(String, String), UnderLine> = HashMap::new();
+    for sample in profile.samples(&GPU) {
+        let line = source_line(profile, sample.place, names);
+        let key = line.map_or_else(
+            || ("[no line]".to_owned(), String::new()),
+            |it| (format!("{}:{}", it.file, it.line), it.function.into_owned()),
+        );
+        let sum = sums.entry(key).or_default();
+        add_values(&mut sum.values, sample.values);
+        for tip in sample.leaf.tips() {
+            if let Tip::Work(work) = tip {
+                add_to(sum.kernels.entry(work).or_default(), sample.amount());
+            }
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.values[0].cmp(&a.1.values[0]).then_with(|| a.0.cmp(&b.0)));
+    let columns = &["total_ns", "share_percent", "count", "line", "function", "kernels"];
+    let mut table = Table::new("line", columns);
+    let total = gpu_time(profile);
+    for ((line, function), under) in sums.into_iter().take(most) {
+        let [nanos, count, ..] = under.values;
+        table.row([
+            Cell::Nanos(nanos),
+            Cell::share(nanos, total),
+            Cell::Count(count),
+            Cell::Text(line),
+            Cell::Text(function),
+            Cell::Text(heaviest(profile, under.kernels)),
+        ]);
+    }
+    table
+}
+
+/// `gemm, relu, add, 4 more`: what is heaviest first.
+fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> String {
+    let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
+    for (work, nanos) in kernels {
+        add_to(sums.entry(work_name(profile, work)).or_default(), nanos);
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let more = sums.len().saturating_sub(MOST_KERNELS);
+    let named = sums.into_iter().take(MOST_KERNELS).map(|(name, _)| name);
+    let more = (more > 0).then(|| format!("{more} more").into());
+    named.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 fn idle(profile: &Profile, names: Names, most: usize) -> Table {

@@ -24,7 +24,7 @@ pub(super) fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> Palett
 }
 
 /// Warm for kernels, yellow for graphs, blue for copies, purple for fills, grey for what is missing, teal for
-/// ranges, and a quiet green for the CPU's side; idle time is orange where the host was late, yellow while a
+/// ranges, a quiet blue for functions of Python and a quiet green for the rest of the CPU's side; idle time is orange where the host was late, yellow while a
 /// launch was under way, blue where work waited. Names shade it a little, so that neighbours can be told apart.
 fn color(name: &str, kind: Kind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
@@ -43,7 +43,22 @@ fn color(name: &str, kind: Kind) -> Color {
         Kind::Free => (120 + shade(25), 165 + shade(25), 215),
         Kind::Root => (200 + shade(12), 190 + shade(12), 175 + shade(12)),
         Kind::Range => (70 + shade(25), 165 + shade(25), 160 + shade(25)),
-        Kind::Code | Kind::Python | Kind::Call => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
+        Kind::Python => (165 + shade(25), 190 + shade(20), 215 + shade(20)),
+        Kind::Code | Kind::Call => (170 + shade(35), 205 + shade(20), 165 + shade(25)),
     };
     Color { r: r as u8, g: g as u8, b: b as u8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_python_are_blue_and_others_green() {
+        for name in ["main", "forward (model.py:12)", ""] {
+            let (python, code) = (color(name, Kind::Python), color(name, Kind::Code));
+            assert!(python.b > python.g && python.g > python.r, "{python:?}");
+            assert!(code.g > code.r && code.g > code.b, "{code:?}");
+        }
+    }
 }

@@ -40,6 +40,7 @@ mod pprof;
 mod roots;
 #[cfg(feature = "cli")]
 mod sbt;
+mod source;
 #[cfg(feature = "cli")]
 mod speedscope;
 mod stack_table;
@@ -73,6 +74,7 @@ pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;
 pub use options::{GraphStacks, Names, Options, Root, Unit};
+pub use source::{SourceLine, source_line};
 pub use stack_table::write_stacks_csv;
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;

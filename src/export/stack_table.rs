@@ -6,17 +6,29 @@ use std::io::Write;
 use super::clean;
 use super::compose::{call, stack};
 use super::options::{GraphStacks, Names};
+use super::source::source_line;
 use super::table;
 use crate::error::Result;
 use crate::profile::views::GPU;
 use crate::profile::{Leaf, Place, Profile, add_to};
 use crate::record::{ContextId, Created};
 
-const HEADER: [&str; 8] =
-    ["stack", "thread", "thread_name", "call", "frames", "activities", "created", "pending"];
+const HEADER: [&str; 11] = [
+    "stack",
+    "thread",
+    "thread_name",
+    "call",
+    "frames",
+    "activities",
+    "created",
+    "pending",
+    "language",
+    "file",
+    "line",
+];
 
 /// A row for each stack: who called, from where, how many activities have it as `stack` and as `created_stack`, and how
-/// many launches of it had none.
+/// many launches of it had none; and the line of source that called, if that is known.
 ///
 /// # Errors
 /// What `out` reports.
@@ -48,7 +60,11 @@ pub fn write_stacks_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
             clean::cell(&frames.join(";")).into_owned(),
         ];
         let counts = counts.map(|count| count.to_string());
-        table.write_record(row.into_iter().chain(counts)).map_err(table::error)?;
+        let source = source_line(profile, Place::Context(id), Names::Kept);
+        let source = source.map_or_else(Default::default, |it| {
+            [it.language.to_owned(), clean::cell(it.file).into_owned(), it.line.to_string()]
+        });
+        table.write_record(row.into_iter().chain(counts).chain(source)).map_err(table::error)?;
     }
     table.flush()?;
     Ok(())

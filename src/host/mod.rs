@@ -12,6 +12,12 @@ pub fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Whose files the process makes.
+pub fn user() -> u32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
 pub mod alive;
 pub mod aside;
 pub mod cancel;

@@ -196,11 +196,7 @@ fn read_stack(at: &mut Cursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, S
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
     for _ in 0..at.varint()? {
         let [address, function, file, _] = [at.varint()?, at.varint()?, at.varint()?, at.varint()?];
-        kinds.push(match strings.get(file as usize) {
-            Some(name) if *name == b"<python>" => 'p',
-            Some(name) if *name == b"<range>" => 'r',
-            _ => 'c',
-        });
+        kinds.push(strings.get(file as usize).map_or('c', |file| kind_of(file)));
         frames.push(match strings.get(function as usize) {
             Some(name) if !name.is_empty() => String::from_utf8_lossy(name).replace(';', ":"),
             _ => format!("0x{address:x}"),
@@ -209,6 +205,15 @@ fn read_stack(at: &mut Cursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, S
     frames.reverse();
     kinds.reverse();
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
+}
+
+/// What a frame is, by its file: a program of Python need not have one (`<string>`).
+fn kind_of(file: &[u8]) -> char {
+    match file {
+        b"<range>" => 'r',
+        _ if file.starts_with(b"<") || file.ends_with(b".py") => 'p',
+        _ => 'c',
+    }
 }
 
 fn small(value: u64) -> u32 {

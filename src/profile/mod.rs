@@ -11,6 +11,7 @@ mod code;
 mod facts;
 mod fewer;
 mod frame;
+mod generated;
 mod index;
 mod missing;
 mod quoted;
@@ -105,6 +106,8 @@ pub struct Profile {
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     codes: IdMap<CodeId, code::PythonCode>,
+    /// What functions are called that lie in no file, by address.
+    generated: BTreeMap<u64, Box<str>>,
     kernels: IdMap<NameId, KernelName>,
     /// What the texts of their names take.
     kernel_text: usize,
@@ -160,6 +163,7 @@ impl Profile {
                 self.ranges.entry(*id).or_insert(text);
             }
             Row::Code(code) => self.add_code(code),
+            Row::Generated { address, name } => self.add_generated(*address, name),
             Row::Process { id, name } => {
                 let name = self.strings.intern(name);
                 self.process.get_or_insert((*id, name));
@@ -522,6 +526,7 @@ impl Profile {
             + map_bytes(&self.labels)
             + map_bytes(&self.ranges)
             + self.code_bytes()
+            + self.generated_bytes()
             + map_bytes(&self.kernels)
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()

@@ -273,7 +273,8 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::CODE
         | tag::TOLD
         | tag::CALLED
-        | tag::PROVENANCE => true,
+        | tag::PROVENANCE
+        | tag::GENERATED => true,
         _ => false,
     }
 }
@@ -302,6 +303,7 @@ fn row<'a>(
         }
         tag::RANGE => range(&mut fields)?,
         tag::CODE => code(&mut fields)?.map(Row::Code),
+        tag::GENERATED => generated(&mut fields)?,
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::CALLED => called(&mut fields).map(Row::Called),
         tag::INSTANT => instant(&mut fields)?,
@@ -447,6 +449,12 @@ fn code<'a>(fields: &mut Fields<'a>) -> Parsed<Code<'a>> {
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
     let (file, name) = (text(file)?, text(name)?);
     Ok(Some(Code { id: CodeId(id), version, first_line, file, name, lines }))
+}
+
+fn generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let (Some(address), Some(name)) = (fields.u64(), fields.bytes()) else { return Ok(None) };
+    let name = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
+    Ok(Some(Row::Generated { address, name }))
 }
 
 fn instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {

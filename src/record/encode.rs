@@ -43,6 +43,7 @@
 //!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
 //!  33   provenance  what:u32 text                                              where all this comes from
 //!  34   starved                                                                recording ended here, for want of memory
+//!  35   generated address:u64 name:text                                        the function at an address in no file
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -135,6 +136,7 @@ pub(super) mod tag {
     pub(crate) const CALLED: u8 = 32;
     pub(crate) const PROVENANCE: u8 = 33;
     pub(crate) const STARVED: u8 = 34;
+    pub(crate) const GENERATED: u8 = 35;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -280,6 +282,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(code.id.0).u16(code.version).u32(code.first_line);
             out.bytes(code.file.as_bytes()).bytes(code.name.as_bytes()).bytes(code.lines);
             tag::CODE
+        }
+        Row::Generated { address, name } => {
+            out.u64(*address).bytes(name.as_bytes());
+            tag::GENERATED
         }
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());

@@ -59,6 +59,13 @@ pub enum Row<'a> {
     },
     /// The meaning of a [`CodeId`].
     Code(Code<'a>),
+    /// The function at an address of frames that lie in no file, as whoever generated it calls it. Comes last.
+    Generated {
+        /// As frames have it.
+        address: u64,
+        /// The function's name; perhaps mangled.
+        name: &'a str,
+    },
     /// A file that was mapped with code in it.
     Module(Module),
     /// The process that all this happened in.

@@ -56,6 +56,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             name: "Block.forward",
             lines: &[0x80, 0, 0xff],
         }),
+        Row::Generated { address: 0x7f00_0000_1234, name: "py::größe:/srv/modèle.py" },
         Row::Process { id: 4711, name: "app" },
         Row::Provenance { what: Provenance::HOST, text: "knöten7" },
         Row::Provenance { what: Provenance(u32::MAX), text: "" },

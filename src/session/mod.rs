@@ -16,6 +16,7 @@
 //!                    |              told: whether launches cost anything while no window is open
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //!    |                           --> sets: the thread that draws windows with files of their own
+//!    |                           <-- generated: what code is called that lies in no file
 //! ```
 
 mod about;
@@ -24,6 +25,7 @@ mod collector;
 mod draw;
 mod edges;
 mod ending;
+mod generated;
 mod ledger_text;
 mod marks;
 mod memory;

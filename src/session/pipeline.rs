@@ -19,6 +19,7 @@ use crate::settings::{Root, Settings};
 use crate::symbolize;
 
 use super::edges::Edges;
+use super::generated::GeneratedCode;
 use super::messages::say;
 use super::progress;
 use super::provenance;
@@ -287,6 +288,13 @@ impl Pipeline {
     /// What was collected so far is to outlive the process.
     pub(super) fn write_down(&mut self) {
         self.rows.streams.flush(self.rows.explain.tally().launches.open());
+    }
+
+    /// Takes in what code is called that the process generated: whoever generates it may still have told.
+    pub(super) fn name_generated(&mut self) {
+        for (address, name) in GeneratedCode::default().names(self.rows.explain.profile()) {
+            self.rows.push(&Row::Generated { address, name: &name });
+        }
     }
 
     /// Recording ends for want of memory, and the recording says so.

@@ -449,6 +449,7 @@ impl Ends for Session {
         }
         let held = collector::bytes_held();
         let drawn = self.draw_windows(&mut pipeline, limit);
+        pipeline.name_generated();
         let ledger = pipeline.finish(collector::bytes_held);
         let mut report = self.write_files(&mut pipeline, &ledger);
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));

@@ -21,11 +21,12 @@ use crate::control::{Outputs, chosen, life};
 use crate::error::Result;
 use crate::explain::{Explain, Options, Snapshot};
 use crate::host::{signals, threads};
-use crate::record::Reader;
+use crate::record::{Reader, Row};
 use crate::settings::{Output, Root, Settings};
 use crate::symbolize::Symbolizer;
 
 use super::draw;
+use super::generated::GeneratedCode;
 use super::panic::disable_after_panic;
 use super::write::Report;
 
@@ -60,6 +61,7 @@ pub(super) struct Sets {
 struct Artist {
     explain: Explain,
     symbolizer: Symbolizer,
+    generated: GeneratedCode,
     drawn: Drawn,
 }
 
@@ -142,6 +144,7 @@ impl Artist {
         Self {
             explain: explain(settings),
             symbolizer: Symbolizer::new(draw::naming(settings)),
+            generated: GeneratedCode::default(),
             drawn: Drawn::default(),
         }
     }
@@ -157,6 +160,9 @@ impl Artist {
             self.explain.push(&row, &mut ());
         }
         let Snapshot { profile, ledger } = self.explain.snapshot(&[], &mut ());
+        for (address, name) in self.generated.names(profile) {
+            profile.push(&Row::Generated { address, name: &name });
+        }
         self.symbolizer.name(profile);
         let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();

@@ -97,10 +97,14 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
+/// Code that a compiler made at run time lies in no file, in one that has no name, or is the kernel's own.
+pub(super) fn is_generated(path: &str) -> bool {
+    path.is_empty() || path.starts_with('[') || path.starts_with("/memfd:") || path.starts_with("//anon")
+}
+
 /// Only what is a plain file now: opening a pipe or a device could block the host for good.
 fn is_there(path: &str) -> Result<&Path, Unnamed> {
-    // Code that a compiler made at run time lies in no file, in one that has no name, or is the kernel's own.
-    if path.is_empty() || path.starts_with('[') || path.starts_with("/memfd:") || path.starts_with("//anon") {
+    if is_generated(path) {
         return Err(Unnamed::Generated);
     }
     let path = Path::new(path);

@@ -24,6 +24,11 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// What a function is that lies in no file, by its name.
+    pub(super) fn of_generated(function: &str) -> Self {
+        if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
+    }
+
     pub(super) fn of(path: &str) -> Self {
         let file = path.rsplit('/').next().unwrap_or(path);
         // With a suffix of any kind: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
@@ -41,6 +46,9 @@ impl Origin {
         }
     }
 }
+
+/// How CPython names the code by which `-X perf` has it call a function: `py::forward:/srv/model.py`.
+const TRAMPOLINE: &str = "py::";
 
 /// `python3.11`, `libpython3.11.so.1.0`, `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
 fn is_interpreter(file: &str) -> bool {

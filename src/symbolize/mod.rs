@@ -10,6 +10,7 @@
 mod demangle;
 mod files;
 mod fold;
+mod generated;
 mod glue;
 mod modules;
 mod python;
@@ -22,12 +23,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub use demangle::kernel_name;
+pub use generated::{Generated, Sources, generated_addresses};
 
 use crate::profile::{
     FrameId, Kind, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, Source, StringId, Unnamed,
 };
 use crate::record::{
-    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, Module, NameId, RangeId, hash_one,
+    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
 };
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
@@ -132,7 +134,7 @@ impl Symbolizer {
         let known = self.frames.len();
         let frames = profile.frames()[known..].to_vec();
         let internal = self.options.internal_frames;
-        let found = find_symbols(&frames, profile.modules(), |origin| internal || origin == Origin::Code);
+        let found = find_symbols(&frames, profile, |origin| internal || origin == Origin::Code);
         for found in found {
             self.note(&found);
             self.frames.push(name_frame(profile, found, &self.options));
@@ -161,7 +163,7 @@ impl Symbolizer {
         seen.sort_unstable();
         seen.dedup();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
-        for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile.modules(), |_| true)) {
+        for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile, |_| true)) {
             self.note(&found);
             self.frames[at] = name_frame(profile, found, &self.options);
         }
@@ -234,7 +236,8 @@ enum Found {
 }
 
 /// Asks each file once, for all of its addresses; but none of an origin that is not asked for.
-fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
+fn find_symbols(frames: &[Frame], profile: &Profile, is_asked: impl Fn(Origin) -> bool) -> Vec<Found> {
+    let modules = profile.modules();
     let map = ModuleIndex::new(modules);
     let mut by_module: BTreeMap<usize, Vec<(usize, u64)>> = BTreeMap::new();
     let mut found: Vec<Found> = Vec::with_capacity(frames.len());
@@ -268,7 +271,21 @@ fn find_symbols(frames: &[Frame], modules: &[Module], is_asked: impl Fn(Origin) 
             }
         }
     }
+    found.iter_mut().for_each(|found| found.ask_its_maker(profile));
     found
+}
+
+impl Found {
+    /// Code that lies in no file may have told what it is called.
+    fn ask_its_maker(&mut self, profile: &Profile) {
+        if let Self::Code { symbols, module, address } = self
+            && *symbols == Some(Err(Unnamed::Generated))
+            && let Some(name) = profile.generated(*address)
+        {
+            *symbols = Some(Ok(vec![Function { name: name.to_owned(), source: None }]));
+            *module = None;
+        }
+    }
 }
 
 fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -> Named {
@@ -279,7 +296,10 @@ fn name_frame(profile: &mut Profile, found: Found, options: &SymbolizeOptions) -
         Found::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
             let kind = if kind == LabelKind::Range { Kind::Range } else { Kind::Python };
-            Named { is_label: true, ..one_name(profile, &text, kind, Origin::Code) }
+            let source = python::told(&text).filter(|_| kind == Kind::Python);
+            let source = source.map(|(file, line)| Source { file: profile.intern(file), line });
+            let frame = ShownFrame { source, ..ShownFrame::new(kind, profile.intern(&text)) };
+            Named { is_label: true, ..one_frame(profile, frame, &text, Origin::Code) }
         }
         Found::Label(label, LabelKind::Call) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
@@ -324,6 +344,9 @@ fn name_code(
     internal: bool,
 ) -> Named {
     let Some((at, in_file)) = module else {
+        if let Some(Ok(functions)) = symbols {
+            return name_generated(profile, &functions, internal);
+        }
         let why = symbols.and_then(Result::err);
         let word = if why == Some(Unnamed::ModuleUnknown) { "[unknown module]" } else { "[unknown]" };
         let named = unnamed(profile, &format!("{word}+0x{address:x}"), None, why);
@@ -352,6 +375,13 @@ fn name_code(
     Named { names, origin, is_label: false, call: None, is_hidden }
 }
 
+/// Names code that lies in no file by what its maker calls it.
+fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
+    let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
+    let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();
+    Named { names, origin, is_label: false, call: None, is_hidden: false }
+}
+
 fn named(
     profile: &mut Profile,
     function: &Function,
@@ -377,6 +407,10 @@ fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Opt
 
 fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
     let frame = ShownFrame::new(kind, profile.intern(text));
+    one_frame(profile, frame, text, origin)
+}
+
+fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
     let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false };
     Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
 }

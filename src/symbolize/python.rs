@@ -14,6 +14,17 @@ pub(super) fn text(code: &Code<'_>, line: u32) -> String {
     format!("{} ({file}:{line})", code.name)
 }
 
+/// The file and the line in what a trace calls a function: `/srv/train.py(12): step` as torch.profiler writes it, or
+/// `step (train.py:12)` as we do.
+pub(super) fn told(text: &str) -> Option<(&str, u32)> {
+    let (file, line) = match text.split_once("): ") {
+        Some((place, _)) => place.rsplit_once('(')?,
+        None => text.strip_suffix(')')?.rsplit_once(" (")?.1.rsplit_once(':')?,
+    };
+    let is_place = !file.is_empty() && line.bytes().all(|byte| byte.is_ascii_digit());
+    is_place.then(|| Some((file, line.parse().ok()?))).flatten()
+}
+
 /// The line of the instruction that lies `at` bytes into the function.
 pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     let first = i64::from(code.first_line);
@@ -136,6 +147,25 @@ mod tests {
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "a number without an end");
+    }
+
+    #[test]
+    fn what_traces_call_a_function_says_where_it_is() {
+        assert_eq!(told("/srv/train.py(12): step"), Some(("/srv/train.py", 12)));
+        assert_eq!(told("a (b)/c.py(3): <lambda>"), Some(("a (b)/c.py", 3)));
+        assert_eq!(told("Block.forward (model.py:44)"), Some(("model.py", 44)));
+        for other in [
+            "",
+            "nn.Module: Linear_0",
+            "<built-in method run_backward of torch._C._EngineBase object at 0x7f19a0c3d2e0>",
+            "call (1, 2)",
+            "(12): f",
+            "a.py(x): f",
+            "a.py(99999999999): f",
+            "f (:1)",
+        ] {
+            assert_eq!(told(other), None, "{other}");
+        }
     }
 
     #[test]

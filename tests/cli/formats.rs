@@ -324,12 +324,12 @@ fn the_numbers_of_stacks_in_the_table_have_a_table() {
     fs::write(folder.join("all.gfr"), everything()).unwrap();
     gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", "all.csv"]).ok();
     let stacks = fs::read_to_string(folder.join("all.stacks.csv")).unwrap();
-    let expected = "stack,thread,thread_name,call,frames,activities,created,pending\n\
-                    2,500,loader,cudaLaunchKernel,main;decode_fn;cudaLaunchKernel,2,0,0\n\
-                    3,500,loader,cudaLaunchKernel,main;capture_fn;cudaLaunchKernel,0,1,0\n\
-                    4,500,loader,cudaGraphLaunch,main;decode_fn;cudaGraphLaunch,1,0,0\n\
-                    6,500,loader,cudaLaunchKernel,main;never_fn;cudaLaunchKernel,0,0,1\n\
-                    9,500,loader,cudaMemcpyAsync,main;decode_fn;cudaMemcpyAsync,1,0,0\n";
+    let expected = "stack,thread,thread_name,call,frames,activities,created,pending,language,file,line\n\
+                    2,500,loader,cudaLaunchKernel,main;decode_fn;cudaLaunchKernel,2,0,0,,,\n\
+                    3,500,loader,cudaLaunchKernel,main;capture_fn;cudaLaunchKernel,0,1,0,,,\n\
+                    4,500,loader,cudaGraphLaunch,main;decode_fn;cudaGraphLaunch,1,0,0,,,\n\
+                    6,500,loader,cudaLaunchKernel,main;never_fn;cudaLaunchKernel,0,0,1,,,\n\
+                    9,500,loader,cudaMemcpyAsync,main;decode_fn;cudaMemcpyAsync,1,0,0,,,\n";
     assert_eq!(stacks, expected);
     let rows = fs::read_to_string(folder.join("all.csv")).unwrap();
     assert_eq!(

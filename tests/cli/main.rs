@@ -11,6 +11,7 @@ mod formats;
 mod gpuperf;
 mod graph_capture;
 mod kernel_extractor;
+mod lines;
 mod merge;
 mod names;
 mod passes;

@@ -6,21 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Done, Run, Way, compile, cuda, is_ci, root, scratch};
-
-/// What `tests/runtimes.sh` installs and names; `None`, with a sentence: it cannot be had here.
-fn installed(what: &str) -> Option<PathBuf> {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
-    let script = root().join("tests/runtimes.sh");
-    let output = Command::new(script).args([what.as_ref(), cache.as_os_str()]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
-    }
-    assert!(!is_ci(), "CI tests with {what}\n{said}");
-    eprintln!("skipped: {what} cannot be had here\n{said}");
-    None
-}
+use crate::support::{Done, Run, Way, compile, cuda, installed, root, scratch};
 
 /// The library by which they launch.
 fn launcher() -> PathBuf {
@@ -60,7 +46,7 @@ fn marked(done: &Done, what: &str) -> u64 {
 /// `main`, through the frames in which the thread switched to the greenlet.
 #[test]
 fn greenlets_are_seen_to_the_bottom_of_the_thread() {
-    let Some(python) = installed("greenlet") else { return };
+    let Some(python) = installed("greenlet", None) else { return };
     let program = root().join("tests/runtimes/greenlets.py");
     let library = launcher();
     let args = [program.to_str().unwrap(), library.to_str().unwrap(), "200", "20"];
@@ -74,7 +60,7 @@ fn greenlets_are_seen_to_the_bottom_of_the_thread() {
 /// A fiber of Boost has a stack of its own, which begins in hand-written code without unwind information: cut there.
 #[test]
 fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
-    if installed("boost").is_none() {
+    if installed("boost", None).is_none() {
         return;
     }
     let library = launcher();
@@ -93,7 +79,7 @@ fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {
 /// goroutine's: cut there.
 #[test]
 fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
-    let Some(go) = installed("go") else { return };
+    let Some(go) = installed("go", None) else { return };
     let folder = scratch("go");
     let program = folder.join("goroutines");
     let libraries = format!("{} -L{} -lcudart -lcuda", launcher().display(), cuda().display());
@@ -115,7 +101,7 @@ fn a_go_program_is_seen_to_where_it_leaves_the_goroutine_and_cut_there() {
 #[test]
 #[ignore = "installs a JDK"]
 fn a_java_program_is_seen_to_the_bottom_of_its_threads_by_frame_pointers() {
-    let Some(compiler) = installed("java") else { return };
+    let Some(compiler) = installed("java", None) else { return };
     let folder = scratch("java");
     let source = root().join("tests/runtimes/Threads.java");
     assert!(Command::new(&compiler).arg("-d").arg(&folder).arg(source).status().unwrap().success());

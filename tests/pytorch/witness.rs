@@ -263,14 +263,15 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
     without_times(streams)
 }
 
-#[test]
-fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_says() {
-    let Some(folder) = folder() else { return };
-    let traced = run(folder, "witness.py", Way::None).args(["trace.json", "train.py", "stacks"]);
+/// Asserts that each kernel of a program stands under the same functions by both. How many stand under any, and the depth of
+/// the deepest stack.
+fn compare_frames(program: &str) -> Option<(usize, usize)> {
+    let folder = folder()?;
+    let traced = run(folder, "witness.py", Way::None).args(["trace.json", program, "stacks"]);
     let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
-    let done = run(folder, "train.py", Way::Injected).env("GPUFLAME_FORMATS", "gfr");
+    let done = run(folder, program, Way::Injected).env("GPUFLAME_FORMATS", "gfr");
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
-    let kineto = frames_of_kineto(&events(&traced.folder.join("trace.json")), "train.py");
+    let kineto = frames_of_kineto(&events(&traced.folder.join("trace.json")), program);
     let gpuflame = frames_of_gpuflame(&done);
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
     let (mut in_python, mut deepest) = (0, 0);
@@ -283,6 +284,19 @@ fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_
             deepest = deepest.max(ours.len());
         }
     }
+    Some((in_python, deepest))
+}
+
+#[test]
+fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_says() {
+    let Some((in_python, deepest)) = compare_frames("train.py") else { return };
+    assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
+}
+
+/// A kernel of a graph is under those that launched the graph.
+#[test]
+fn every_kernel_of_a_decode_loop_is_under_the_functions_of_python_that_kineto_says() {
+    let Some((in_python, deepest)) = compare_frames("decode.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 

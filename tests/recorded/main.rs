@@ -11,6 +11,7 @@ mod dependencies;
 mod devices;
 #[cfg(feature = "cli")]
 mod embedding;
+mod generated;
 mod graphs;
 mod idle;
 mod incomplete_stacks;

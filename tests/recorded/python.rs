@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::pythons::pythons;
-use crate::support::{Done, Run, Way, compile, root};
+use crate::support::{Done, Run, Way, compile, installed, root};
 
 /// Versions whose frames are read.
 const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 13);
@@ -33,17 +33,23 @@ fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// What the program says of each of its launches, by kernel.
-fn said(done: &Done) -> BTreeMap<String, Vec<String>> {
+/// What a program says of each of its launches, by kernel.
+type Said = BTreeMap<String, Vec<String>>;
+
+fn said(done: &Done) -> Said {
+    said_in(done, "frames.txt")
+}
+
+fn said_in(done: &Done, file: &str) -> Said {
     let line = |line: &str| {
         let (kernel, frames) = line.split_once('\t').unwrap();
         (format!("[GPU_Kernel]{kernel}"), frames.split(';').map(str::to_owned).collect())
     };
-    done.file("frames.txt").lines().map(line).collect()
+    done.file(file).lines().map(line).collect()
 }
 
-/// Asserts that each launch has the frames that the program said, and nothing was lost.
-fn assert_as_said(done: &Done) {
+/// Asserts that each launch has the frames that the program said.
+fn assert_stacks_as_said(done: &Done) {
     let said = said(done);
     let stacks = done.folded();
     assert_eq!(stacks.len(), said.len(), "{}", done.stderr);
@@ -51,6 +57,11 @@ fn assert_as_said(done: &Done) {
         let kernel = frames.last().unwrap();
         assert_eq!(python_frames(frames), said[kernel], "{kernel} in {frames:#?}\n{}", done.stderr);
     }
+}
+
+/// The same, and nothing was lost.
+fn assert_as_said(done: &Done) {
+    assert_stacks_as_said(done);
     let lost = done.ledger("lost: ")[0];
     assert!(lost.contains(" python_dropped 0, python_unsure 0"), "{lost}");
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
@@ -94,6 +105,90 @@ fn functions_called_by_trampolines_are_the_same_functions() {
         let done = run.ok();
         assert_as_said(&done);
         assert!(done.ledger("lost: ")[0].contains(" stacks_cut 0, "), "{}", done.stderr);
+    }
+}
+
+/// The trampolines themselves are shown where no functions are, by the names that Python gives them; and never beside those.
+#[test]
+fn trampolines_stand_in_for_functions_that_are_not_shown() {
+    let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
+    for ((_, minor), python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
+        for (flag, mode) in flags(minor).iter().flat_map(|flag| [(flag, "off"), (flag, "auto")]) {
+            let run = Run::new(&python, Way::Injected).args(["-X", flag]);
+            // But `deep`, whose native stacks are more than is kept.
+            let run = run.arg(root().join("tests/programs/frames.py")).arg("[!d]*");
+            let run = run.env("GPUFLAME_PYTHON", mode);
+            let done = run.ok();
+            let said = said(&done);
+            for (frames, _) in done.folded() {
+                // 3.13 calls those that are specialised without a trampoline.
+                let is_called = |name: &&str| !name.ends_with("__init__");
+                let functions = frames.iter().filter_map(|frame| frame.strip_prefix("py::"));
+                let functions = functions.map(|name| name.rsplit_once(':').unwrap().0).filter(is_called);
+                let said = said[frames.last().unwrap()].iter().map(|it| it.split_once(" (").unwrap().0);
+                let said = said.filter(|_| mode == "off").filter(is_called);
+                assert!(functions.eq(said), "3.{minor} -X {flag}, {mode}: {frames:#?}");
+                assert!(
+                    !frames.iter().any(|frame| frame.starts_with("[unknown]")),
+                    "3.{minor} {flag}: {frames:#?}"
+                );
+            }
+        }
+    }
+}
+
+/// A greenlet's functions are its own, whatever ran on the same stack meanwhile. Before 3.11 it is counted that the evaluator's
+/// calls on the stack below are more than those of the functions.
+#[test]
+fn greenlets_stand_under_the_frames_that_python_says_they_are_in() {
+    for ((_, minor), python) in known() {
+        let Some(python) = installed("greenlet", Some(&python)) else { continue };
+        let run = program(&python, "tests/runtimes/greenlet_frames.py").args(["40", "20"]);
+        let done = run.env("GPUFLAME_PYTHON", "lines").ok();
+        assert!(said(&done).len() > 5000, "3.{minor} has launched");
+        match minor {
+            ..11 => assert_stacks_as_said(&done),
+            _ => assert_as_said(&done),
+        }
+    }
+}
+
+/// Before 3.12 the interpreter says of a thread which functions of the first one it is in, whichever it runs: those it called
+/// from are shown then, and none of another's.
+#[test]
+fn functions_of_other_interpreters_are_there_since_3_12() {
+    for ((_, minor), python) in known() {
+        let run = program(&python, "tests/programs/subinterpreters.py");
+        let done = run.env("GPUFLAME_PYTHON", "lines").ok();
+        let (outside, inside) = (said(&done), said_in(&done, "inside.txt"));
+        let stacks = done.folded();
+        assert!(inside.len() > 50 && stacks.len() == outside.len() + inside.len(), "{}", done.stderr);
+        for (frames, _) in &stacks {
+            let (kernel, found) = (frames.last().unwrap(), python_frames(frames));
+            match (outside.get(kernel), inside.get(kernel)) {
+                (Some(said), _) => assert_eq!(found, *said, "3.{minor}: {frames:#?}"),
+                (None, Some(said)) if minor >= 12 => assert_eq!(found, *said, "3.{minor}: {frames:#?}"),
+                (None, _) => {
+                    let names: Vec<_> = found.iter().map(|frame| frame.split_once(" (").unwrap().0).collect();
+                    assert_eq!(names, ["<module>", "main", "outside"], "3.{minor}: {frames:#?}");
+                }
+            }
+        }
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
+    }
+}
+
+/// A child that is forked before there is CUDA records by itself; those that are forked in the midst of launches record nothing,
+/// and harm nobody's frames.
+#[test]
+fn forked_children_have_frames_of_their_own() {
+    for (_, python) in known() {
+        let done = program(&python, "tests/programs/forking.py").env("GPUFLAME_PYTHON", "lines").ok();
+        assert!(said(&done).len() > 100, "{}", done.stderr);
+        assert_stacks_as_said(&done);
+        assert_stacks_as_said(&Done::of_folder(&done.folder.join("child")));
+        assert_eq!(done.ledger("launches ").len(), 2, "{}", done.stderr);
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
     }
 }
 

@@ -129,7 +129,8 @@ fn at(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-fn kernel(name: u32) -> Detail {
+/// A kernel of this name.
+pub fn kernel(name: u32) -> Detail {
     Detail::Kernel(KernelDetail {
         name: NameId(name),
         grid: [4, 2, 1],
@@ -140,7 +141,8 @@ fn kernel(name: u32) -> Detail {
     })
 }
 
-fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, detail: Detail) -> Activity {
+/// What the launch with this id did there.
+pub fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, detail: Detail) -> Activity {
     Activity {
         correlation: CorrelationId(id),
         device: DeviceId(device),

@@ -368,6 +368,21 @@ pub fn plain(symbol: &str) -> &str {
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)
 }
 
+/// What `tests/runtimes.sh` installs and names, for this Python if for any; `None`, with a sentence: it cannot be had here.
+pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
+    let mut command = Command::new(root().join("tests/runtimes.sh"));
+    command.arg(what).arg(&cache).envs(python.map(|python| ("PYTHON", python)));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    assert!(!is_ci() || python.is_some(), "CI tests with {what}\n{said}");
+    eprintln!("skipped: {what} cannot be had here\n{said}");
+    None
+}
+
 /// Whether this run must not skip what this machine can do.
 pub fn is_ci() -> bool {
     std::env::var_os("CI").is_some()

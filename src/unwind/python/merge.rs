@@ -24,6 +24,17 @@ pub(super) struct Stacks<'a> {
     pub(super) evaluator: std::ops::Range<u64>,
 }
 
+/// How far native and Python frames told of the same calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreement {
+    /// Each call of the evaluator is in both.
+    Whole,
+    /// The outer native ones are more: of another interpreter, or of what a greenlet runs upon.
+    MoreNative,
+    /// There are Python frames that lie in no native one.
+    None,
+}
+
 /// A merged stack, while it is being written.
 pub(super) struct Out<'a> {
     frames: &'a mut [Frame; MOST_MERGED],
@@ -57,27 +68,27 @@ fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
 }
 
 impl Stacks<'_> {
-    /// The stack of both, and whether they told the same calls. `places` are the stack pointers of the native frames.
+    /// The stack of both, and how far they agree. `places` are the stack pointers of the native frames.
     pub(super) fn merge<'a>(
         &self,
         places: impl Iterator<Item = u64>,
         mut out: Out<'a>,
-    ) -> (&'a [Frame], bool) {
+    ) -> (&'a [Frame], Agreement) {
         let is_counted = self.items.iter().any(|item| item.boundary == SOMEWHERE);
-        let (left, is_sure) =
+        let (left, agreement) =
             if is_counted { self.by_count(&mut out) } else { self.by_place(places, &mut out) };
         if !left.is_empty() && !self.is_partial {
             out.count = 0;
             self.at_the_outermost(&mut out);
-            return (out.finish(), false);
+            return (out.finish(), Agreement::None);
         }
         // The native frames of these calls are among those that are missing.
         out.python(left);
-        (out.finish(), is_sure)
+        (out.finish(), agreement)
     }
 
     /// By what lies in the native frames. Returns what lies in none.
-    fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], bool) {
+    fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut places = places.peekable();
         let mut left = self.items;
         for native in self.native {
@@ -94,12 +105,12 @@ impl Stacks<'_> {
                 out.push(*native);
             }
         }
-        (left, true)
+        (left, Agreement::Whole)
     }
 
     /// By the number of calls: each is one frame of Python. Where there are more native ones, the outer of them are
     /// another thread state's.
-    fn by_count(&self, out: &mut Out<'_>) -> (&[Item], bool) {
+    fn by_count(&self, out: &mut Out<'_>) -> (&[Item], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
         for native in self.native {
@@ -112,7 +123,8 @@ impl Stacks<'_> {
             }
             calls += usize::from(self.is_evaluator(*native));
         }
-        (left, calls == self.items.len() || self.is_partial)
+        let is_whole = calls == self.items.len() || self.is_partial;
+        (left, if is_whole { Agreement::Whole } else { Agreement::MoreNative })
     }
 
     /// All Python frames at the outermost native frame of the evaluator, for want of something better.
@@ -143,7 +155,7 @@ mod tests {
 
     /// Letters are native frames, `E` is the evaluator; numbers are Python frames, `-` is one that is not shown, each
     /// with its boundary; both leaf first.
-    fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, bool) {
+    fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
         let address = |letter: char| if letter == 'E' { 0x5800 } else { 0x100 * letter as u64 };
         let native: Vec<Frame> =
             native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
@@ -159,18 +171,18 @@ mod tests {
         let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: EVALUATOR };
         // The leaf's frame lies at 1000 to 1100, and so on.
         let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
-        let (frames, is_sure) = stacks.merge(places, Out::new(&mut room));
+        let (frames, agreement) = stacks.merge(places, Out::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {
             FrameKind::Python { code, .. } => code.0.to_string(),
             FrameKind::Native { address, .. } if EVALUATOR.contains(&address) => "E".to_owned(),
             FrameKind::Native { address, .. } => char::from(((address + 1) / 0x100) as u8).to_string(),
             other => panic!("{other:?}"),
         };
-        (frames.iter().map(name).collect::<Vec<_>>().join(""), is_sure)
+        (frames.iter().map(name).collect::<Vec<_>>().join(""), agreement)
     }
 
-    fn sure(text: &str) -> (String, bool) {
-        (text.to_owned(), true)
+    fn sure(text: &str) -> (String, Agreement) {
+        (text.to_owned(), Agreement::Whole)
     }
 
     #[test]
@@ -194,7 +206,7 @@ mod tests {
 
     #[test]
     fn frames_that_lie_in_no_native_one_stand_at_the_outermost_evaluator_and_are_told() {
-        let unsure = |text: &str| (text.to_owned(), false);
+        let unsure = |text: &str| (text.to_owned(), Agreement::None);
         assert_eq!(merged("aEbEc", &[("1", 1110), ("2", 5000)], false), unsure("aEb12c"));
         assert_eq!(merged("abc", &[("1", 5000)], false), unsure("abc1"));
         assert_eq!(merged("aEb", &[("1", SOMEWHERE), ("2", SOMEWHERE)], false), unsure("a12b"));
@@ -204,7 +216,7 @@ mod tests {
     fn before_3_11_calls_are_counted_off_from_the_innermost() {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
-        assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), false));
+        assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) use code::Description;
 use find::Interpreter;
 pub use find::Off;
-use merge::{MOST_MERGED, Out, Stacks};
+use merge::{Agreement, MOST_MERGED, Out, Stacks};
 use walk::{Broken, Walk};
 
 use super::{Captured, memory};
@@ -166,13 +166,15 @@ impl Python {
             is_partial: captured.is_partial() || walk.is_cut,
             evaluator: evaluator.address..evaluator.address + evaluator.bytes,
         };
-        let (frames, is_sure) = stacks.merge(captured.stack_pointers(), Out::new(merged));
-        if is_sure {
-            HAS_AGREED.store(true, Ordering::Relaxed);
-        } else if !HAS_AGREED.load(Ordering::Relaxed) {
-            find::switch_off(Off::Mismatch);
+        let (frames, agreement) = stacks.merge(captured.stack_pointers(), Out::new(merged));
+        match agreement {
+            Agreement::Whole => HAS_AGREED.store(true, Ordering::Relaxed),
+            // As of the first launch of a program that launches from greenlets alone.
+            Agreement::MoreNative => {}
+            Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
+            Agreement::None => find::switch_off(Off::Mismatch),
         }
-        Merged { frames, is_sure, is_cut: walk.is_cut }
+        Merged { frames, is_sure: agreement == Agreement::Whole, is_cut: walk.is_cut }
     }
 
     fn state(&mut self) -> &mut State {

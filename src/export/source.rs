@@ -1,0 +1,72 @@
+//! Where in the source a stack stands, and in which language that is written.
+
+use std::borrow::Cow;
+
+use super::compose::stack;
+use super::options::{GraphStacks, Names};
+use crate::profile::{Kind, Place, Profile};
+
+/// A line of a source file that called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine<'a> {
+    /// The function, as its frame is shown.
+    pub function: Cow<'a, str>,
+    /// What it is written in; empty where nobody knows.
+    pub language: &'static str,
+    /// The file, with its folder as far as that is known.
+    pub file: &'a str,
+    /// The line in it.
+    pub line: u32,
+}
+
+/// The innermost frame of a stack of which it is known in which line of a file it stands.
+pub fn source_line(profile: &Profile, place: Place, names: Names) -> Option<SourceLine<'_>> {
+    let mut frames = stack(profile, place, GraphStacks::Both, names);
+    while let Some(frame) = frames.pop() {
+        let source = frame.id.and_then(|id| profile.shown_frame(id).source);
+        if let Some(source) = source.filter(|source| source.line > 0) {
+            let file = profile.strings().get(source.file);
+            let language = language(frame.kind, file);
+            return Some(SourceLine { function: frame.text, language, file, line: source.line });
+        }
+    }
+    None
+}
+
+/// Languages, and how names of their files end.
+const LANGUAGES: [(&str, &[&str]); 9] = [
+    ("Python", &["py", "pyx"]),
+    ("C", &["c", "h"]),
+    ("C++", &["cc", "cpp", "cxx", "C", "hpp", "hh", "hxx", "cu", "cuh", "inl", "ipp", "tcc"]),
+    ("Rust", &["rs"]),
+    ("Go", &["go"]),
+    ("Fortran", &["f", "f90", "F90"]),
+    ("Julia", &["jl"]),
+    ("assembly", &["S", "s", "asm"]),
+    ("JavaScript", &["js", "mjs", "ts"]),
+];
+
+fn language(kind: Kind, file: &str) -> &'static str {
+    // What a Python program runs need not be a file: `<string>`.
+    if kind == Kind::Python {
+        return "Python";
+    }
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let Some((_, end)) = name.rsplit_once('.') else { return "" };
+    LANGUAGES.iter().find(|(_, ends)| ends.contains(&end)).map_or("", |(language, _)| language)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_language_is_told_by_the_name_of_the_file() {
+        let of = |file| language(Kind::Code, file);
+        assert_eq!(
+            ["/src/a.cu", "b.rs", "x/y.c", "Makefile", "", "a.b/c"].map(of),
+            ["C++", "Rust", "C", "", "", ""]
+        );
+        assert_eq!(language(Kind::Python, "<string>"), "Python");
+    }
+}

@@ -1,0 +1,52 @@
+//! What code in stacks is called that the process generated while it ran, asked when files are written: whoever generates code
+//! writes down where it lies, under the number that the process has in its own namespace, in its own `/tmp`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use super::messages::say;
+use crate::host;
+use crate::profile::Profile;
+use crate::symbolize::{Generated, Sources, generated_addresses};
+
+/// Asks for each address once.
+#[derive(Debug, Default)]
+pub(super) struct GeneratedCode {
+    asked: BTreeSet<u64>,
+    remarks: BTreeSet<String>,
+}
+
+impl GeneratedCode {
+    /// The functions at those addresses of `profile` that it was not asked for yet.
+    pub(super) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
+        let new: BTreeSet<u64> = &generated_addresses(profile) - &self.asked;
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let Generated { names, remarks } = sources().ask(&new);
+        self.asked.extend(new);
+        for remark in remarks {
+            if self.remarks.insert(remark.clone()) {
+                say(&remark);
+            }
+        }
+        names
+    }
+}
+
+fn sources() -> Sources {
+    let process = std::process::id();
+    // Whoever writes a dump maps it, for others to find; CPython unmaps its own when it ends, which is before we look.
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let dump = format!("/jit-{process}.dump");
+    let paths =
+        maps.lines().filter(|line| line.ends_with(&dump)).filter_map(|line| line.get(line.find('/')?..));
+    let dumps =
+        paths.map(PathBuf::from).chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
+    Sources {
+        maps: vec![PathBuf::from(format!("/tmp/perf-{process}.map"))],
+        dumps: dumps.into_iter().collect(),
+        user: host::user(),
+    }
+}

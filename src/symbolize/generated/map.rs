@@ -1,0 +1,44 @@
+//! `perf`'s map of generated code: a line a function, `START SIZE NAME`, the numbers hexadecimal; names may hold blanks.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
+
+use super::{Answers, LONGEST_NAME, MOST_BYTES};
+
+/// Two numbers and a name. What is longer is a line all the same, with a name that is cut.
+const LONGEST_LINE: u64 = LONGEST_NAME as u64 + 64;
+
+pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
+    let mut file = file.take(MOST_BYTES);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut file).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+        if read == 0 {
+            break;
+        }
+        if line.last() != Some(&b'\n') {
+            file.skip_until(b'\n')?;
+        }
+        if let Some((start, size, name)) = parse(&line)
+            && !answers.tell(start, size, name)
+        {
+            return Ok(false);
+        }
+    }
+    Ok(file.limit() > 0)
+}
+
+fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let mut parts = line.splitn(3, |&byte| byte == b' ');
+    let (start, size) = (number(parts.next()?)?, number(parts.next()?)?);
+    Some((start, size, parts.next()?.trim_ascii()))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(digits).ok()?;
+    let digits = digits.strip_prefix("0x").unwrap_or(digits);
+    // The parser would take a sign.
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}

@@ -1,0 +1,146 @@
+//! GPU time by line of source, and lines in what is exported: of a recording and a trace that can be worked out by hand.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use gpuflame::record::{
+    Code, CodeId, ContextFlags, ContextId, CorrelationId, Frame, LabelId, Launch, NameId, Nanos, Row,
+    ThreadId, WindowEdge, Writer,
+};
+
+use crate::support::command::gpuflame;
+use crate::support::traces::Trace;
+use crate::support::{hand, scratch};
+
+/// The name of a kernel, the stack that launched it and its time in microseconds, one after the other.
+const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
+
+/// `main` calls `Block.forward`, which launches in its lines 12 and 13 (stacks 2 and 3; the second by way
+/// of `native`), and `native` launches by itself.
+fn recording() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    let mut row = |row: &Row<'_>| writer.row(row).unwrap();
+    for (id, text) in [(1, "native"), (2, "cudaLaunchKernel")] {
+        row(&Row::Label { id: LabelId(id), text });
+    }
+    for (id, text) in [(1, "gemm"), (2, "relu"), (3, "add"), (4, "mul")] {
+        row(&Row::Name { id: NameId(id), text });
+    }
+    // Two bytes of the line 12, and two of the line 13, as CPython 3.11 writes them; `main` has no table.
+    let code = |id, name, file, first_line, lines| Code {
+        id: CodeId(id),
+        version: 0x030b,
+        first_line,
+        file,
+        name,
+        lines,
+    };
+    row(&Row::Code(code(1, "Block.forward", "/srv/model.py", 12, &[0x80, 0, 0xd8, 1, 2])));
+    row(&Row::Code(code(2, "main", "/srv/train.py", 3, &[])));
+    let (call, main) = (Frame::label(LabelId(2)), Frame::python(CodeId(2), 0));
+    let stacks = [
+        vec![call, Frame::python(CodeId(1), 0), main],
+        vec![call, Frame::label(LabelId(1)), Frame::python(CodeId(1), 2), main],
+        vec![call, Frame::label(LabelId(1))],
+    ];
+    for (id, frames) in (2..).zip(&stacks) {
+        row(&Row::Context { id: ContextId(id), thread: ThreadId(1), flags: ContextFlags(0), frames });
+    }
+    row(&Row::Window { edge: WindowEdge::Open, time: Nanos(hand::BASE) });
+    let mut start = hand::BASE + 1000;
+    for (id, (kernel, context, micros)) in (10..).zip(RAN) {
+        let (correlation, context) = (CorrelationId(id), ContextId(context));
+        row(&Row::Launch(Launch {
+            time: Nanos(start - 500),
+            duration: 100,
+            correlation,
+            within: correlation,
+            context,
+        }));
+        let end = start + micros * 1000;
+        row(&Row::Activity(hand::activity(id, (0, 7), Nanos(start), Nanos(end), hand::kernel(kernel))));
+        start = end + 1000;
+    }
+    row(&Row::Window { edge: WindowEdge::Close, time: Nanos(start) });
+    writer.finish().unwrap()
+}
+
+fn top(folder: &Path, file: &str) -> Vec<Value> {
+    let ran = gpuflame(folder, ["top", file, "--by", "line", "--format", "json"]).ok();
+    let top: Value = serde_json::from_str(&ran.stdout).unwrap();
+    top["line"].as_array().unwrap().clone()
+}
+
+#[test]
+fn gpu_time_is_added_up_by_the_line_that_launched() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    let function = "Block.forward (model.py:12)";
+    let expected = [
+        json!({ "total_ns": 55_000, "share_percent": 55.0, "count": 4, "line": "/srv/model.py:12", "function": function,
+                "kernels": "gemm, relu, add, 1 more" }),
+        json!({ "total_ns": 25_000, "share_percent": 25.0, "count": 1, "line": "/srv/model.py:13", "function": function,
+                "kernels": "gemm" }),
+        json!({ "total_ns": 20_000, "share_percent": 20.0, "count": 1, "line": "[no line]", "function": "",
+                "kernels": "add" }),
+    ];
+    assert_eq!(top(&folder, "lines.gfr"), expected);
+    let text = gpuflame(&folder, ["top", "lines.gfr", "--by", "line", "-n", "1"]).ok().stdout;
+    assert!(text.contains("/srv/model.py:12") && !text.contains("model.py:13"), "{text}");
+}
+
+#[test]
+fn functions_of_a_trace_say_their_lines() {
+    let folder = scratch("lines");
+    let mut trace = Trace::default();
+    trace.python("/srv/train.py(3): main", 1, 0, 100).python("/srv/model.py(12): forward", 1, 1, 50);
+    trace.python("nn.Module: Linear_0", 1, 2, 40).launch(1, "gemm", 1, 4, 10, 40);
+    trace.launch(2, "relu", 1, 60, 70, 90).launch(3, "alone", 2, 60, 100, 110);
+    trace.write(&folder.join("trace.json"));
+    let rows = top(&folder, "trace.json");
+    let lines: Vec<_> =
+        rows.iter().map(|row| (row["line"].as_str().unwrap(), row["total_ns"].as_u64().unwrap())).collect();
+    assert_eq!(lines, [("/srv/model.py:12", 30_000), ("/srv/train.py:3", 20_000), ("[no line]", 10_000)]);
+    assert_eq!(rows[0]["kernels"], "gemm");
+}
+
+#[test]
+fn files_and_lines_are_exported() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.csv"]).ok();
+    let stacks = fs::read_to_string(folder.join("lines.stacks.csv")).unwrap();
+    let places: Vec<_> =
+        stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
+    assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
+    let ran = gpuflame(&folder, ["convert", "lines.gfr", "--to", "speedscope"]).ok();
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let frames = json["shared"]["frames"].as_array().unwrap();
+    for frame in [
+        json!({ "name": "Block.forward (model.py:12)", "file": "/srv/model.py", "line": 12 }),
+        json!({ "name": "main (train.py:3)", "file": "/srv/train.py", "line": 3 }),
+        json!({ "name": "native" }),
+    ] {
+        assert!(frames.contains(&frame), "{frame}: {frames:?}");
+    }
+}
+
+/// Functions that say their files are no code of the host's when they are read again.
+#[test]
+fn functions_of_python_stay_so_in_what_was_exported() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    let python = |file: &str| gpuflame(&folder, ["flamegraph", file, "--python", "only"]).ok().stdout;
+    let of = |file| python(file).lines().map(|line| line.replace(" (model.py:12)", "")).collect::<Vec<_>>();
+    let before = of("lines.gfr");
+    assert!(
+        before.iter().any(|line| line.starts_with("main (train.py:3);Block.forward;cudaLaunchKernel;")),
+        "{before:?}"
+    );
+    for file in ["again.sbt", "again.json"] {
+        gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", file]).ok();
+        assert_eq!(of(file), before, "{file}");
+    }
+}

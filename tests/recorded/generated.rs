@@ -1,0 +1,95 @@
+//! Code that a process generates while it runs, without unwind information: stacks go through it, and it is called what the
+//! process wrote down for `perf`.
+#![cfg(target_arch = "x86_64")]
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::support::{Done, Run, Way, compile};
+
+fn program(how: &str) -> Run {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let flags = ["-O2", "-fomit-frame-pointer"];
+    let program = PROGRAM.get_or_init(|| compile("tests/programs/generated.c", &flags));
+    Run::new(program, Way::Injected).arg(how)
+}
+
+/// The only stack, but for the call and the kernel.
+fn stack(done: &Done) -> Vec<String> {
+    let [(frames, 500)] = &done.folded()[..] else { panic!("{:?}\n{}", done.folded(), done.stderr) };
+    assert!(done.ledger("lost: ")[0].contains(" stacks_cut 0, "), "{}", done.stderr);
+    frames[..frames.len() - 2].to_vec()
+}
+
+#[test]
+fn code_without_a_file_is_called_what_the_process_wrote_down() {
+    for how in ["map", "dump"] {
+        let done = program(how).ok();
+        done.assert_exact();
+        assert_eq!(stack(&done), ["main", "run", "outer_jit", "step", "inner jit", "leaf"]);
+    }
+}
+
+#[test]
+fn code_that_nobody_names_does_not_cut_a_stack() {
+    let done = program("none").ok();
+    let stack = stack(&done);
+    // By where the code lies in its page: right behind the two calls, less one.
+    assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
+}
+
+#[test]
+fn a_name_that_may_be_another_function_s_is_not_given() {
+    let done = program("several").ok();
+    let stack = stack(&done);
+    assert!(stack[2].starts_with("[unknown]+0x"), "{stack:?}");
+    assert_eq!(stack[4], "inner jit");
+    let line =
+        "gpuflame: addresses of generated code that had several functions in turn, and have no name: 1\n";
+    assert_eq!(done.stderr.matches(line).count(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn files_that_are_no_maps_hold_nobody_up() {
+    for (how, why) in [
+        ("fifo", Some("it is not read, since it is no plain file")),
+        ("device", Some("it is not read, since it is no plain file")),
+        ("theirs", Some("it is not read, since it is another user's")),
+        ("garbage", None),
+    ] {
+        let done = program(how).done();
+        if done.code == Some(75) {
+            eprintln!("skipped: only root can give a file to another user");
+            continue;
+        }
+        assert_eq!(done.code, Some(0), "{how}: {}", done.stderr);
+        let stack = stack(&done);
+        assert_eq!(
+            stack.iter().filter(|frame| frame.starts_with("[unknown]+0x")).count(),
+            2,
+            "{how}: {stack:?}"
+        );
+        let said = done.stderr.lines().filter(|line| line.starts_with("gpuflame: /tmp/perf-"));
+        let said: Vec<_> = said.filter_map(|line| Some(line.split_once(".map: ")?.1)).collect();
+        assert_eq!(said, why.into_iter().collect::<Vec<_>>(), "{how}");
+    }
+}
+
+/// The process is gone when its recording is read.
+#[cfg(feature = "cli")]
+#[test]
+fn a_recording_keeps_the_names() {
+    use crate::support::command::gpuflame;
+
+    let done = program("map").env("GPUFLAME_FORMATS", "folded,gfr").ok();
+    let args = ["flamegraph", "out.gfr", "--format", "folded", "-o", "again.folded"];
+    gpuflame(&done.folder, args).ok();
+    assert_eq!(done.folded_file("again.folded"), done.folded());
+    assert!(done.file("again.folded").contains(";outer_jit;step;inner jit;leaf;"));
+}
+
+#[test]
+fn files_of_windows_have_the_names_too() {
+    let done = program("map").env("GPUFLAME_OUTPUT", "out.%w").ok();
+    assert!(done.file("out.1.folded").contains(";outer_jit;step;inner jit;leaf;"), "{}", done.stderr);
+}
