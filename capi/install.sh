@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts what `cargo build --release` and `cargo build --release -p gpuflame-capi` have made where C and C++ programs look for it.
+# Puts what `cargo build --release` has made where C and C++ programs look for it.
 #
 #     capi/install.sh PREFIX [FOLDER]      FOLDER has the build: target/release
 #
@@ -16,7 +16,7 @@ built=${2-$root/target/release}
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml")
 url=$(sed -n '/^\[workspace.package\]/,/^\[/s/^repository = "\(.*\)"/\1/p' "$root/Cargo.toml")
 for file in libgpuflame.so gpuflame; do
-    [[ -f $built/$file ]] || { echo "install.sh: there is no $built/$file; build it: cargo build --release -p gpuflame-capi" >&2; exit 1; }
+    [[ -f $built/$file ]] || { echo "install.sh: there is no $built/$file; build it: cargo build --release" >&2; exit 1; }
 done
 
 lib=$prefix/lib

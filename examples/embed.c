@@ -3,7 +3,7 @@
  *
  * Its launches are memsets, so that it needs no nvcc. From the repository's root, with CUDA installed:
  *
- *     cargo build --release -p gpuflame-capi
+ *     cargo build --release
  *     cc -std=c99 -O2 -g examples/embed.c -o embed -I include -I /usr/local/cuda/include \
  *         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
  *     ./embed

@@ -1,6 +1,6 @@
 // embed.c in C++: the window is an object, open as long as it lives, also when an exception ends it.
 //
-//     cargo build --release -p gpuflame-capi
+//     cargo build --release
 //     c++ -std=c++11 -O2 -g examples/embed.cpp -o embed++ -I include -I /usr/local/cuda/include
 //         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
 //     ./embed++

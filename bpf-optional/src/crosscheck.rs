@@ -90,7 +90,7 @@ impl Crosscheck {
         let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name("libgpuflame.so"));
         let library = self.library.clone().map_or_else(beside, Ok)?;
         library.canonicalize().map_err(|error| {
-            let hint = "build it with `cargo build --release -p gpuflame-capi`, or name one with --library";
+            let hint = "build it with `cargo build --release`, or name one with --library";
             Error::new(ErrorKind::Io, format!("{}: {error}; {hint}", library.display()))
         })
     }

@@ -69,12 +69,9 @@ def built_files(config_settings):
         if not cargo:
             raise SystemExit("gpuflame is built by cargo, which is not on PATH: install Rust (rustup), or give a folder "
                              "with libgpuflame.so and gpuflame: pip install -C built=FOLDER ./capi/python")
-        # Apart: a library that is built together with the command has what only that needs.
-        for package in "gpuflame", "gpuflame-capi":
-            built = subprocess.run([cargo, "build", "--release", "--locked", "-p", package], cwd=ROOT, stdout=sys.stderr)
-            if built.returncode:
-                raise SystemExit("cargo build --release -p %s failed with %d; its own lines say why"
-                                 % (package, built.returncode))
+        built = subprocess.run([cargo, "build", "--release", "--locked"], cwd=ROOT, stdout=sys.stderr)
+        if built.returncode:
+            raise SystemExit("cargo build --release failed with %d; its own lines say why" % built.returncode)
     for name in BUILT:
         if not os.path.isfile(os.path.join(folder, name)):
             raise SystemExit("there is no %s in %s" % (name, folder))

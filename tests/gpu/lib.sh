@@ -65,7 +65,7 @@ need() {
     skip "$1: $(cat "$bin/$1.why" 2>/dev/null || echo 'was not built; run the step build')"
 }
 
-need_gpuflame() { [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: build it with cargo build --release -p gpuflame-capi, or say --gpuflame FILE"; }
+need_gpuflame() { [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: build it with cargo build --release, or say --gpuflame FILE"; }
 
 # Where CUDA's tools lie that are not on PATH.
 for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda; do

@@ -252,6 +252,28 @@ fn nothing_of_a_command_line_is_in_it() {
     }
 }
 
+/// Also where it is built together with the command, as here and by `cargo build --release`.
+#[test]
+fn the_linker_leaves_out_what_only_the_command_has() {
+    let symbols = readelf("-sW");
+    let has = |name: &str| symbols.contains(&format!("{}{name}", name.len()));
+    assert!(has("inferno") && has("gpuflame"), "functions have names, as Rust writes them");
+    for name in [
+        "arrow_array",
+        "arrow_ipc",
+        "parquet",
+        "prost",
+        "rusqlite",
+        "serde_json",
+        "indicatif",
+        "toml",
+        "clap",
+    ] {
+        assert!(!has(name), "{name} is in the shared library");
+    }
+    assert!(!symbols.contains(" sqlite3_"), "SQLite is in the shared library");
+}
+
 #[test]
 fn it_needs_only_what_every_machine_has() {
     let needed: BTreeSet<_> = readelf("-d")

@@ -219,7 +219,7 @@ fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
         (Ok(path), Some(Ok(version))) => Line::warn(
             "library",
             format!("{} is of version {version}, this command of {own}", path.display()),
-            "build or install both: cargo build --release && cargo build --release -p gpuflame-capi",
+            "build or install both: cargo build --release",
         ),
         (Ok(path), Some(Err(why))) => Line::fail(
             "library",

@@ -33,7 +33,7 @@ pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
         None => Err(Error::new(
             ErrorKind::Io,
             format!(
-                "there is no {NAME} in {} nor in its ../lib; build it with `cargo build --release -p gpuflame-capi`, or \
+                "there is no {NAME} in {} nor in its ../lib; build it with `cargo build --release`, or \
                  name one with --library",
                 folder.display()
             ),

@@ -41,7 +41,7 @@ LOOPS = {
 def library(name, default):
     path = pathlib.Path(os.environ.get(name, ROOT / default)).resolve()
     if not path.is_file():
-        sys.exit(f"cost: {path} is missing: cargo build --release -p gpuflame-capi")
+        sys.exit(f"cost: {path} is missing: cargo build --release")
     return str(path)
 
 
