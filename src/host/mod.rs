@@ -29,6 +29,7 @@ pub mod heap;
 pub mod library;
 pub mod loaded;
 pub mod memory;
+pub mod perf;
 pub mod scheduling;
 pub mod signals;
 pub mod stderr;
