@@ -273,7 +273,8 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::CODE
         | tag::TOLD
         | tag::CALLED
-        | tag::PROVENANCE => true,
+        | tag::PROVENANCE
+        | tag::SAMPLED => true,
         _ => false,
     }
 }
@@ -304,6 +305,7 @@ fn row<'a>(
         tag::CODE => code(&mut fields)?.map(Row::Code),
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::CALLED => called(&mut fields).map(Row::Called),
+        tag::SAMPLED => sampled(&mut fields).map(Row::Sampled),
         tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
@@ -342,6 +344,15 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
 
 fn called(fields: &mut Fields<'_>) -> Option<Called> {
     Some(Called { ended: Nanos(fields.u64()?), duration: fields.u32()?, context: ContextId(fields.u32()?) })
+}
+
+fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
+    Some(Sampled {
+        time: Nanos(fields.u64()?),
+        period: fields.u32()?,
+        thread: ThreadId(fields.u32()?),
+        context: ContextId(fields.u32()?),
+    })
 }
 
 fn inside(fields: &mut Fields<'_>) -> Option<Inside> {
