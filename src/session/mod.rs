@@ -16,6 +16,7 @@
 //!                    |              told: whether launches cost anything while no window is open
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //!    |                           --> sets: the thread that draws windows with files of their own
+//!    ^-- sampler: the thread that finds out where launching threads are, on request
 //! ```
 
 mod about;
@@ -35,6 +36,7 @@ mod provenance;
 mod ranges;
 mod rivals;
 mod running;
+mod sampler;
 mod set_up;
 mod sets;
 mod stage;

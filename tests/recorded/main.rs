@@ -19,6 +19,7 @@ mod python;
 mod ranges;
 mod recording;
 mod roots;
+mod samples;
 mod third_party;
 mod threads;
 mod unified;
