@@ -144,7 +144,9 @@ pub mod ledger {
 
 /// The ways to look at a run: GPU time by stack, idle time, waits, memory.
 pub mod views {
-    pub use crate::profile::views::{GPU, IDLE, MEMORY, Measure, UNIFIED, VIEWS, Value, View, WAITS, view};
+    pub use crate::profile::views::{
+        CPU, GPU, IDLE, MEMORY, Measure, UNIFIED, VIEWS, Value, View, WAITS, view,
+    };
 }
 
 pub use error::{Error, ErrorKind, Result};

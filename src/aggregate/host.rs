@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile::views::{MEMORY, UNIFIED, View, WAITS};
+use crate::profile::views::{CPU, MEMORY, UNIFIED, View, WAITS};
 use crate::profile::{Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values};
 use crate::record::{
     Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
@@ -28,6 +28,8 @@ pub struct HostSums {
 enum HostCall {
     /// It waited: nanoseconds.
     Wait,
+    /// It was on a processor: nanoseconds.
+    Sampled,
     /// It allocated memory of this kind: bytes.
     Allocate(MemoryKind),
     /// It freed memory of this kind, or of one that was allocated before anybody looked: bytes.
@@ -39,6 +41,9 @@ impl HostSums {
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostCall::Wait, wait.duration),
+            Row::Sampled(sampled) => {
+                self.add(sampled.context, HostCall::Sampled, u64::from(sampled.period));
+            }
             Row::Memory(call) => self.memory(call),
             Row::EventRecord(_) => self.dependencies.event_records += 1,
             Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
@@ -98,9 +103,10 @@ impl HostSums {
         }
     }
 
-    /// How often, and for how many nanoseconds, each context waited.
+    /// How often, and for how many nanoseconds, each context waited, or was found on a processor.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
-        let waits = self.sums.iter().filter(|((_, call), _)| *call == HostCall::Wait);
+        let takes_time = |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled);
+        let waits = self.sums.iter().filter(move |((_, call), _)| takes_time(call));
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
 
@@ -113,6 +119,7 @@ impl HostSums {
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&WAITS, self.samples(&WAITS));
         profile.set_samples(&MEMORY, self.samples(&MEMORY));
+        profile.set_samples(&CPU, self.samples(&CPU));
         let unified = self.unified.iter().map(|(&(kind, device), &values)| Sample {
             device,
             values,
@@ -127,6 +134,7 @@ impl HostSums {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostCall), &(u64, u64))| {
             let (of, leaf) = match call {
                 HostCall::Wait => (&WAITS, Leaf::NONE),
+                HostCall::Sampled => (&CPU, Leaf::NONE),
                 HostCall::Allocate(memory) => (&MEMORY, Leaf::new(&[Tip::Allocate(memory)])),
                 HostCall::Free(memory) => (&MEMORY, Leaf::new(&[Tip::Free(memory)])),
             };

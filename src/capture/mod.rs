@@ -52,6 +52,7 @@ pub use log::refill;
 pub use nvtx::NvtxTable;
 pub use range_names::{RangeDomain, RangeName, ignore_domains, watch_range};
 pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
+pub use stack::new_context;
 pub use sums::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 

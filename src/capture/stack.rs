@@ -20,6 +20,11 @@ pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
 
+/// An id for a stack that another way than a launch has found.
+pub fn new_context() -> ContextId {
+    ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// The context of the stack that made an API call.
 #[inline]
 pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {

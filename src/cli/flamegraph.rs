@@ -17,7 +17,7 @@ use crate::export::{
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::profile::View;
-use crate::profile::views::{self, GPU, IDLE, MEMORY, UNIFIED, WAITS};
+use crate::profile::views::{self, CPU, GPU, IDLE, MEMORY, UNIFIED, WAITS};
 use crate::run::ReadOptions;
 
 /// Draw GPU time by launching stack.
@@ -48,7 +48,7 @@ pub(super) struct Flamegraph {
     /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
-    /// Draw this view: gpu, idle, wait, alloc or unified.
+    /// Draw this view: gpu, idle, wait, alloc, unified or cpu.
     #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
     view: Option<&'static View>,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
@@ -220,6 +220,7 @@ fn on_request(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
         (&MEMORY, "it is recorded with GPUFLAME_FORMATS=gfr,alloc"),
+        (&CPU, "it is recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_FORMATS=gfr"),
         (&UNIFIED, "it is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr"),
     ];
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)

@@ -311,6 +311,7 @@ impl Sink for Apart {
             Row::Wait(wait) => Some(wait.time),
             Row::EventCall(call) => Some(call.time),
             Row::Sync(sync) => Some(sync.start),
+            Row::Sampled(sampled) => Some(sampled.time),
             _ => None,
         };
         self.host_row(row, time);
@@ -326,6 +327,9 @@ impl Apart {
         };
         if let Some(part) = at.and_then(|at| self.windows[at].part.as_mut()) {
             part.host.row(row);
+            if let Row::Sampled(sampled) = row {
+                part.timeline.sampled(sampled);
+            }
         }
     }
 }

@@ -28,7 +28,8 @@ use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::{
-    Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, ThreadId, Wait,
+    Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled, ThreadId,
+    Wait,
 };
 use crate::timeline::Timeline;
 pub use about::{process_text, set_text};
@@ -149,6 +150,15 @@ impl Explain {
                     if let Some(apart) = &mut self.apart {
                         apart.called(thread, (begun, called.ended), context);
                     }
+                }
+            }
+            Row::Sampled(sampled) => {
+                let sampled = Sampled { context: self.first(sampled.context), ..*sampled };
+                let row = Row::Sampled(sampled);
+                if self.timeline.is_in_window(sampled.time) {
+                    (&mut self.apart, &mut *sink).host(&row);
+                    self.host.row(&row);
+                    self.timeline.sampled(&sampled);
                 }
             }
             Row::Wait(wait) => {

@@ -35,6 +35,7 @@ pub mod heap;
 pub mod library;
 pub mod loaded;
 pub mod memory;
+pub mod perf;
 pub mod scheduling;
 pub mod signals;
 pub mod stderr;

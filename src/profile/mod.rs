@@ -181,6 +181,7 @@ impl Profile {
             | Row::Activity(_)
             | Row::Inside(_)
             | Row::Called(_)
+            | Row::Sampled(_)
             | Row::Wait(_)
             | Row::Memory(_)
             | Row::EventRecord(_)

@@ -274,7 +274,8 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::TOLD
         | tag::CALLED
         | tag::PROVENANCE
-        | tag::GENERATED => true,
+        | tag::GENERATED
+        | tag::SAMPLED => true,
         _ => false,
     }
 }
@@ -306,6 +307,7 @@ fn row<'a>(
         tag::GENERATED => generated(&mut fields)?,
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::CALLED => called(&mut fields).map(Row::Called),
+        tag::SAMPLED => sampled(&mut fields).map(Row::Sampled),
         tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
@@ -344,6 +346,15 @@ fn outside(fields: &mut Fields<'_>) -> Option<Outside> {
 
 fn called(fields: &mut Fields<'_>) -> Option<Called> {
     Some(Called { ended: Nanos(fields.u64()?), duration: fields.u32()?, context: ContextId(fields.u32()?) })
+}
+
+fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
+    Some(Sampled {
+        time: Nanos(fields.u64()?),
+        period: fields.u32()?,
+        thread: ThreadId(fields.u32()?),
+        context: ContextId(fields.u32()?),
+    })
 }
 
 fn inside(fields: &mut Fields<'_>) -> Option<Inside> {

@@ -44,6 +44,7 @@
 //!  33   provenance  what:u32 text                                              where all this comes from
 //!  34   starved                                                                recording ended here, for want of memory
 //!  35   generated address:u64 name:text                                        the function at an address in no file
+//!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a processor
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -79,7 +80,7 @@
 //!         | 11:u8 kind:u32                    wait records of a kind
 //!         | 12:u8 loss:u8                     how much was lost
 //!         | 13:u8 edge:u8                     a window's, as in its row
-//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified
+//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu
 //! base   := 0 none, 1 opening, 2 closing
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
 //!         | 3:u8 after:u32 thread:option before:u32                             between two calls, the first of another
@@ -137,6 +138,7 @@ pub(super) mod tag {
     pub(crate) const PROVENANCE: u8 = 33;
     pub(crate) const STARVED: u8 = 34;
     pub(crate) const GENERATED: u8 = 35;
+    pub(crate) const SAMPLED: u8 = 36;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -302,6 +304,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Called(called) => {
             out.u64(called.ended.0).u32(called.duration).u32(called.context.0);
             tag::CALLED
+        }
+        Row::Sampled(sampled) => {
+            out.u64(sampled.time.0).u32(sampled.period).u32(sampled.thread.0).u32(sampled.context.0);
+            tag::SAMPLED
         }
         Row::Wait(wait) => {
             out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);

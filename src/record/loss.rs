@@ -48,11 +48,13 @@ pub enum Loss {
     PythonDropped = 19,
     /// Stacks whose Python frames do not tell of the same calls as the native ones: they may stand in the wrong places.
     PythonUnsure = 20,
+    /// Samples of threads on processors that came faster than they could be taken away.
+    SamplesDropped = 21,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -73,6 +75,7 @@ impl Loss {
         Self::MarksDropped,
         Self::PythonDropped,
         Self::PythonUnsure,
+        Self::SamplesDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -98,6 +101,7 @@ impl Loss {
             Self::MarksDropped => "marks_dropped",
             Self::PythonDropped => "python_dropped",
             Self::PythonUnsure => "python_unsure",
+            Self::SamplesDropped => "samples_dropped",
         }
     }
 }

@@ -93,6 +93,8 @@ pub enum Row<'a> {
     Inside(Inside),
     /// A call that launched nothing is over. Of each thread they come among its launches, in the order of time.
     Called(Called),
+    /// A thread was found on a processor.
+    Sampled(Sampled),
     /// A call waited for a GPU, and is over.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
@@ -228,6 +230,19 @@ pub struct Called {
     /// How long it took, in nanoseconds; `u32::MAX` = that long or longer.
     pub duration: u32,
     /// The stack that made the call.
+    pub context: ContextId,
+}
+
+/// Where a thread was when it had taken so much more processor time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampled {
+    /// When.
+    pub time: Nanos,
+    /// For how much processor time it stands, in nanoseconds.
+    pub period: u32,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
     pub context: ContextId,
 }
 

@@ -62,6 +62,12 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Provenance { what: Provenance(u32::MAX), text: "" },
         Row::Inside(Inside { thread: ThreadId(4), since: Nanos(1 << 60), context: ContextId::NONE }),
         Row::Called(Called { ended: Nanos(1 << 61), duration: u32::MAX, context: ContextId(77) }),
+        Row::Sampled(Sampled {
+            time: Nanos(1 << 62),
+            period: 1_001_001,
+            thread: ThreadId(5),
+            context: ContextId(77),
+        }),
         Row::Wait(Wait {
             time: Nanos(7),
             duration: u64::MAX,

@@ -23,7 +23,7 @@ use super::progress::{self, LOOK_EVERY, Limit, Watch};
 /// Pause between two visits while rows come in: what comes in meanwhile fits the ready chunks.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after a while without rows: an idle process must not be woken for nothing.
-const LONG_PAUSE: Duration = Duration::from_millis(80);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// The tracer hands over a buffer when it is full; this often it is asked for what it has.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
@@ -46,6 +46,9 @@ pub(super) trait Source: Sync {
 
     /// Whether many launches wait for their activities.
     fn wants_flush(&self) -> bool;
+
+    /// How long it may be left alone when nothing comes.
+    fn longest_pause(&self) -> Duration;
 
     /// Has the tracer hand over what is complete, or everything.
     fn flush(&self, everything: bool);
@@ -173,7 +176,7 @@ impl Collector {
                     return;
                 }
             }
-            pause = if any { SHORT_PAUSE } else { (2 * pause).min(LONG_PAUSE) };
+            pause = if any { SHORT_PAUSE } else { (2 * pause).min(source.longest_pause()) };
             self.grant(up_to);
         }
     }

@@ -25,7 +25,7 @@ const TOP: usize = 5;
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
-    (report, windows): (&Report, Vec<String>),
+    (report, further): (&Report, Vec<String>),
     held: usize,
     (traffic, taken): (Traffic, u64),
 ) -> String {
@@ -54,7 +54,7 @@ pub(super) fn text(
             format!("{} exists; wrote {} instead", rename.taken.display(), rename.used.display())
         }),
     );
-    lines.extend(windows);
+    lines.extend(further);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {
         text.push_str(&messages::line(line));

@@ -17,6 +17,7 @@
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //!    |                           --> sets: the thread that draws windows with files of their own
 //!    |                           <-- generated: what code is called that lies in no file
+//!    ^-- sampler: the thread that finds out where launching threads are, on request
 //! ```
 
 mod about;
@@ -37,6 +38,7 @@ mod provenance;
 mod ranges;
 mod rivals;
 mod running;
+mod sampler;
 mod set_up;
 mod sets;
 mod stage;

@@ -1,7 +1,7 @@
 //! What the collector feeds: rows are explained and, if asked for, go to a recording and a table of
 //! activities, all while the application runs.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snap
 use crate::host::aside;
 use crate::profile::Profile;
 use crate::record::{
-    Chunk, ContextId, Instant, LabelId, Loss, Mark, Module, Nanos, Row, SumsWriter, ThreadId,
+    Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled, SumsWriter, ThreadId,
 };
 use crate::settings::{Root, Settings};
 use crate::symbolize;
@@ -23,6 +23,7 @@ use super::generated::GeneratedCode;
 use super::messages::say;
 use super::progress;
 use super::provenance;
+use super::sampler::{Found, Sampler};
 use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
 
@@ -55,10 +56,20 @@ pub(super) struct Pipeline {
     dropped_stacks: u64,
     /// Windows that have files of their own.
     apart: Option<TakenOut>,
+    sampled: Option<SampledStacks>,
     /// The lowest id that threads gave in the round before.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
 }
+
+/// Where sampled threads were, by the ids that the stacks have.
+struct SampledStacks {
+    sampler: &'static Sampler,
+    ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
+}
+
+/// So many stacks of samples have ids; when there are more they get new ones.
+const MOST_SAMPLED: usize = 1 << 15;
 
 /// Windows that were, or are to be, taken out of the sums when their work is over.
 struct TakenOut {
@@ -78,6 +89,7 @@ struct Rows {
     explain: Explain,
     streams: Streams,
     threads: HashSet<ThreadId>,
+    sampler: Option<&'static Sampler>,
     count: u64,
     edges: Arc<Edges>,
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
@@ -98,6 +110,7 @@ impl Pipeline {
                 }),
                 streams: Streams::open(&outputs.of_all(), settings),
                 threads: HashSet::new(),
+                sampler: None,
                 count: 0,
                 edges: Arc::default(),
                 by_window: apart.is_some(),
@@ -112,6 +125,7 @@ impl Pipeline {
             noted: 0,
             dropped_stacks: 0,
             apart,
+            sampled: None,
             lowest_id: ContextId::FIRST,
             forgetting: None,
         }
@@ -155,8 +169,44 @@ impl Pipeline {
         self.marks_dropped = marks;
     }
 
+    /// Has threads be sampled when they first launch.
+    pub(super) fn sample(&mut self, sampler: &'static Sampler) {
+        self.rows.sampler = Some(sampler);
+        self.sampled = Some(SampledStacks { sampler, ids: HashMap::new() });
+    }
+
+    /// Reads where threads were found, if any are sampled.
+    fn read_samples(&mut self) {
+        let Some(SampledStacks { sampler, ids }) = &mut self.sampled else { return };
+        let found = sampler.take_ready();
+        if found.is_empty() {
+            return;
+        }
+        // What was found after a window closed comes behind its edge.
+        self.rows.take_edges();
+        for Found { time, thread, flags, frames } in found {
+            if ids.len() >= MOST_SAMPLED {
+                ids.clear();
+            }
+            let key = (thread, frames);
+            let context = ids.get(&key).copied().unwrap_or_else(|| {
+                let id = capture::new_context();
+                self.rows.push(&Row::Context { id, thread, flags, frames: &key.1 });
+                ids.insert(key, id);
+                id
+            });
+            self.rows.push(&Row::Sampled(Sampled { time, period: sampler.period(), thread, context }));
+        }
+    }
+
+    /// What came of sampling, in a line for the ledger.
+    pub(super) fn samples_line(&self) -> Option<String> {
+        self.sampled.as_ref().map(|sampled| sampled.sampler.line())
+    }
+
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
+        self.read_samples();
         self.read_host_calls();
         // What memory is left is for who writes down what there was.
         let any = (0..MOST_STEPS).take_while(|_| !aside::is_short() && self.step(api)).count() > 0;
@@ -174,6 +224,7 @@ impl Pipeline {
     /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not
     /// keep it from coming to an end. False: all of that is read.
     pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
+        self.read_samples();
         self.read_host_calls();
         (0..MOST_STEPS).all(|_| self.noted_step(api))
     }
@@ -249,6 +300,9 @@ impl Pipeline {
             None if dropped > self.dropped_stacks || explain.has_many_ids() => {
                 self.dropped_stacks = dropped;
                 self.forgetting = Some(Forgetting::begin());
+                if let Some(sampled) = &mut self.sampled {
+                    sampled.ids.clear();
+                }
             }
             None => {}
         }
@@ -430,6 +484,7 @@ impl Pipeline {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
+                Loss::SamplesDropped => self.sampled.as_ref().map_or(0, |sampled| sampled.sampler.dropped()),
                 Loss::StacksTruncated => stacks.truncated,
                 Loss::StacksGuessed => stacks.guessed,
                 Loss::StacksCut => stacks.cut,
@@ -515,6 +570,9 @@ impl Rows {
 
     /// Asks for the name of a thread that is new, which may have got one since it came, if it is still there.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
+        if let Some(sampler) = self.sampler {
+            sampler.follow(id);
+        }
         if self.threads.insert(id) {
             let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
             let name = if now.is_empty() { at_first } else { now.trim_end() };

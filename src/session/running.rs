@@ -21,7 +21,7 @@ use crate::unwind::ModuleMap;
 
 use super::about;
 use super::checkpoint::{Checkpoint, Recorded};
-use super::collector::{self, Collector, Source, Wish};
+use super::collector::{self, Collector, LONGEST_PAUSE, Source, Wish};
 use super::draw;
 use super::edges::Edges;
 use super::ending::{self, Ends};
@@ -32,6 +32,7 @@ use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::rivals::{Change, Rivals};
+use super::sampler::Sampler;
 use super::sets::{Drawn, Sets};
 use super::stats::Stats;
 use super::told::Told;
@@ -65,6 +66,8 @@ pub(super) struct Session {
     checkpoint: Option<Checkpoint>,
     /// Who draws windows that have files of their own.
     sets: Option<&'static Sets>,
+    /// Who samples threads that launch.
+    sampler: Option<&'static Sampler>,
     /// Windows that the settings open and close.
     windows: Option<Windows>,
     /// The tracer did not answer when it was asked for everything.
@@ -81,9 +84,13 @@ impl Session {
     pub(super) fn run(
         settings: Settings,
         outputs: Outputs,
-        pipeline: Pipeline,
+        mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
+        let sampler = settings.cpu_samples.and_then(Sampler::begin);
+        if let Some(sampler) = sampler {
+            pipeline.sample(sampler);
+        }
         if let Some(file) = pipeline.recording() {
             about::begun(settings.report.as_deref(), file, capture::now());
         }
@@ -98,6 +105,7 @@ impl Session {
             told: Told::default(),
             rivals: Mutex::new(Rivals::new(Instant::now())),
             sets: pipeline.sets(),
+            sampler,
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
@@ -337,6 +345,11 @@ impl Source for Session {
         self.pipeline.lock().wants_flush()
     }
 
+    /// A thread that launches for the first time is sampled once the collector has seen it.
+    fn longest_pause(&self) -> Duration {
+        if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
+    }
+
     fn flush(&self, everything: bool) {
         let before = self.api.traffic();
         // What cannot be flushed comes with the next flush, or is counted as dropped.
@@ -428,6 +441,10 @@ impl Ends for Session {
     }
 
     fn write_out(&self, limit: Limit, is_signalled: bool) {
+        // Where the process dies of a signal, somebody may hold the loader for good.
+        if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
+            progress::in_others(|| sampler.take_the_rest(limit.ours));
+        }
         // Stacks that were read last may lie in modules that were met last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
@@ -461,9 +478,10 @@ impl Ends for Session {
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
         if !self.settings.quiet {
-            let windows = pipeline.windows(drawn.as_ref());
+            let mut further: Vec<_> = pipeline.samples_line().into_iter().collect();
+            further.extend(pipeline.windows(drawn.as_ref()));
             let clients = (self.api.traffic(), self.rivals.lock().times());
-            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, windows), held, clients);
+            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
         }
     }

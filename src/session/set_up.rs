@@ -6,7 +6,7 @@ use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{self, memory, signals, stderr, threads};
 use crate::profile::View;
-use crate::profile::views::{MEMORY, WAITS};
+use crate::profile::views::{CPU, MEMORY, WAITS};
 use crate::settings::{self, Output, Python, Settings};
 use crate::unwind;
 
@@ -34,9 +34,17 @@ fn asked() -> (Settings, Vec<String>) {
     if host::is_privileged() { Default::default() } else { settings::from_environment() }
 }
 
+/// Whoever asks for samples wants to see them.
+fn draw_samples(settings: &mut Settings) {
+    let drawn =
+        Output::all().into_iter().filter(|output| matches!(output, Output::Drawn(view, _) if *view == &CPU));
+    let missing: Vec<_> = drawn.filter(|output| !settings.formats.contains(output)).collect();
+    settings.formats.extend(missing);
+}
+
 fn set_up(load_driver: bool) -> Result<&'static Session> {
     stderr::remember();
-    let (settings, warnings) = asked();
+    let (mut settings, warnings) = asked();
     if settings.disable {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
     }
@@ -55,6 +63,9 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     capture::verify_every(settings.verify);
     if settings.launch_marker {
         window::mark();
+    }
+    if settings.cpu_samples.is_some() {
+        draw_samples(&mut settings);
     }
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))

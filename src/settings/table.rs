@@ -13,6 +13,9 @@ use super::values::{
 use super::wanted::{Output, TraceFile};
 use super::words::{GraphStacks, Python, Root, Unit};
 
+/// More samples a second would be of the sampling.
+const MOST_HERTZ: u64 = 10_000;
+
 /// One environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -95,6 +98,8 @@ pub struct Settings {
     pub root: Vec<Root>,
     /// How many bytes of memory to take at most; none: as much as `host::memory::ceiling` says.
     pub max_mem: Option<usize>,
+    /// How often a second launching threads are sampled on processors; none: never.
+    pub cpu_samples: Option<u32>,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
     /// Whether each launch is told to a probe from outside. Default: no.
@@ -164,6 +169,7 @@ impl Default for Settings {
             nvtx: Nvtx::default(),
             root: Vec::new(),
             max_mem: None,
+            cpu_samples: None,
             verify: 0,
             launch_marker: false,
             report: None,
@@ -202,7 +208,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr",
         default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
@@ -443,6 +449,21 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "GPUFLAME_CPU_SAMPLES",
+        values: "Hz",
+        default: "0",
+        help: "So often a second of processor time it is looked where the threads are that launch, 99 for instance and \
+               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never.",
+        apply: |settings, value| {
+            let hertz = number(value, 0)?;
+            if hertz > MOST_HERTZ {
+                return Err(Refused::All(format!("expected {MOST_HERTZ} Hz at most, not `{value}`")));
+            }
+            settings.cpu_samples = (hertz > 0).then_some(hertz as u32);
+            Ok(())
+        },
+    },
+    Setting {
         name: "GPUFLAME_VERIFY",
         values: "number",
         default: "0",
@@ -659,7 +680,11 @@ mod tests {
         assert_eq!((default.enabled, default.nvtx), (true, Nvtx::Without(Vec::new())));
         assert!(!(default.quiet || default.internal_frames || default.whole_graphs || default.deps));
         assert!(
-            !default.unified && default.root.is_empty() && default.verify == 0 && default.cupti.is_none()
+            !default.unified
+                && default.root.is_empty()
+                && default.verify == 0
+                && default.cupti.is_none()
+                && default.cpu_samples.is_none()
         );
     }
 
@@ -699,6 +724,7 @@ mod tests {
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_REPORT", "/tmp/r"),
+            ("GPUFLAME_CPU_SAMPLES", "99"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_LAUNCH_MARKER", "1"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
@@ -743,6 +769,7 @@ mod tests {
             nvtx: Nvtx::Without(vec!["NCCL".to_owned(), "CCCL".to_owned()]),
             root: vec![Root::Stream, Root::Process],
             max_mem: Some(64 << 20),
+            cpu_samples: Some(99),
             verify: 100,
             launch_marker: true,
             report: Some(PathBuf::from("/tmp/r")),
@@ -776,7 +803,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; going on with the default (unset)",
-                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr; \
+                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr; \
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
                  (unset)",
@@ -811,7 +838,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
-                 activities, chrome, cupti-text, gfr; going on with the rest of it",
+                 cpu, activities, chrome, cupti-text, gfr; going on with the rest of it",
                 "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
                  the rest of it",
                 "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \

@@ -55,10 +55,17 @@ pub(super) struct Idle {
     pub(super) nanos: u64,
     /// One; of a gap that is cut, for its longest piece only: so they add up to how many gaps there were.
     pub(super) gaps: u64,
+    /// This is no more of it, but the processor time that a sample in it stands for, with where the thread was found.
+    pub(super) found: Option<ContextId>,
 }
 
 impl Idle {
     pub(super) fn gap(nanos: u64) -> Self {
-        Self { nanos, gaps: 1 }
+        Self { nanos, gaps: 1, found: None }
+    }
+
+    /// A sample in time that is charged by itself.
+    pub(super) fn found(nanos: u32, context: ContextId) -> Self {
+        Self { nanos: nanos.into(), gaps: 0, found: Some(context) }
     }
 }

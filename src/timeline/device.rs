@@ -4,6 +4,7 @@ use super::blame::split;
 use super::calls::{Calls, ToldApart};
 use super::charge::{Blamed, Charge, Idle};
 use super::inside::Insides;
+use super::samples::{Found, Samples};
 use super::streams::Streams;
 use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;
@@ -15,6 +16,7 @@ pub(super) struct Known<'a> {
     pub(super) windows: &'a Windows,
     pub(super) insides: &'a Insides,
     pub(super) calls: &'a Calls,
+    pub(super) samples: &'a Samples,
     pub(super) told_apart: &'a mut ToldApart,
     /// There is no other GPU.
     pub(super) is_only: bool,
@@ -26,9 +28,7 @@ impl Known<'_> {
     fn blame(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
         if self.insides.is_empty() {
             let mut blamed: Vec<(Blamed, u64)> = Vec::new();
-            let times = (self.windows.opened(from), from, to);
-            let threads = if self.is_only { None } else { Some(threads) };
-            for (who, nanos) in self.calls.blame(call, times, threads, self.told_apart) {
+            for (who, nanos) in self.by_calls(call, from, to, threads) {
                 match blamed.iter_mut().find(|(known, _)| *known == who) {
                     Some((_, sum)) => *sum += nanos,
                     None => blamed.push((who, nanos)),
@@ -38,6 +38,28 @@ impl Known<'_> {
         }
         let blamed = self.insides.blame(call.caller, from, to).into_iter();
         blamed.map(|(caller, nanos)| (Blamed::Caller(caller), nanos)).collect()
+    }
+
+    /// The same by calls alone: piece by piece, in the order of time.
+    fn by_calls(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, u64)> {
+        let times = (self.windows.opened(from), from, to);
+        let threads = if self.is_only { None } else { Some(threads) };
+        self.calls.blame(call, times, threads, self.told_apart)
+    }
+
+    /// Where the launching thread was found in that time, with who is to blame as far as calls tell: between two of them.
+    fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Found)> {
+        let late = if self.samples.is_empty() { None } else { self.calls.launched(call) };
+        let Some(thread) = late.filter(|_| self.insides.is_empty()) else { return Vec::new() };
+        let (mut found, mut since) = (Vec::new(), from);
+        for (who, nanos) in self.by_calls(call, from, to, threads) {
+            let until = since + nanos;
+            if matches!(who, Blamed::Pause { .. }) {
+                found.extend(self.samples.within(thread, since, until).map(|found| (who, found)));
+            }
+            since = until;
+        }
+        found
     }
 }
 
@@ -262,7 +284,10 @@ impl Device {
                         let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
                         let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
                         for (at, (who, nanos)) in blamed.into_iter().enumerate() {
-                            blame(who, Idle { nanos, gaps: u64::from(Some(at) == counts) });
+                            blame(who, Idle { nanos, gaps: u64::from(Some(at) == counts), found: None });
+                        }
+                        for (who, found) in known.found(&call, open, open + nanos, &self.threads) {
+                            blame(who, Idle::found(found.period, found.context));
                         }
                     }
                     _ => blame(Blamed::Caller(call.caller), Idle::gap(nanos)),

@@ -3,7 +3,7 @@
 //! From joined rows, in one pass. For each device the union of its activities is the time in which it was
 //! busy; every gap in it is idle time and is charged to the launch of the activity that ended it: had that
 //! come earlier, the gap would be shorter. `blame` tells why it did not; where the host was late it is charged to what the
-//! launching thread was in meanwhile (`inside`, of traces) or to the two calls between which it lay (`calls`). A device is accounted for as long as a
+//! launching thread was in meanwhile (`inside`, of traces; `samples`) or to the two calls between which it lay (`calls`). A device is accounted for as long as a
 //! window was open, and
 //!
 //! ```text
@@ -26,6 +26,7 @@ mod calls;
 mod charge;
 mod device;
 mod inside;
+mod samples;
 mod streams;
 mod stretches;
 mod windows;
@@ -39,13 +40,14 @@ use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
 use crate::record::{
-    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Nanos, Row, ThreadId,
-    WindowEdge, map_bytes,
+    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Nanos, Row, Sampled,
+    ThreadId, WindowEdge, map_bytes,
 };
 use calls::{Calls, ToldApart};
 use charge::{Blamed, Charge, Idle};
 use device::{Device, Known};
 use inside::Insides;
+use samples::{Samples, shares};
 use stretches::Call;
 use windows::Windows;
 
@@ -59,27 +61,66 @@ pub struct Timeline {
     insides: Insides,
     /// Shared with a snapshot at most, which is gone soon.
     calls: Arc<Calls>,
+    /// The same.
+    samples: Arc<Samples>,
     told_apart: ToldApart,
     charges: Charges,
 }
 
-/// How much is charged to what.
+/// How much is charged to what, and for how much processor time samples stand that lie in it, by where they are.
 #[derive(Clone, Debug, Default)]
-struct Charges(IdMap<(DeviceId, Charge), Idle>);
+struct Charges {
+    sums: Sums,
+    found: IdMap<(DeviceId, Charge, ContextId), u64>,
+}
+
+type Sums = IdMap<(DeviceId, Charge), Idle>;
 
 /// Pairs of calls that are told apart, 400 KiB of them: where there are more, what lay between two is charged to the second.
 const MOST_PAUSES: usize = 1 << 12;
+/// Stacks that are told apart by samples between them: beyond, time stays with the two calls.
+const MOST_FOUND: usize = 1 << 14;
 
 impl Charges {
     fn of(&mut self, device: DeviceId) -> impl FnMut(Charge, Idle) {
         move |charge, idle| {
-            let is_full = self.0.len() >= MOST_PAUSES && !self.0.contains_key(&(device, charge));
+            let is_full = self.sums.len() >= MOST_PAUSES && !self.sums.contains_key(&(device, charge));
             let charge = if is_full { charge.by(Blamed::without_pause) } else { charge };
-            let sum = self.0.entry((device, charge)).or_default();
-            sum.gaps += idle.gaps;
-            sum.nanos += idle.nanos;
+            match idle.found {
+                None => add(&mut self.sums, (device, charge), idle),
+                Some(context) => self.add_found((device, charge, context), idle.nanos),
+            }
         }
     }
+
+    fn add_found(&mut self, key: (DeviceId, Charge, ContextId), nanos: u64) {
+        if self.found.len() < MOST_FOUND || self.found.contains_key(&key) {
+            let sum = self.found.entry(key).or_default();
+            *sum = sum.saturating_add(nanos);
+        }
+    }
+
+    /// The sums, with what lay between two calls charged to where the thread was found meanwhile, as far as it was.
+    fn shared(&self) -> Sums {
+        let mut found: IdMap<(DeviceId, Charge), Vec<(ContextId, u64)>> = IdMap::default();
+        for (&(device, charge, context), &nanos) in &self.found {
+            found.entry((device, charge)).or_default().push((context, nanos));
+        }
+        let mut shared = Sums::default();
+        for (&(device, charge), idle) in &self.sums {
+            for (who, part) in shares(*idle, found.remove(&(device, charge)).unwrap_or_default()) {
+                let by = who.map_or(charge, |who| charge.by(|_| Blamed::Caller(who.into())));
+                add(&mut shared, (device, by), part);
+            }
+        }
+        shared
+    }
+}
+
+fn add(sums: &mut Sums, key: (DeviceId, Charge), more: Idle) {
+    let sum = sums.entry(key).or_default();
+    sum.gaps += more.gaps;
+    sum.nanos += more.nanos;
 }
 
 impl Sink for Timeline {
@@ -109,7 +150,11 @@ fn call(launched: Launched) -> Call {
 impl Timeline {
     /// One that holds about so many bytes at most of what threads did between their calls. Default: 3 MiB.
     pub fn bounded(bytes: usize) -> Self {
-        Self { calls: Arc::new(Calls::bounded(bytes)), ..Self::default() }
+        Self {
+            calls: Arc::new(Calls::bounded(bytes)),
+            samples: Arc::new(Samples::bounded(bytes / 4)),
+            ..Self::default()
+        }
     }
 
     /// Takes an edge of a window; passes over all other rows.
@@ -170,6 +215,27 @@ impl Timeline {
         }
     }
 
+    /// Whether a window was open then, or there are none.
+    pub fn is_in_window(&self, time: Nanos) -> bool {
+        self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
+    }
+
+    /// Takes where a thread was found, before the gap that this is about is accounted for.
+    pub fn sampled(&mut self, sampled: &Sampled) {
+        if sampled.context < ContextId::FIRST {
+            return;
+        }
+        Arc::make_mut(&mut self.samples).add(sampled);
+        if self.samples.is_crowded() {
+            let Self { devices, samples, .. } = self;
+            devices.iter_mut().for_each(Device::merge);
+            let is_over = |time| {
+                !devices.is_empty() && devices.iter().all(|device| device.has_no_gap_in(time, time + 1))
+            };
+            Arc::make_mut(samples).forget(is_over);
+        }
+    }
+
     /// Puts the account so far into `profile`, in the place of what was there.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
@@ -184,6 +250,7 @@ impl Timeline {
                 windows: &all.windows,
                 insides: &all.insides,
                 calls: &all.calls,
+                samples: &all.samples,
                 told_apart: &mut all.told_apart,
                 is_only,
             };
@@ -191,8 +258,8 @@ impl Timeline {
         }
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
-        let charges = all.charges.0.iter().filter(|((device, _), _)| is_known(*device));
-        let idle = charges.map(|(&(device, charge), sum)| {
+        let charges = all.charges.shared().into_iter().filter(|((device, _), _)| is_known(*device));
+        let idle = charges.map(|((device, charge), sum)| {
             let mut values = [0; MOST_VALUES];
             values[..2].copy_from_slice(&[sum.nanos, sum.gaps]);
             Sample { device: Some(device), values, ..sample(charge) }
@@ -211,29 +278,32 @@ impl Timeline {
                 Blamed::Pause { after: context(after), thread, before: context(before) }
             }
         };
-        for ((device, charge), old) in std::mem::take(&mut self.charges.0) {
-            let charge = charge.by(renamed);
-            let sum = self.charges.0.entry((device, charge)).or_default();
-            sum.gaps += old.gaps;
-            sum.nanos += old.nanos;
+        let Charges { sums, found } = std::mem::take(&mut self.charges);
+        for ((device, charge), old) in sums {
+            add(&mut self.charges.sums, (device, charge.by(renamed)), old);
+        }
+        for ((device, charge, by), nanos) in found {
+            self.charges.add_found((device, charge.by(renamed), context(by)), nanos);
         }
         self.devices.iter_mut().for_each(|device| device.rename(caller));
         Arc::make_mut(&mut self.calls).rename(&context);
+        Arc::make_mut(&mut self.samples).rename(&context);
         self.insides.rename(context);
     }
 
     /// What the sums by context hold on the heap.
     pub fn charge_bytes(&self) -> usize {
-        map_bytes(&self.charges.0)
+        map_bytes(&self.charges.sums) + map_bytes(&self.charges.found)
     }
 
     /// Bytes held on the heap.
     pub fn heap_bytes(&self) -> usize {
         self.devices.iter().map(Device::heap_bytes).sum::<usize>()
-            + map_bytes(&self.charges.0)
+            + self.charge_bytes()
             + self.windows.heap_bytes()
             + self.insides.heap_bytes()
             + self.calls.heap_bytes()
+            + self.samples.heap_bytes()
     }
 
     fn add(&mut self, activity: &Activity, call: Call) {
@@ -251,6 +321,7 @@ impl Timeline {
                 windows: &self.windows,
                 insides: &self.insides,
                 calls: &self.calls,
+                samples: &self.samples,
                 told_apart: &mut self.told_apart,
                 is_only,
             };
@@ -280,6 +351,7 @@ impl Timeline {
                 windows: &self.windows,
                 insides: &self.insides,
                 calls: &self.calls,
+                samples: &self.samples,
                 told_apart: &mut self.told_apart,
                 is_only,
             };

@@ -515,3 +515,40 @@ fn what_the_timeline_costs_beside_the_join() {
         eprintln!("{alone:.1} M rows/s through the join, {both:.1} with a timeline: {:.2}", both / alone);
     }
 }
+
+#[test]
+fn time_between_two_calls_goes_to_where_samples_found_the_launching_thread() {
+    let us = |micros: u64| Nanos(ORIGIN + micros * 1000);
+    let mut timeline = Timeline::default();
+    timeline.row(&Row::Window { edge: WindowEdge::Open, time: us(0) });
+    assert!(timeline.is_in_window(us(0)) && !timeline.is_in_window(Nanos(ORIGIN - 1)));
+    for (at, context) in [(0, 100), (1000, 101)] {
+        timeline.launched(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
+    }
+    // Another thread's, and those before and behind the gap, which is from 20 to 1000 us, tell nothing of it.
+    for (at, thread, context) in
+        [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
+    {
+        let (thread, context) = (ThreadId(thread), ContextId(context));
+        timeline.sampled(&Sampled { time: us(at), period: 300_000, thread, context });
+    }
+    for (at, context) in [(0, 100), (1000, 101)] {
+        let launched = Launched { time: us(at), duration: 5000, context: ContextId(context) };
+        timeline.activity(&kernel(context, us(at + 10).0, us(at + 20).0), Origin::Launch(launched));
+    }
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let late = profile
+        .samples(&IDLE)
+        .iter()
+        .filter(|sample| sample.leaf == Leaf::new(&[Tip::Idle(Cause::HostLate)]));
+    let found: BTreeMap<_, _> =
+        late.map(|sample| (sample.place, (sample.amount(), sample.count()))).collect();
+    let between = Place::Between { after: ContextId(100), thread: None, before: ContextId(101) };
+    let expected = [
+        (Place::Context(ContextId(7)), (600_000, 1)),
+        (Place::Context(ContextId(8)), (300_000, 0)),
+        (between, (80_000, 0)),
+    ];
+    assert_eq!(found, BTreeMap::from(expected));
+}

@@ -10,7 +10,9 @@
 //! [`ModuleMap`] remembers which file lay where, so that the addresses can be named later. [`python`] puts frames of
 //! Python among the native ones.
 //!
-//! What it does not do: names, other threads' stacks, or exceptions.
+//! A [`CopyUnwinder`] walks what was copied of another thread's stack.
+//!
+//! What it does not do: names, other threads' stacks where they lie, or exceptions.
 //!
 //! # Why it cannot crash its host
 //!
@@ -204,6 +206,36 @@ impl Captured<'_> {
     /// Whether frames are missing at the root.
     pub fn is_partial(&self) -> bool {
         self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0
+    }
+}
+
+/// How many registers a walk of a copied stack begins with.
+pub const REGISTERS: usize = 17;
+
+/// Walks stacks of other threads, each from a copy that the kernel made of it and of the thread's registers, as
+/// `perf_event_open` does for samples.
+///
+/// Nothing is read where the stack lies: the thread has gone on. What was not copied is not known, and the stack is cut
+/// there. Frames of Python are not looked for. Code may have been unloaded since the copy was made: see [`CopyUnwinder::look`].
+#[derive(Debug)]
+pub struct CopyUnwinder(engine::OfCopies);
+
+impl CopyUnwinder {
+    /// One in memory of its own; `None` where the kernel gives none, and on machines other than x86-64.
+    pub fn new() -> Option<Self> {
+        engine::OfCopies::new().map(Self)
+    }
+
+    /// Looks what is loaded: to be called before a round of walks. If something was unloaded since the last look, addresses
+    /// that were copied in between may be of what lay there before, and all stacks of this round are marked as guessed.
+    pub fn look(&mut self) {
+        self.0.look();
+    }
+
+    /// The stack of a thread that was interrupted with these registers, rax to r15 and the instruction pointer in the
+    /// order of DWARF; `stack` is what lay above its stack pointer.
+    pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
+        self.0.walk(registers, stack)
     }
 }
 

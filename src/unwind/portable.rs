@@ -37,6 +37,24 @@ pub(super) struct Owned {
     is_busy: bool,
 }
 
+/// Copied stacks are not walked here.
+#[derive(Debug)]
+pub(super) enum OfCopies {}
+
+impl OfCopies {
+    pub(super) fn new() -> Option<Self> {
+        None
+    }
+
+    pub(super) fn look(&mut self) {
+        match *self {}
+    }
+
+    pub(super) fn walk(&mut self, _registers: &[u64; super::REGISTERS], _stack: &[u8]) -> Captured<'_> {
+        match *self {}
+    }
+}
+
 /// Where the frames of the last capture lie.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a>(&'a [u64]);

@@ -120,6 +120,16 @@ fn a_window_and_a_file_of_settings_say_what_the_variables_do() {
 }
 
 #[test]
+fn samples_that_the_option_asks_for_are_drawn() {
+    let sampled = compile("tests/programs/sampled.c", &["-O2", "-pthread"]);
+    let options = ["--cpu-samples", "999", "--formats", "csv"];
+    let done = run(&options, &[sampled.to_str().unwrap(), "late"]).done();
+    assert_eq!((done.code, done.ledger("cpu samples").len()), (Some(0), 1), "{}", done.stderr);
+    assert!(done.folder.join("out.cpu.svg").exists() && done.folder.join("out.cpu.folded").exists());
+    assert!(!done.folder.join("out.svg").exists());
+}
+
+#[test]
 fn a_window_that_cannot_be_is_an_error_before_anything_runs() {
     let wrong = scratch("config").join("wrong.toml");
     fs::write(&wrong, "formats = ['svg']\nduration = 'long'\n").unwrap();
@@ -292,6 +302,7 @@ fn a_command_line_that_cannot_be_run_is_one_line() {
     run(&["--library", library, "./not-executable"]).fails(126, &["./not-executable", "ermission denied"]);
     run(&["--library", "text.so", "true"]).fails(1, &["text.so", "no shared library", "--library"]);
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
+    run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
     // Neither a program nor somebody else's library has what the driver calls.
     let own = env!("CARGO_BIN_EXE_gpuflame");

@@ -20,6 +20,7 @@ mod python;
 mod ranges;
 mod recording;
 mod roots;
+mod samples;
 mod third_party;
 mod threads;
 mod unified;

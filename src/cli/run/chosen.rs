@@ -85,6 +85,13 @@ pub(super) fn formats(text: &str) -> Result<Chosen> {
     Ok(chosen)
 }
 
+/// What `--cpu-samples` says.
+pub(super) fn cpu_samples(text: &str) -> Result<Chosen> {
+    let chosen = ("GPUFLAME_CPU_SAMPLES".to_owned(), text.to_owned());
+    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--cpu-samples {text}: {why}")))?;
+    Ok(chosen)
+}
+
 /// What a file says: settings by their names without the prefix, in lower case (`duration = 2.5`).
 pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;

@@ -48,13 +48,17 @@ pub(super) struct Run {
     /// in / a folder, in which they have the names that they have without it.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
-    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, activities, chrome, cupti-text, gfr.
+    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
     /// When to record: delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO, step-range=NAME, launches=NUMBER,
     /// bytes=SIZE, flag=FILE, signal=USR2, with commas between; off: the program says when.
     #[arg(long, value_name = "WHEN")]
     window: Option<String>,
+    /// Find out so often a second of processor time where the threads are that launch: drawn as NAME.cpu.svg, and named
+    /// where a GPU waited for them. 99 costs next to nothing, 999 shows more.
+    #[arg(long, value_name = "HZ")]
+    cpu_samples: Option<String>,
     /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`). The environment and the other
     /// options count for more.
     #[arg(long, value_name = "FILE.toml")]
@@ -120,6 +124,7 @@ impl Run {
         }
         // Of two that are the same the later counts.
         chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
+        chosen.extend(self.cpu_samples.as_deref().map(chosen::cpu_samples).transpose()?);
         chosen.extend(self.formats.as_deref().map(chosen::formats).transpose()?);
         Ok(chosen)
     }

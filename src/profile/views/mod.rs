@@ -2,6 +2,7 @@
 //! counts, and how it is summed up in a line. What it holds are [`Sample`](super::Sample)s, which somebody who
 //! saw the rows puts into the profile. A view knows no format, and every format draws every view.
 
+mod cpu;
 mod gpu;
 mod idle;
 mod memory;
@@ -10,6 +11,7 @@ mod waits;
 
 use std::fmt;
 
+pub use cpu::CPU;
 pub use gpu::GPU;
 pub use idle::{IDLE, idle_word};
 pub use memory::MEMORY;
@@ -20,7 +22,7 @@ use super::Profile;
 use crate::record::Loss;
 
 /// All views, in the order in which their files are written.
-pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED];
+pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU];
 
 /// The view of this word.
 pub fn view(word: &str) -> Option<&'static View> {

@@ -1,9 +1,11 @@
 //! The engine for x86-64: a table of compact rules, one per return address, and the walk that uses it.
 
 mod compile;
+mod copied;
 mod end;
 mod epilogue;
 mod memo;
+mod registers;
 mod rule;
 mod slow;
 mod stub;
@@ -26,6 +28,7 @@ use super::counts::{self, Counts};
 use super::loader;
 use super::{Captured, MAX_FRAMES, Skip, memory};
 use crate::record::{ContextFlags, Frame};
+pub(super) use copied::OfCopies;
 
 /// How often a capture starts over when objects are unloaded under it.
 const ATTEMPTS: usize = 3;

@@ -6,73 +6,18 @@
 
 use std::cell::RefCell;
 
-use gimli::{CfaRule, Register, RegisterRule, X86_64};
+use gimli::{CfaRule, RegisterRule, X86_64};
 
 use super::compile::{Row, is_made_by_hand};
 use super::end::End;
+use super::registers::Registers;
 use super::rule::Rule;
-use super::stub::Entry;
-use super::walk::{Cursor, Step, Walk, Walked, check};
+use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use crate::record::ModuleEpoch;
 use crate::unwind::counts::Counts;
 use crate::unwind::loader::Object;
 use crate::unwind::{MAX_FRAMES, find, known, notes};
-
-/// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
-#[derive(Clone, Copy, Debug)]
-struct Registers {
-    values: [u64; 17],
-    /// Bit n: register n is known.
-    known: u32,
-}
-
-impl Registers {
-    fn at(entry: &Entry) -> Self {
-        let mut registers = Self { values: [0; 17], known: 0 };
-        for (register, value) in [
-            (X86_64::RBX, entry.rbx),
-            (X86_64::RBP, entry.rbp),
-            (X86_64::RSP, entry.sp()),
-            (X86_64::R12, entry.r12),
-            (X86_64::R13, entry.r13),
-            (X86_64::R14, entry.r14),
-            (X86_64::R15, entry.r15),
-            (X86_64::RA, entry.pc),
-        ] {
-            registers.set(register, value);
-        }
-        registers
-    }
-
-    fn get(&self, register: Register) -> Option<u64> {
-        let value = self.values.get(usize::from(register.0))?;
-        (self.known & (1 << register.0) != 0).then_some(*value)
-    }
-
-    fn set(&mut self, register: Register, value: u64) {
-        if let Some(place) = self.values.get_mut(usize::from(register.0)) {
-            *place = value;
-            self.known |= 1 << register.0;
-        }
-    }
-
-    fn forget(&mut self, register: Register) {
-        self.known &= !(1u32.checked_shl(u32::from(register.0)).unwrap_or(0));
-    }
-
-    fn pc(&self) -> u64 {
-        self.values[usize::from(X86_64::RA.0)]
-    }
-
-    fn sp(&self) -> u64 {
-        self.values[usize::from(X86_64::RSP.0)]
-    }
-
-    fn bp(&self) -> u64 {
-        self.values[usize::from(X86_64::RBP.0)]
-    }
-}
 
 /// What leaving a frame led to.
 enum Left {
@@ -87,9 +32,9 @@ impl Walk<'_> {
     /// Walks from `entry` on with all registers, over whatever the plain walk has written.
     #[cold]
     #[inline(never)]
-    pub(super) fn run_slowly<W: Words>(&mut self, entry: &Entry, words: &mut W) -> Walked {
-        let mut registers = Registers::at(entry);
-        let mut is_exact = false;
+    pub(super) fn run_slowly<W: Words>(&mut self, entry: &impl Beginning, words: &mut W) -> Walked {
+        let mut registers = entry.registers();
+        let mut is_exact = entry.cursor().is_exact;
         if let Err(end) = words.begin(registers.sp()) {
             return self.result(0, end, false);
         }

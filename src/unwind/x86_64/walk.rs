@@ -8,6 +8,7 @@ use std::hint::select_unpredictable;
 use super::compile::Compiler;
 use super::end::End;
 use super::epilogue::Epilogue;
+use super::registers::Registers;
 use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
@@ -90,6 +91,26 @@ impl Cursor {
     }
 }
 
+/// What a walk begins with.
+pub(super) trait Beginning {
+    /// The first frame.
+    fn cursor(&self) -> Cursor;
+
+    /// Its registers, as far as they are known.
+    fn registers(&self) -> Registers;
+}
+
+impl Beginning for Entry {
+    #[inline(always)]
+    fn cursor(&self) -> Cursor {
+        Cursor { place: self.pc, sp: self.sp(), bp: self.rbp, is_exact: false }
+    }
+
+    fn registers(&self) -> Registers {
+        Registers::at(self)
+    }
+}
+
 /// Where leaving a frame led to, or why it ends there.
 pub(super) type Left = Result<Cursor, End>;
 
@@ -104,8 +125,13 @@ pub(super) struct Walk<'a> {
 impl Walk<'_> {
     /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first.
     #[inline(always)]
-    pub(super) fn run<W: Words>(&mut self, entry: &Entry, words: &mut W, join: &mut impl Join) -> Walked {
-        let mut cursor = Cursor { place: entry.pc, sp: entry.sp(), bp: entry.rbp, is_exact: false };
+    pub(super) fn run<W: Words>(
+        &mut self,
+        entry: &impl Beginning,
+        words: &mut W,
+        join: &mut impl Join,
+    ) -> Walked {
+        let mut cursor = entry.cursor();
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }

@@ -1,0 +1,384 @@
+//! Samples of a thread by the kernel: each time that it has taken so much more processor time, its registers and a part of
+//! its stack, copied in that moment (`perf_event_open`).
+//!
+//! The thread notices nothing: no signal, no call of its that is interrupted. An event has no descriptor, which the host
+//! might close: its memory keeps it, and it ends with that. A forked child has none of it.
+//!
+//! ```text
+//! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
+//!            data: a ring of records, which the kernel writes at the head and we take at the tail
+//! record  := type:u32 misc:u16 size:u16 ...
+//! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
+//! lost    := id:u64 count:u64
+//! ```
+//!
+//! What it does not do: follow stacks, or know what is loaded.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::descriptor;
+
+/// How many registers a sample has.
+pub const REGISTERS: usize = 17;
+
+/// A part of a thread's life in which it is sampled.
+#[derive(Debug)]
+pub struct Event {
+    thread: i32,
+    ring: Ring,
+    /// Without the time that it spends in the kernel.
+    is_of_user: bool,
+    /// A record that goes on at the beginning of the ring.
+    joined: Vec<u8>,
+}
+
+/// Where a thread was, and what lay on its stack.
+#[derive(Debug)]
+pub struct Sample<'a> {
+    /// When, ns since 1970.
+    pub time: u64,
+    /// rax to r15 and the instruction pointer, in the order of DWARF.
+    pub registers: [u64; REGISTERS],
+    /// The stack from its pointer upwards, as far as it was copied.
+    pub stack: &'a [u8],
+}
+
+/// Rooms that are tried, in bytes: of the ring, and of the stack in a sample. What an unprivileged user may lock in memory
+/// is bounded (`kernel.perf_event_mlock_kb`, 516 for each processor, and `ulimit -l`).
+const ROOMS: [(usize, u32); 4] =
+    [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
+/// What a sample takes beside the stack, with room to spare.
+const BESIDE: usize = 256;
+const PAGE: usize = 4096;
+
+impl Event {
+    /// Has a thread of this process be sampled from now on, whenever it has taken `period` more.
+    ///
+    /// # Errors
+    /// The kernel's, where it does not let us or the thread is gone.
+    pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+        let mut result = Err(io::ErrorKind::PermissionDenied.into());
+        for (room, stack) in ROOMS {
+            // Whoever may not look into the kernel can still be told of what is outside.
+            for is_of_user in [false, true] {
+                let opened = open(thread, period, stack, is_of_user);
+                result = opened.and_then(|event| Ring::map(event, room)).map(|ring| Self {
+                    thread,
+                    ring,
+                    is_of_user,
+                    joined: Vec::new(),
+                });
+                match &result {
+                    Err(error) if is_refused(error) => {}
+                    _ => break,
+                }
+            }
+            match &result {
+                Err(error) if is_refused(error) || error.kind() == io::ErrorKind::OutOfMemory => {}
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// Whether samples are of the time alone that it spends outside the kernel.
+    pub fn is_of_user(&self) -> bool {
+        self.is_of_user
+    }
+
+    /// How many samples there is room for until they are drained.
+    pub fn room(&self) -> usize {
+        let (_, stack) = ROOMS.into_iter().find(|(room, _)| *room == self.ring.size).unwrap_or(ROOMS[0]);
+        self.ring.size / (stack as usize + BESIDE)
+    }
+
+    /// The processor time that the thread has taken in its life; `None`: it is gone.
+    pub fn taken(&self) -> Option<Duration> {
+        // The number of a thread's clock, as the kernel makes it: of one thread, of all its time.
+        let clock = !self.thread << 3 | 6;
+        let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
+        let known = unsafe { libc::clock_gettime(clock, &mut taken) } == 0;
+        known.then(|| Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32))
+    }
+
+    /// Takes what there is. Returns how many samples were lost since before.
+    pub fn drain(&mut self, mut each: impl FnMut(&Sample<'_>)) -> u64 {
+        let mut lost = 0_u64;
+        let head = self.ring.head().load(Ordering::Acquire);
+        let mut tail = self.ring.tail().load(Ordering::Relaxed);
+        while tail < head {
+            let (kind, size) = self.ring.header(tail);
+            if size < 8 || size as u64 > head - tail {
+                // No kernel writes that.
+                tail = head;
+                break;
+            }
+            let record = self.ring.record(tail, size, &mut self.joined);
+            match kind {
+                SAMPLE => sample(record).iter().for_each(&mut each),
+                LOST => lost += word(record, 16).unwrap_or(0),
+                _ => {}
+            }
+            tail += size as u64;
+            // Each makes room for the next.
+            self.ring.tail().store(tail, Ordering::Release);
+        }
+        self.ring.tail().store(tail, Ordering::Release);
+        lost
+    }
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// The memory that an event and its reader share.
+#[derive(Debug)]
+struct Ring {
+    at: NonNull<u8>,
+    /// Of the data, a power of two.
+    size: usize,
+}
+
+// SAFETY: the mapping is this value's alone.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Maps it, and gives the descriptor back.
+    fn map(event: File, size: usize) -> io::Result<Self> {
+        let (length, access) = (PAGE + size, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, of a file that is open.
+        let at = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
+        let mapped = if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) };
+        give_back(event);
+        let at = NonNull::new(mapped?).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, size })
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.counter(1024)
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.counter(1032)
+    }
+
+    fn counter(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the first page is mapped as long as `self` lives, and this word in it is aligned.
+        unsafe { self.at.add(offset).cast().as_ref() }
+    }
+
+    /// Type and size of the record there. Records are aligned to 8, so this much of one lies in one piece.
+    fn header(&self, position: u64) -> (u32, usize) {
+        // SAFETY: `bytes` gives eight bytes, which the kernel has written before it moved the head.
+        let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
+        (header as u32, (header >> 48) as usize)
+    }
+
+    /// The record there, in `joined` where it goes on at the beginning. The kernel writes on elsewhere.
+    fn record<'a>(&'a self, position: u64, size: usize, joined: &'a mut Vec<u8>) -> &'a [u8] {
+        let first = (self.size - position as usize % self.size).min(size);
+        // SAFETY: so many bytes lie there up to the end of the data, and are not written to until the tail is moved.
+        let one = unsafe { std::slice::from_raw_parts(self.bytes(position).as_ptr(), first) };
+        if first == size {
+            return one;
+        }
+        joined.clear();
+        joined.extend_from_slice(one);
+        // SAFETY: the rest lies at the beginning, as the record is no longer than the data.
+        let rest =
+            unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
+        joined.extend_from_slice(rest);
+        joined
+    }
+
+    fn bytes(&self, position: u64) -> NonNull<u8> {
+        // SAFETY: the data follows the first page, and this lies in it.
+        unsafe { self.at.add(PAGE + position as usize % self.size) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: `map` mapped it with this size, and nobody refers to it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE + self.size) };
+    }
+}
+
+const LOST: u32 = 2;
+const SAMPLE: u32 = 9;
+
+/// What the kernel calls the registers, from rax to r15 and the instruction pointer: the order of DWARF. A sample has
+/// them by these numbers.
+const NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
+/// They are of 64 bits.
+const ABI_64: u64 = 2;
+
+fn wanted_registers() -> u64 {
+    NUMBERS.iter().fold(0, |mask, number| mask | 1 << number)
+}
+
+fn sample(record: &[u8]) -> Option<Sample<'_>> {
+    const REGISTERS_AT: usize = 32;
+    const ROOM_AT: usize = REGISTERS_AT + 8 * REGISTERS;
+    if word(record, 24)? != ABI_64 {
+        return None;
+    }
+    let mut registers = [0; REGISTERS];
+    for (at, number) in NUMBERS.into_iter().enumerate() {
+        let before = (wanted_registers() & ((1 << number) - 1)).count_ones() as usize;
+        registers[at] = word(record, REGISTERS_AT + 8 * before)?;
+    }
+    let room = word(record, ROOM_AT)? as usize;
+    let copied = if room == 0 { 0 } else { word(record, (ROOM_AT + 8).checked_add(room)?)? as usize };
+    let stack = record.get(ROOM_AT + 8..)?.get(..copied.min(room))?;
+    Some(Sample { time: word(record, 16)?, registers, stack })
+}
+
+fn word(record: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(record.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// What the kernel is asked for, up to the fields that it has had since 4.1.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    period: u64,
+    in_samples: u64,
+    in_reads: u64,
+    switches: u64,
+    wake_after: u32,
+    breakpoint: [u32; 5],
+    branches: u64,
+    registers: u64,
+    stack: u32,
+    clock: i32,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
+
+/// Of software, and of that a task's time on a processor.
+const SOFTWARE: u32 = 1;
+const TASK_CLOCK: u64 = 1;
+/// Thread, time, registers and stack.
+const IN_SAMPLES: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+const WITHOUT_KERNEL: u64 = 1 << 5;
+const WITHOUT_HYPERVISOR: u64 = 1 << 6;
+const BY_CLOCK: u64 = 1 << 25;
+/// The descriptor is not for other programs.
+const CLOSE_ON_EXEC: u64 = 8;
+
+fn open(thread: i32, period: Duration, stack: u32, is_of_user: bool) -> io::Result<File> {
+    let attributes = Attributes {
+        kind: SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: TASK_CLOCK,
+        period: period.as_nanos() as u64,
+        in_samples: IN_SAMPLES,
+        switches: WITHOUT_HYPERVISOR | BY_CLOCK | if is_of_user { WITHOUT_KERNEL } else { 0 },
+        registers: wanted_registers(),
+        stack,
+        clock: libc::CLOCK_REALTIME,
+        ..Attributes::default()
+    };
+    const ANY_PROCESSOR: i32 = -1;
+    const NO_GROUP: i32 = -1;
+    // SAFETY: the attributes are of the size that they say, and the call keeps nothing of them.
+    let event = unsafe {
+        let attributes = &raw const attributes;
+        libc::syscall(libc::SYS_perf_event_open, attributes, thread, ANY_PROCESSOR, NO_GROUP, CLOSE_ON_EXEC)
+    };
+    if event < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it, for us alone.
+    Ok(descriptor::raise(unsafe { File::from_raw_fd(event as i32) }))
+}
+
+/// Closes an event's descriptor, unless the host has closed it and has something of its own under that number.
+fn give_back(event: File) {
+    let number = event.as_raw_fd();
+    let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
+        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]");
+    if !is_ours {
+        let _ = event.into_raw_fd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::host::threads;
+
+    /// Where the kernel lets nobody sample there is nothing to see; in CI it must.
+    fn opened(period: Duration) -> Option<Event> {
+        match Event::open(threads::number(), period) {
+            Ok(event) => Some(event),
+            Err(error) if std::env::var_os("CI").is_none() => {
+                eprintln!("skipped: perf_event_open: {error}; sysctl kernel.perf_event_paranoid=2");
+                None
+            }
+            Err(error) => panic!("perf_event_open: {error}"),
+        }
+    }
+
+    fn spin(nanos: u128) {
+        let began = Instant::now();
+        while black_box(began.elapsed().as_nanos()) < nanos {}
+    }
+
+    #[test]
+    fn a_thread_is_found_as_often_as_its_time_says_with_its_stack() {
+        let Some(mut event) = opened(Duration::from_millis(1)) else { return };
+        let before = event.taken().unwrap();
+        let (mut count, mut lost) = (0_u64, 0);
+        let here = (&raw const before) as u64;
+        for _ in 0..20 {
+            spin(5_000_000);
+            lost += event.drain(|sample| {
+                count += 1;
+                let sp = sample.registers[7];
+                assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
+                let word = (here - sp) as usize;
+                if sample.stack.len() > word + 8 {
+                    assert_eq!(&sample.stack[word..word + 8], &before.as_secs().to_ne_bytes());
+                }
+            });
+        }
+        let taken = (event.taken().unwrap() - before).as_millis() as u64;
+        // A sample may be due at each end.
+        assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_counted() {
+        let Some(mut event) = opened(Duration::from_micros(100)) else { return };
+        spin(100_000_000);
+        let mut count = 0;
+        event.drain(|_| count += 1);
+        assert!(count <= event.room() + 1 && count > 0, "{count} of {}", event.room());
+        // The kernel says so in front of the next one.
+        spin(5_000_000);
+        let lost = event.drain(|_| ());
+        assert!(lost > 100, "{lost}");
+    }
+
+    #[test]
+    fn a_thread_that_is_gone_has_no_time_and_cannot_be_sampled() {
+        let number = std::thread::spawn(threads::number).join().unwrap();
+        let error = Event::open(number, Duration::from_millis(1)).unwrap_err();
+        assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Processor time of the threads that launch, by the stack that they were found on.
+
+use super::{Measure, Profile, Value, View, human};
+use crate::record::Loss;
+
+/// Where launching threads spent processor time, by samples. Time in which they waited is in none.
+pub static CPU: View = View {
+    word: "cpu",
+    title: "CPU time of launching threads, by stack",
+    values: &[Value::new("cpu_time", Measure::Nanos, "ns"), Value::new("samples", Measure::Count, "samples")],
+    lost: &[(Loss::SamplesDropped, "[CPU samples dropped]")],
+    nothing: |_| "No thread was sampled.",
+    summary,
+    ..View::PLAIN
+};
+
+fn summary(profile: &Profile) -> String {
+    let samples = profile.samples(&CPU);
+    let nanos = samples.iter().fold(0_u64, |sum, sample| sum.saturating_add(sample.amount()));
+    format!("{} in {} samples", human(nanos), samples.iter().map(|sample| sample.count()).sum::<u64>())
+}

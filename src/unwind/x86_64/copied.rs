@@ -1,0 +1,194 @@
+//! A walk of another thread's stack, from a copy of it and of the thread's registers that the kernel made in one moment.
+//!
+//! The thread has gone on since, so no word is read where it lies: what is not in the copy is not known, and the stack is
+//! cut there.
+
+use std::ptr::NonNull;
+
+use gimli::X86_64;
+
+use super::compile::Compiler;
+use super::end::End;
+use super::registers::Registers;
+use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
+use super::words::Words;
+use super::{ATTEMPTS, Nowhere, Places};
+use crate::record::{ContextFlags, Frame};
+use crate::unwind::copy::RED_ZONE;
+use crate::unwind::counts::{self, Counts};
+use crate::unwind::{Captured, MAX_FRAMES, loader, memory};
+
+/// Walks copies, in a mapping of its own.
+#[derive(Debug)]
+pub(in crate::unwind) struct OfCopies(NonNull<Room>);
+
+// SAFETY: the mapping is this value's alone.
+unsafe impl Send for OfCopies {}
+
+#[repr(C)]
+struct Room {
+    flags: ContextFlags,
+    /// How often objects had been unloaded at the last look, and whether some were before it.
+    unloads: u32,
+    is_unsure: bool,
+    count: usize,
+    compiler: Compiler,
+    steps: [Step; MAX_FRAMES],
+    frames: [Frame; MAX_FRAMES],
+}
+
+impl OfCopies {
+    pub(in crate::unwind) fn new() -> Option<Self> {
+        let room = memory::map(size_of::<Room>())?.cast::<Room>();
+        // SAFETY: the fresh mapping is large enough and page-aligned. All else is valid as zeroes.
+        unsafe {
+            (&raw mut (*room.as_ptr()).compiler).write(Compiler::new());
+            (&raw mut (*room.as_ptr()).unloads).write(loader::current().unloads());
+        }
+        Some(Self(room))
+    }
+
+    pub(in crate::unwind) fn look(&mut self) {
+        // SAFETY: the room is mapped as long as `self` lives, and used through it alone.
+        let room = unsafe { self.0.as_mut() };
+        let unloads = loader::current().unloads();
+        room.is_unsure = unloads != std::mem::replace(&mut room.unloads, unloads);
+    }
+
+    /// Walks from where a thread was with these registers, in the order of DWARF; `stack` is what lay above its stack
+    /// pointer.
+    pub(in crate::unwind) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
+        // SAFETY: as above.
+        let room = unsafe { self.0.as_mut() };
+        room.walk(registers, stack);
+        room.flags.0 |= if room.is_unsure { ContextFlags::GUESSED } else { 0 };
+        Captured { frames: &room.frames[..room.count], kept: 0, flags: room.flags, places: Places(None) }
+    }
+}
+
+impl Drop for OfCopies {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
+        unsafe { memory::unmap(self.0.cast(), size_of::<Room>()) };
+    }
+}
+
+impl Room {
+    fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) {
+        let mut counts = loader::current();
+        for _ in 0..ATTEMPTS {
+            self.walk_once(registers, stack, counts);
+            // Rules of an older loader state may have been overwritten while we read them.
+            let now = counts::latest();
+            if now == counts {
+                return;
+            }
+            counts = now;
+        }
+        if loader::hold(|counts| self.walk_once(registers, stack, counts)).is_none() {
+            self.flags.0 |= ContextFlags::GUESSED;
+        }
+    }
+
+    fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], counts: Counts) {
+        let at = Interrupted(registers);
+        // Not in code of a program, such as the page that the kernel has for calls of old: nothing is looked up there.
+        if check(at.pc(), at.sp()).is_err() {
+            (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
+            return;
+        }
+        let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
+        let mut walk =
+            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
+        let walked = walk.run(&at, &mut words, &mut Nowhere);
+        for (frame, step) in self.frames.iter_mut().zip(&self.steps[..walked.count]) {
+            *frame = step.rule.frame(step.pc);
+        }
+        (self.count, self.flags) = (walked.count, judge(&walked));
+    }
+}
+
+fn judge(walked: &Walked) -> ContextFlags {
+    let ended = match walked.end {
+        End::Bottom | End::ZeroReturn(_) => 0,
+        End::TooDeep => ContextFlags::TRUNCATED,
+        _ => ContextFlags::CUT,
+    };
+    ContextFlags(ended | if walked.is_guessed { ContextFlags::GUESSED } else { 0 })
+}
+
+/// Where a thread was interrupted.
+struct Interrupted<'a>(&'a [u64; 17]);
+
+impl Interrupted<'_> {
+    fn pc(&self) -> u64 {
+        self.0[usize::from(X86_64::RA.0)]
+    }
+
+    fn sp(&self) -> u64 {
+        self.0[usize::from(X86_64::RSP.0)]
+    }
+
+    fn bp(&self) -> u64 {
+        self.0[usize::from(X86_64::RBP.0)]
+    }
+}
+
+impl Beginning for Interrupted<'_> {
+    fn cursor(&self) -> Cursor {
+        Cursor::at(self.pc(), self.sp(), self.bp(), true)
+    }
+
+    fn registers(&self) -> Registers {
+        Registers::all(*self.0)
+    }
+}
+
+/// The words of a stack from a stack pointer upwards, as far as they were copied.
+struct Copied<'a> {
+    /// The stack pointer.
+    base: u64,
+    stack: &'a [u8],
+    /// What rbp was there.
+    bp: u64,
+}
+
+impl Copied<'_> {
+    fn at(&self, address: u64) -> Option<u64> {
+        let from = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        let word = self.stack.get(from..from.checked_add(8)?)?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
+    }
+}
+
+impl Words for Copied<'_> {
+    const ARE_OWN: bool = false;
+
+    fn begin(&mut self, sp: u64) -> Result<(), End> {
+        if sp == self.base { Ok(()) } else { Err(End::Lost) }
+    }
+
+    fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
+        self.at(address).filter(|_| address >= sp.saturating_sub(RED_ZONE))
+    }
+
+    fn leads_on(&mut self, sp: u64, cfa: u64) -> bool {
+        cfa >= sp.saturating_add(8) && self.at(cfa - 8).is_some()
+    }
+
+    fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
+        if !self.leads_on(sp, cfa) {
+            return None;
+        }
+        let slot = cfa.wrapping_sub(saved);
+        // Right behind the `pop` that restored rbp, compilers say still that it lies where it was popped from.
+        let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
+        let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
+        Some((saved, self.at(cfa - 8)?))
+    }
+
+    /// A signal came on this stack, or there is no copy of the other.
+    fn enter(&mut self, from: u64, sp: u64) -> Result<(), End> {
+        if sp > from && self.at(sp).is_some() { Ok(()) } else { Err(End::Lost) }
+    }
+}

@@ -1,0 +1,65 @@
+//! All registers of a frame, for the walk that needs them.
+
+use gimli::{Register, X86_64};
+
+use super::stub::Entry;
+
+/// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Registers {
+    values: [u64; 17],
+    /// Bit n: register n is known.
+    known: u32,
+}
+
+impl Registers {
+    /// All of them, in the order of DWARF.
+    pub(super) fn all(values: [u64; 17]) -> Self {
+        Self { values, known: (1 << 17) - 1 }
+    }
+
+    pub(super) fn at(entry: &Entry) -> Self {
+        let mut registers = Self { values: [0; 17], known: 0 };
+        for (register, value) in [
+            (X86_64::RBX, entry.rbx),
+            (X86_64::RBP, entry.rbp),
+            (X86_64::RSP, entry.sp()),
+            (X86_64::R12, entry.r12),
+            (X86_64::R13, entry.r13),
+            (X86_64::R14, entry.r14),
+            (X86_64::R15, entry.r15),
+            (X86_64::RA, entry.pc),
+        ] {
+            registers.set(register, value);
+        }
+        registers
+    }
+
+    pub(super) fn get(&self, register: Register) -> Option<u64> {
+        let value = self.values.get(usize::from(register.0))?;
+        (self.known & (1 << register.0) != 0).then_some(*value)
+    }
+
+    pub(super) fn set(&mut self, register: Register, value: u64) {
+        if let Some(place) = self.values.get_mut(usize::from(register.0)) {
+            *place = value;
+            self.known |= 1 << register.0;
+        }
+    }
+
+    pub(super) fn forget(&mut self, register: Register) {
+        self.known &= !(1u32.checked_shl(u32::from(register.0)).unwrap_or(0));
+    }
+
+    pub(super) fn pc(&self) -> u64 {
+        self.values[usize::from(X86_64::RA.0)]
+    }
+
+    pub(super) fn sp(&self) -> u64 {
+        self.values[usize::from(X86_64::RSP.0)]
+    }
+
+    pub(super) fn bp(&self) -> u64 {
+        self.values[usize::from(X86_64::RBP.0)]
+    }
+}

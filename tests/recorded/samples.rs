@@ -1,0 +1,157 @@
+//! Where launching threads spent processor time, by samples of the kernel's: against what the program takes by its own clock.
+//!
+//! Where the kernel lets nobody sample there is nothing to see, and these tests say so; in CI it must.
+
+use crate::support::{Done, Run, Way, compile, is_ci};
+
+fn sampled(what: &str, hertz: &str) -> Run {
+    let program = compile("tests/programs/sampled.c", &["-O2", "-pthread"]);
+    Run::new(&program, Way::Injected).arg(what).env("GPUFLAME_CPU_SAMPLES", hertz)
+}
+
+/// What a run left, if it could be sampled.
+fn seen(done: Done) -> Option<Done> {
+    let refused = done.ledger("GPUFLAME_CPU_SAMPLES: perf_event_open: ");
+    let Some(why) = refused.first() else { return Some(done) };
+    assert!(!is_ci(), "samples are refused: {why}");
+    eprintln!("skipped: {why}");
+    None
+}
+
+/// Nanoseconds of the samples that have `frame`, and of all.
+fn found(done: &Done, frame: &str) -> (u64, u64) {
+    let all = done.folded_file("out.cpu.folded");
+    let has = |frames: &[String]| frames.iter().any(|one| one == frame);
+    let found = all.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
+    (found, all.iter().map(|(_, nanos)| nanos).sum())
+}
+
+/// Samples, those dropped, the rate that was got, and how many threads, as the ledger says.
+fn line(done: &Done) -> (u64, u64, f64, u64) {
+    let [line] = done.ledger("cpu samples")[..] else { panic!("one line of samples\n{}", done.stderr) };
+    let numbers: Vec<f64> =
+        line.split(|c: char| !c.is_ascii_digit() && c != '.').filter_map(|word| word.parse().ok()).collect();
+    let [samples, dropped, _cut, _asked, got, _seconds, threads, ..] = numbers[..] else { panic!("{line}") };
+    (samples as u64, dropped as u64, got, threads as u64)
+}
+
+#[test]
+fn shares_of_60_30_and_10_are_found_within_2_points() {
+    let Some(done) = seen(sampled("shares", "999").ok()) else { return };
+    let all = done.folded_file("out.cpu.folded");
+    let spun: u64 = ["sixty", "thirty", "ten"].map(|frame| found(&done, frame).0).iter().sum();
+    for (frame, share) in [("sixty", 60.0), ("thirty", 30.0), ("ten", 10.0)] {
+        let percent = 100.0 * found(&done, frame).0 as f64 / spun as f64;
+        assert!((percent - share).abs() < 2.0, "{frame}: {percent:.2} %\n{}", done.stderr);
+    }
+    // Stacks are whole: they begin in main.
+    let from_main: u64 =
+        all.iter().filter(|(frames, _)| frames[..2] == ["main", "work"]).map(|(_, n)| n).sum();
+    assert!(from_main * 100 > spun * 98, "{from_main} of {spun}");
+    // The program says what it took; it is followed from the moment on that the collector has seen its launch.
+    let taken: u64 = done.stdout.trim().parse().unwrap();
+    let (samples, dropped, got, threads) = line(&done);
+    assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);
+    assert_eq!(threads, 1, "{}", done.stderr);
+    // A machine that is busy with other things may leave ours no time.
+    assert!(dropped * 50 < samples && (got - 999.0).abs() < 50.0, "{dropped} dropped, {got} Hz");
+    assert_eq!(samples, all.iter().map(|(_, nanos)| nanos).sum::<u64>() / (1_000_000_000 / 999));
+}
+
+#[test]
+fn eight_threads_are_followed_and_those_that_end() {
+    for what in ["threads", "ends"] {
+        let Some(done) = seen(sampled(what, "499").ok()) else { return };
+        let (of_threads, all) = found(&done, "in_a_thread");
+        let (_, dropped, _, threads) = line(&done);
+        let made = if what == "threads" { 8 } else { 20 };
+        assert_eq!(threads, made, "{}", done.stderr);
+        // Each takes 300 ms, and is seen 20 ms after its launch or, on a busy machine, later.
+        assert!(of_threads > made * 150_000_000, "{of_threads} ns\n{}", done.stderr);
+        assert!(of_threads < made * 310_000_000, "{of_threads} ns\n{}", done.stderr);
+        assert!(of_threads * 10 > all * 9 && dropped < 50, "{of_threads} of {all}\n{}", done.stderr);
+    }
+}
+
+#[test]
+fn a_host_that_closes_all_descriptors_is_sampled_on_and_has_its_files_to_itself() {
+    let Some(done) = seen(sampled("closes", "999").ok()) else { return };
+    for number in 0..20 {
+        assert_eq!(done.file(&format!("mine{number}")), "mine\nmine\n", "mine{number}");
+    }
+    let (of_main, _) = found(&done, "in_main");
+    assert!((600_000_000..820_000_000).contains(&of_main), "{of_main} ns\n{}", done.stderr);
+    assert!(found(&done, "in_a_thread").0 > 4 * 150_000_000, "threads that launch afterwards are");
+}
+
+#[test]
+fn a_forked_child_is_not_sampled_and_ends_as_it_wants_to() {
+    let Some(done) = seen(sampled("forks", "999").ok()) else { return };
+    let (of_main, _) = found(&done, "in_main");
+    assert!((600_000_000..820_000_000).contains(&of_main), "{of_main} ns\n{}", done.stderr);
+    assert_eq!(found(&done, "in_a_child").0, 0);
+}
+
+#[test]
+fn no_call_is_interrupted_and_neither_errno_nor_the_exit_code_changes() {
+    for hertz in ["99", "999"] {
+        let done = sampled("calls", hertz).done();
+        assert_eq!((done.code, done.stdout.trim()), (Some(3), "0 interrupted, 0 changed"), "{}", done.stderr);
+        let Some(done) = seen(done) else { return };
+        assert!(line(&done).0 > 20, "{}", done.stderr);
+    }
+}
+
+#[test]
+fn the_function_that_a_gpu_waited_for_is_first_in_the_idle_picture() {
+    let Some(done) = seen(sampled("late", "999").ok()) else { return };
+    let idle = done.folded_file("out.idle.folded");
+    let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
+    // Where other things had the processor, the thread was in no function: that stays between the two calls.
+    let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
+    let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
+    let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
+    assert_eq!(first.join(";"), "main;work;before_the_second;[GPU_Idle host late]", "{}", done.stderr);
+    let has = |frames: &[String]| frames.iter().any(|frame| frame == "before_the_second");
+    let named: u64 = idle.iter().filter(|(frames, _)| has(frames)).map(|(_, nanos)| nanos).sum();
+    let taken: u64 = done.stdout.trim().parse().unwrap();
+    assert!(named * 100 > taken * 85 && named < taken + taken / 20, "{named} of {taken} ns\n{}", done.stderr);
+    // What it is split into adds up still.
+    let (sum, _) = done.sum("GPU 0 idle_ns");
+    assert_eq!(sum, late);
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn what_was_sampled_is_in_the_recording() {
+    let Some(done) = seen(sampled("late", "999").env("GPUFLAME_FORMATS", "folded,idle,gfr").ok()) else {
+        return;
+    };
+    for (view, file) in [("cpu", "out.cpu.folded"), ("idle", "out.idle.folded")] {
+        let again = ["-q", "flamegraph", "out.gfr", "--view", view, "-o", "-", "--format", "folded"];
+        let ran = crate::support::command::gpuflame(&done.folder, again).ok();
+        assert_eq!(ran.stdout, done.file(file), "{view}");
+    }
+}
+
+#[test]
+fn where_the_kernel_refuses_a_line_says_so_and_the_program_goes_on() {
+    let done = sampled("refused", "99").ok();
+    let refused = done.ledger("GPUFLAME_CPU_SAMPLES: ");
+    let expected = "perf_event_open: Operation not permitted, errno 1; allow it by sysctl kernel.perf_event_paranoid=2, in \
+                    a container by a seccomp profile or CAP_PERFMON; going on without samples";
+    assert_eq!(refused, [expected], "once, whatever threads there are");
+    assert!(
+        done.ledger("cpu samples 0 of ")[0].ends_with("on 0 threads, 2 threads were refused"),
+        "{}",
+        done.stderr
+    );
+    assert_eq!(done.sum("launches").1["matched"], 2);
+}
+
+#[test]
+fn without_the_setting_nobody_is_sampled() {
+    let done = sampled("calls", "0").done();
+    assert_eq!(done.ledger("cpu samples"), [""; 0]);
+    assert!(!done.folder.join("out.cpu.folded").exists());
+}
