@@ -350,3 +350,18 @@ fn what_cannot_be_is_said_and_the_program_runs() {
         assert!(done.sum("launches").0 > 0, "{}", done.stderr);
     }
 }
+
+/// It begins in the window and lasts for three seconds after that: callbacks that were switched off under it would not tell
+/// of its end.
+#[test]
+fn a_call_under_way_keeps_callbacks_on_until_it_has_returned() {
+    let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];
+    let done = run(&["steps", "1"], &settings).ok();
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((launches, parts["matched"]), (1, 1), "{}", done.stderr);
+    assert!(
+        done.folded().iter().any(|(frames, nanos)| *nanos == 20_000 && frames[0] == "main"),
+        "{}",
+        done.stderr
+    );
+}
