@@ -62,12 +62,11 @@ impl Profile {
 
     /// Keeps the kernels that `keep` names; the others are [`NameId::OTHERS`] from now on.
     pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
-        self.kernels.retain(|id, _| *id == NameId::OTHERS || keep(*id));
-        self.kernels.shrink_to_fit();
+        self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
-        self.kernels.insert(NameId::OTHERS, KernelName { symbol: others, shown: Some(others) });
+        self.kernels.add(NameId::OTHERS, KernelName { symbol: others, shown: Some(others) });
         let texts = |name: &KernelName| [Some(name.symbol), name.shown.filter(|shown| *shown != name.symbol)];
-        let texts = self.kernels.values().flat_map(texts).flatten();
+        let texts = self.kernels.iter().flat_map(|(_, name)| texts(name)).flatten();
         self.kernel_text = texts.map(|text| strings::bytes(self.strings.get(text))).sum();
         self.forget_what_was_shown();
     }
@@ -140,7 +139,7 @@ impl Profile {
 
     /// What kernels and their names hold on the heap, at the most that tables which double in size may take.
     pub(crate) fn kernel_bytes(&self) -> usize {
-        2 * self.kernel_text + map_bytes(&self.kernels)
+        2 * self.kernel_text + self.kernels.heap_bytes()
     }
 
     /// The context of those stacks that called `call`, a label, and are not kept apart.

@@ -13,6 +13,7 @@ mod fewer;
 mod frame;
 mod generated;
 mod index;
+mod kernels;
 mod missing;
 mod quoted;
 mod sample;
@@ -33,6 +34,8 @@ pub use quoted::quoted;
 pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
 pub use strings::{StringId, Strings};
 pub use views::{Measure, VIEWS, Value, View, human};
+
+use kernels::{KernelName, Kernels};
 
 use crate::record::{
     CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
@@ -84,15 +87,6 @@ pub struct Context {
     pub stack: StackId,
 }
 
-/// What a kernel is called.
-#[derive(Clone, Copy, Debug)]
-struct KernelName {
-    /// As the tracer gave it.
-    symbol: StringId,
-    /// As it is shown: demangled, once somebody has said how.
-    shown: Option<StringId>,
-}
-
 /// See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -108,7 +102,7 @@ pub struct Profile {
     codes: IdMap<CodeId, code::PythonCode>,
     /// What functions are called that lie in no file, by address.
     generated: BTreeMap<u64, Box<str>>,
-    kernels: IdMap<NameId, KernelName>,
+    kernels: Kernels,
     /// What the texts of their names take.
     kernel_text: usize,
     process: Option<(u32, StringId)>,
@@ -152,7 +146,7 @@ impl Profile {
             Row::Name { id, text } => {
                 self.kernel_text += strings::bytes(text);
                 let symbol = self.strings.intern(text);
-                self.kernels.entry(*id).or_insert(KernelName { symbol, shown: None });
+                self.kernels.add(*id, KernelName { symbol, shown: None });
             }
             Row::Label { id, text } => {
                 let text = self.strings.intern(text);
@@ -247,12 +241,6 @@ impl Profile {
     }
 }
 
-impl KernelName {
-    fn text(&self) -> StringId {
-        self.shown.unwrap_or(self.symbol)
-    }
-}
-
 /// The position of `frame`, which is added on first sight.
 fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
     let hash = hash_one(&frame);
@@ -336,17 +324,17 @@ impl Profile {
 
     /// The name of a kernel as the tracer gave it; `None` where its row was lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
-        self.kernels.get(&id).map(|name| self.strings.get(name.symbol))
+        self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
 
     /// The names of all kernels as the tracer gave them, in no particular order.
     pub(crate) fn kernel_names(&self) -> impl Iterator<Item = (NameId, &str)> {
-        self.kernels.iter().map(|(&id, name)| (id, self.strings.get(name.symbol)))
+        self.kernels.iter().map(|(id, name)| (id, self.strings.get(name.symbol)))
     }
 
     /// The names of all kernels as the tracer gave them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
-        let mut kernels: Vec<_> = self.kernels.iter().map(|(&id, name)| (id, name.symbol)).collect();
+        let mut kernels: Vec<_> = self.kernels.iter().map(|(id, name)| (id, name.symbol)).collect();
         kernels.sort_unstable();
         kernels
     }
@@ -496,7 +484,7 @@ impl Profile {
 
     /// Says how a kernel is shown whose name is known.
     pub fn set_shown_kernel(&mut self, kernel: NameId, text: StringId) {
-        let Some(name) = self.kernels.get_mut(&kernel) else { return };
+        let Some(name) = self.kernels.get_mut(kernel) else { return };
         let before = name.shown.replace(text).unwrap_or(name.symbol);
         if before != text {
             self.kernel_text += strings::bytes(self.strings.get(text));
@@ -511,12 +499,12 @@ impl Profile {
 
     /// The same, by the id of the text.
     pub fn kernel_text(&self, id: NameId) -> Option<StringId> {
-        self.kernels.get(&id).map(KernelName::text)
+        self.kernels.get(id).map(KernelName::text)
     }
 
     /// Whether [`Profile::set_shown_kernel`] said how it is shown.
     pub fn has_shown_kernel(&self, id: NameId) -> bool {
-        self.kernels.get(&id).is_some_and(|name| name.shown.is_some())
+        self.kernels.get(id).is_some_and(|name| name.shown.is_some())
     }
 
     /// Bytes held on the heap (modules: without their paths).
@@ -528,7 +516,7 @@ impl Profile {
             + map_bytes(&self.ranges)
             + self.code_bytes()
             + self.generated_bytes()
-            + map_bytes(&self.kernels)
+            + self.kernels.heap_bytes()
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()
             + self.streams.capacity() * size_of::<StreamUse>()
