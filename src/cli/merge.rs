@@ -211,7 +211,7 @@ impl Cpu {
             } else if self.compat {
                 shown.push(frame.to_owned());
             } else {
-                shown.push(clean_frame(frame));
+                shown.push(clean_frame(frame).into_owned());
             }
         }
         (shown.join(";"), id)

@@ -89,7 +89,7 @@ impl<'a> Callers<'a> {
         let source = frame.id.and_then(|id| self.profile.shown_frame(id).source);
         let file = source.map(|source| clean::text(self.profile.strings().get(source.file)));
         CallerFrame {
-            text: clean::frame(&frame.text),
+            text: clean::frame(&frame.text).into_owned(),
             exact: frame.exact(),
             file: file.unwrap_or_default(),
             line: source.map_or(0, |source| source.line),

@@ -12,25 +12,20 @@ use std::borrow::Cow;
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
 /// | `#` at the start | `_#` | the line would be a comment |
 /// | nothing, or blanks only | `?` | readers drop empty frames |
-pub(crate) fn frame(name: &str) -> String {
-    frame_of(name.into())
-}
-
-/// The same of a text that may be the caller's already, and is not copied then if it is clean.
-pub(super) fn frame_of(name: Cow<'_, str>) -> String {
-    let mut clean = if is_clean(name.as_bytes()) { name.into_owned() } else { text(&name) };
-    if clean.contains(';') {
-        clean = clean.replace(';', ":");
+pub(crate) fn frame(name: &str) -> Cow<'_, str> {
+    let clean = field(name);
+    let blank = clean.rfind(' ').filter(|blank| is_number(&clean[blank + 1..]));
+    if blank.is_none() && !clean.starts_with('#') && !clean.contains(';') {
+        return clean;
+    }
+    let mut clean = clean.into_owned();
+    if let Some(blank) = blank {
+        clean.replace_range(blank..=blank, "_");
     }
     if clean.starts_with('#') {
         clean.insert(0, '_');
     }
-    if let Some(blank) = clean.rfind(' ')
-        && is_number(&clean[blank + 1..])
-    {
-        clean.replace_range(blank..=blank, "_");
-    }
-    clean
+    clean.replace(';', ":").into()
 }
 
 /// `name` as a field of a table: on one line, and never empty.
@@ -38,7 +33,7 @@ pub(super) fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// The same, not copied if it is clean.
+/// The same, not copied if it is clean, as nearly all are.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();

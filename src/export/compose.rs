@@ -92,7 +92,11 @@ impl<'a> Composer<'a> {
     pub(super) fn tip(&self, tip: Tip, device: Option<DeviceId>) -> Frame<'a> {
         let profile = self.profile;
         match tip {
-            Tip::Work(work) => work_frame(profile, work, device),
+            Tip::Work(work) => {
+                let mut text = String::new();
+                let (kind, tag) = self.push_work(&mut text, work, device);
+                Frame { tag, ..Frame::new(kind, text) }
+            }
             Tip::Missing(missing) => Frame::new(Kind::Loss, missing.label()),
             Tip::Lost(loss) => Frame::new(Kind::Loss, self.lost(loss)),
             Tip::Idle(cause) => idle(profile, cause, device),
@@ -105,6 +109,24 @@ impl<'a> Composer<'a> {
             }
             Tip::Named(kind, name) => Frame::new(kind, profile.strings().get(name)),
         }
+    }
+
+    /// Puts the text of the frame of a piece of work at the end of `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`.
+    /// Returns what it is, and how much of that is a tag.
+    pub(super) fn push_work(&self, text: &mut String, work: Work, device: Option<DeviceId>) -> (Kind, usize) {
+        let gpu = gpu(self.profile, device);
+        let before = text.len();
+        let mut push = |parts: &[&str]| parts.iter().for_each(|part| text.push_str(part));
+        match work {
+            Work::Kernel(_) => push(&["[", &gpu, "_Kernel]"]),
+            Work::Copy(kind) => push(&["[", &gpu, "_Memcpy ", kind.label(), "]"]),
+            Work::Set => push(&["[", &gpu, "_Memset]"]),
+            Work::Graph => push(&["[", &gpu, "_Graph]"]),
+        }
+        let Work::Kernel(_) = work else { return (Kind::of(work), 0) };
+        let tag = text.len() - before;
+        text.push_str(&work_name(self.profile, work));
+        (Kind::of(work), tag)
     }
 
     fn lost(&self, loss: Loss) -> &'static str {
@@ -244,23 +266,6 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
         Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0).into(),
         _ => "GPU".into(),
     }
-}
-
-/// `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`.
-fn work_frame<'a>(profile: &Profile, work: Work, device: Option<DeviceId>) -> Frame<'a> {
-    let gpu = gpu(profile, device);
-    let (text, tag) = match work {
-        Work::Kernel(_) => {
-            let name = work_name(profile, work);
-            let text = ["[", &gpu, "_Kernel]", &name].concat();
-            let tag = text.len() - name.len();
-            (text, tag)
-        }
-        Work::Copy(kind) => (format!("[{gpu}_Memcpy {}]", kind.label()), 0),
-        Work::Set => (format!("[{gpu}_Memset]"), 0),
-        Work::Graph => (format!("[{gpu}_Graph]"), 0),
-    };
-    Frame { tag, ..Frame::new(Kind::of(work), text) }
 }
 
 /// The name of the API call that a stack made: its tip but for ranges.

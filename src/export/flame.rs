@@ -7,13 +7,14 @@ use std::borrow::Cow;
 use std::io;
 
 use super::clean;
-use super::compose::Composer;
+use super::compose::{Composer, work_name};
 use super::frame::{Frame, Label};
 use super::options::Options;
+use super::order;
 use crate::profile::{
-    Kind, NodeId, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
+    Kind, NodeId, Numbered, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
 };
-use crate::record::{DeviceId, IdMap};
+use crate::record::{DeviceId, IdMap, Work};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -39,12 +40,15 @@ struct Node {
 /// The name of what is too narrow to be drawn by itself.
 pub(super) const SMALL: &str = "[too small to show]";
 
+/// As long is what stands before a kernel's name.
+const TAG: usize = "[GPU_Kernel]".len();
+
 impl Flame {
     /// The tree of all that `view` holds, by the value that the options choose.
     pub(super) fn of(profile: &Profile, view: &View, options: &Options) -> Self {
         let composer = Composer::new(profile, view, options);
         let value = options.unit.value(view);
-        let mut build = Build::with_room(profile.samples(view).len(), profile.works().len());
+        let mut build = Build::with_room(profile, profile.samples(view).len());
         composer.samples().for_each(|sample| build.sample(&composer, &sample, sample.values[value]));
         build.finish()
     }
@@ -140,8 +144,9 @@ struct Labels {
 }
 
 impl Labels {
-    fn with_room(count: usize) -> Self {
-        Self { texts: Strings::with_room(count), shapes: Vec::with_capacity(count), ..Self::default() }
+    fn with_room(count: usize, bytes: usize) -> Self {
+        let texts = Strings::with_room(count, bytes);
+        Self { texts, shapes: Vec::with_capacity(count), ..Self::default() }
     }
 
     fn get(&self, label: u32) -> Label<'_> {
@@ -159,27 +164,69 @@ impl Labels {
         if at >= self.known.len() {
             self.known.resize(at + 1, None);
         }
-        let id = self.known[at].unwrap_or_else(|| self.intern(made()));
+        let id = self.known[at].unwrap_or_else(|| self.intern(&made()));
         self.known[at] = Some(id);
         id
     }
 
-    fn intern(&mut self, frame: Frame<'_>) -> u32 {
-        let label = self.texts.intern(&clean::frame_of(frame.text)).index();
+    fn intern(&mut self, frame: &Frame<'_>) -> u32 {
+        self.intern_text(&frame.text, (frame.kind, frame.tag))
+    }
+
+    fn intern_text(&mut self, text: &str, shape: (Kind, usize)) -> u32 {
+        let label = self.texts.intern(&clean::frame(text)).index();
         if label == self.shapes.len() {
-            self.shapes.push((frame.kind, frame.tag));
+            self.shapes.push(shape);
         }
         label as u32
     }
 
     /// The place of each text in the order of all.
     fn ranks(&self) -> Vec<u32> {
-        let mut sorted: Vec<(&str, usize)> = self.all().map(|label| label.text).zip(0..).collect();
-        sorted.sort_unstable();
-        let mut ranks = vec![0; sorted.len()];
-        sorted.into_iter().zip(0..).for_each(|((_, at), rank)| ranks[at] = rank);
+        let texts: Vec<&str> = self.all().map(|label| label.text).collect();
+        let mut ranks = vec![0; texts.len()];
+        (0..).zip(order::of(&texts)).for_each(|(rank, at)| ranks[at as usize] = rank);
         ranks
     }
+}
+
+/// Labels of what stands upon stacks, by what it is and where.
+#[derive(Default)]
+struct Tips {
+    /// Those of kernels, of which there may be a hundred thousand.
+    kernels: IdMap<Option<DeviceId>, Numbered<u32>>,
+    others: IdMap<(Tip, Option<DeviceId>), u32>,
+    /// Room for a text.
+    text: String,
+}
+
+impl Tips {
+    /// That of a tip, which is made at first sight.
+    fn label(
+        &mut self,
+        labels: &mut Labels,
+        composer: &Composer<'_>,
+        (tip, device): (Tip, Option<DeviceId>),
+    ) -> u32 {
+        let Tip::Work(work @ Work::Kernel(name)) = tip else {
+            let made = || labels.intern(&composer.tip(tip, device));
+            return *self.others.entry((tip, device)).or_insert_with(made);
+        };
+        let kernels = self.kernels.entry(device).or_default();
+        if let Some(known) = kernels.get(name) {
+            return *known;
+        }
+        self.text.clear();
+        let shape = composer.push_work(&mut self.text, work, device);
+        let label = labels.intern_text(&self.text, shape);
+        kernels.add(name, label);
+        label
+    }
+}
+
+/// Room for some more: what is full takes twice as much, for a moment three times.
+fn and_some(count: usize) -> usize {
+    count + count / 16 + 64
 }
 
 #[derive(Default)]
@@ -190,21 +237,19 @@ struct Build {
     nodes: Vec<Node>,
     /// Where stacks end, by where they begin: most have several samples.
     stacks: IdMap<(NodeId, Place), NodeId>,
-    /// Labels of what stands upon stacks.
-    tips: IdMap<(Tip, Option<DeviceId>), u32>,
+    tips: Tips,
     /// Room for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
 impl Build {
-    /// With room for so many samples, of so many works: each of them is a label.
-    fn with_room(samples: usize, works: usize) -> Self {
-        let works = works.min(samples);
-        let mut build =
-            Self { labels: Labels::with_room(works), tree: Tree::with_room(samples), ..Self::default() };
-        build.nodes.reserve(samples);
-        build.tips.reserve(works);
-        build
+    /// With room for so many samples. Each work is a label of its own, as far as there are samples.
+    fn with_room(profile: &Profile, samples: usize) -> Self {
+        let works = profile.works().iter().take(samples);
+        let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
+        let labels = Labels::with_room(and_some(works.len()), and_some(bytes));
+        let samples = and_some(samples);
+        Self { labels, nodes: Vec::with_capacity(samples), tree: Tree::with_room(samples), ..Self::default() }
     }
 
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
@@ -237,10 +282,7 @@ impl Build {
     /// Where what stands upon a stack that ends at `from` does: the same few kernels upon all stacks.
     fn upon(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, tips, .. } = self;
-        let device = sample.device;
-        let label =
-            |tip| *tips.entry((tip, device)).or_insert_with(|| labels.intern(composer.tip(tip, device)));
-        tree.chain(from, sample.leaf.tips().map(label))
+        tree.chain(from, sample.leaf.tips().map(|tip| tips.label(labels, composer, (tip, sample.device))))
     }
 
     /// Where these frames upon `from` end.
@@ -248,7 +290,7 @@ impl Build {
         let Self { labels, tree, .. } = self;
         let label = |frame: Frame<'_>| match frame.id {
             Some(id) => labels.of_known(id, || frame),
-            None => labels.intern(frame),
+            None => labels.intern(&frame),
         };
         tree.chain(from, frames.into_iter().map(label))
     }

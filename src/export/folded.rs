@@ -25,9 +25,10 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     }
     lost(profile.lost(), out)?;
     let is_micros = options.unit.is_micros_of(view);
+    let mut digits = itoa::Buffer::new();
     drawing.flame().lines(0, Label::text, |stack, weight| {
-        out.write_all(stack.as_bytes())?;
-        writeln!(out, " {}", shown(weight, is_micros))
+        let weight = digits.format(shown(weight, is_micros));
+        [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
     })?;
     Ok(())
 }

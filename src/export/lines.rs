@@ -57,7 +57,7 @@ impl Lines {
         let sum = self.weights.entry(frames.join(";")).or_default();
         *sum = sum.saturating_add(weight);
         for frame in frames {
-            self.frames.entry(frame).or_insert_with_key(|text| read(text));
+            self.frames.entry(frame.into_owned()).or_insert_with_key(|text| read(text));
         }
     }
 

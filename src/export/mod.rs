@@ -31,6 +31,7 @@ mod json;
 mod lines;
 mod numbers;
 mod options;
+mod order;
 #[cfg(feature = "cli")]
 mod parquet;
 #[cfg(feature = "cli")]

@@ -11,6 +11,7 @@ use std::io::Write;
 
 use super::clean;
 use super::compose::work_name;
+use super::order;
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::views::{GPU, UnifiedSums, unified};
 use crate::profile::{Kind, Profile, WorkStats};
@@ -43,15 +44,15 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     let mut table = csv::Writer::from_writer(out);
     table.write_record(HEADER).map_err(error)?;
     let total = profile.works().iter().fold(0_u64, |sum, work| sum.saturating_add(work.weight.nanos));
-    let mut works: Vec<_> =
-        profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
-    works.sort_unstable_by(|(a_name, a), (b_name, b)| {
-        let key = |work: &WorkStats| (Reverse(work.weight.nanos), work.device);
-        (key(a).0, a_name, key(a).1, a.work).cmp(&(key(b).0, b_name, key(b).1, b.work))
-    });
+    let mut works: Vec<_> = profile.works().iter().collect();
+    works.sort_unstable_by_key(|work| (Reverse(work.weight.nanos), work.device, work.work));
+    let names: Vec<_> = works.iter().map(|work| work_name(profile, work.work)).collect();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut row = Row::default();
-    for (name, work) in works {
-        table.write_byte_record(row.fill(profile, &name, work, total)).map_err(error)?;
+    let equal = order::runs(&works, |a, b| a.weight.nanos == b.weight.nanos);
+    for at in order::within(equal, &names) {
+        let (work, name) = (works[at as usize], names[at as usize]);
+        table.write_byte_record(row.fill(profile, name, work, total)).map_err(error)?;
     }
     for sums in unified(profile) {
         table.write_record(unified_row(&sums)).map_err(error)?;

@@ -15,6 +15,7 @@ mod generated;
 mod index;
 mod kernels;
 mod missing;
+mod numbered;
 mod quoted;
 mod sample;
 mod strings;
@@ -42,6 +43,7 @@ use crate::record::{
     Row, ThreadId, WindowEdge, hash_one, map_bytes,
 };
 pub(crate) use index::Index;
+pub(crate) use numbered::Numbered;
 pub(crate) use tree::{NodeId, Tree};
 
 /// All together; what does not fit stops at the top instead of wrapping: records that lie may say anything.

@@ -28,9 +28,10 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// None yet, with room for so many.
-    pub(crate) fn with_room(count: usize) -> Self {
-        Self { ends: Vec::with_capacity(count), index: Index::with_room(count), text: String::new() }
+    /// None yet, with room for so many of so many bytes in all.
+    pub(crate) fn with_room(count: usize, bytes: usize) -> Self {
+        let text = String::with_capacity(bytes);
+        Self { text, ends: Vec::with_capacity(count), index: Index::with_room(count) }
     }
 
     /// The id of `text`, which is stored on first sight.

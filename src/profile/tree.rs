@@ -50,7 +50,11 @@ pub(crate) struct Tree {
 impl Tree {
     /// An empty one with room for so many chains.
     pub(crate) fn with_room(chains: usize) -> Self {
-        Self { nodes: Vec::with_capacity(chains), index: Index::with_room(chains), symbols: Vec::new() }
+        Self {
+            nodes: Vec::with_capacity(chains),
+            index: Index::with_room(chains),
+            symbols: Vec::with_capacity(chains),
+        }
     }
 
     /// The chain `from` with `symbols` at its end.
