@@ -56,9 +56,16 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
              `ranks.json` beside them ({{\"FILE\": RANK}}) for windows or processes of one run",
             sources[one], sources[other]
         ),
-        None => "nothing says which rank each file is of (`distributedInfo` in a trace, `rank3` or `worker3` in a name); \
-                 `--assume-order` takes them in their order"
-            .to_owned(),
+        None => {
+            let says =
+                |path: &Path| about(path).is_some() || guesses.iter().any(|guess| guess(path).is_some());
+            let silent = |source: &&Source| !matches!(source, Source::File(path) if says(path));
+            format!(
+                "nothing says which rank {} is of (`distributedInfo` in a trace, `rank3` or `worker3` in a name); name the \
+                 files of the ranks, or `--assume-order` takes all in their order",
+                sources.iter().find(silent).unwrap_or(&sources[0])
+            )
+        }
     }))
 }
 

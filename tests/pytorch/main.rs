@@ -7,5 +7,6 @@ mod support;
 
 mod installed;
 mod programs;
+mod ranks;
 mod wheel;
 mod witness;

@@ -8,11 +8,12 @@ use crate::support::{Done, Way, gpuflame};
 use serde_json::Value;
 
 /// How often something ran, and for how long in all, by kind and by symbol or direction.
-type Works = BTreeMap<(String, String), (u64, u64)>;
+pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
-fn ran(done: &Done) -> Works {
+/// What ran, by a summary of the simulation.
+pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     let mut sums = Works::new();
-    for line in done.file("truth.json").lines() {
+    for line in done.file(truth).lines() {
         let row: Value = serde_json::from_str(line).unwrap();
         if row.get("totals").is_some() {
             continue;
@@ -29,9 +30,9 @@ fn ran(done: &Done) -> Works {
     sums
 }
 
-/// The same from the table that gpuflame writes.
-fn told(done: &Done) -> Works {
-    let table = done.file("out.csv");
+/// The same from a table that gpuflame writes.
+pub(crate) fn told_by(done: &Done, table: &str) -> Works {
+    let table = done.file(table);
     let mut reader = csv::Reader::from_reader(table.as_bytes());
     let headers = reader.headers().unwrap().clone();
     let column = |name: &str| headers.iter().position(|header| header == name).unwrap();
@@ -68,7 +69,7 @@ fn check(done: &Done, alone: &Done) {
     );
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
-    assert_eq!(told(done), ran(done));
+    assert_eq!(told_by(done, "out.csv"), ran_by(done, "truth.json"));
 }
 
 /// Runs a program alone, and by each way with a version of CUPTI.

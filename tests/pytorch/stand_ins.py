@@ -69,7 +69,7 @@ def source_of(soname, functions, written, code):
 
 def build(folder, soname, node, functions, code):
     own = HERE / (soname.removeprefix("lib").split(".")[0] + ".c")
-    written = set(re.findall(r"^(?:[A-Z_]+\(|size_t )(\w+)", own.read_text(), re.M)) if own.is_file() else set()
+    written = set(re.findall(r"^(?:[A-Z_]+\(|size_t |const char \*)(\w+)", own.read_text(), re.M)) if own.is_file() else set()
     made = folder / f"{soname}.c"
     made.write_text(source_of(soname, functions, written, code))
     command = ["gcc", "-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-s", f"-I{HERE}", "-w"]

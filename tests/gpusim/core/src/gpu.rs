@@ -9,7 +9,7 @@ use crate::layout;
 use crate::settings;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, with_hooks};
-use crate::thread;
+use crate::thread::{self, Meeting};
 use crate::work::{Copy, Fate, Memory, NodeRun, Place, Work, WorkKind};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -90,7 +90,15 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
     }
-    let span = stream.book(earliest(), order.duration);
+    let span = match thread.meeting.take() {
+        None => stream.book(earliest(), order.duration),
+        Some(Meeting { end, argument }) => {
+            // Others may submit to the stream while this one is waited for.
+            let start = stream.ready_at().max(earliest());
+            let end = end(argument, start);
+            stream.book_by(start, |start| end.max(start))
+        }
+    };
     run(stream, order, span, NodeRun::default(), true);
     let least = settings::get().launch_ns;
     if least > 0 {

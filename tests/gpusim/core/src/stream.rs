@@ -143,10 +143,15 @@ impl Stream {
 
     /// Reserves `duration` ns on the stream, not before `earliest`: the work's start and end.
     pub fn book(&self, earliest: u64, duration: u64) -> (u64, u64) {
+        self.book_by(earliest, |start| start + duration)
+    }
+
+    /// The same of what ends when `end` says.
+    pub fn book_by(&self, earliest: u64, end: impl Fn(u64) -> u64) -> (u64, u64) {
         let mut ready = self.ready.load(Relaxed);
         loop {
             let start = ready.max(earliest);
-            let end = start + duration;
+            let end = end(start).max(start);
             match self.ready.compare_exchange_weak(ready, end, Relaxed, Relaxed) {
                 Ok(_) => {
                     self.context.note_busy(end);

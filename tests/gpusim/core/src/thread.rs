@@ -26,6 +26,15 @@ pub enum Client {
     BufferCompleted,
 }
 
+/// What a kernel waits for that works together with other GPUs'.
+#[derive(Clone, Copy)]
+pub struct Meeting {
+    /// When it ends, which began at a time; returns when that is known.
+    pub end: extern "C" fn(argument: *mut c_void, start: u64) -> u64,
+    /// Handed to it.
+    pub argument: *mut c_void,
+}
+
 /// One thread's state. Only `tally` is touched by other threads.
 pub struct Thread {
     /// gettid()
@@ -44,6 +53,8 @@ pub struct Thread {
     pub symbol: Cell<*const c_char>,
     /// What gpusim_site said last.
     pub site: Cell<Option<&'static Site>>,
+    /// Whom what it submits next waits for.
+    pub meeting: Cell<Option<Meeting>>,
     /// Which of the client's functions runs.
     pub client: Cell<Client>,
     /// The stack of current contexts, top last.
@@ -86,6 +97,7 @@ fn begin() -> *const Thread {
         api: Cell::new(null()),
         symbol: Cell::new(null()),
         site: Cell::new(None),
+        meeting: Cell::new(None),
         client: Cell::default(),
         contexts: RefCell::default(),
         own_streams: RefCell::default(),

@@ -7,9 +7,9 @@ use gpusim_core::graph;
 use gpusim_core::kernel::Kernel;
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::table::{self, CoreTable, GPUSIM_UUID};
-use gpusim_core::thread::{self, Client};
+use gpusim_core::thread::{self, Client, Meeting};
 use gpusim_core::work::{Fate, Work};
-use gpusim_core::{api, init, truth};
+use gpusim_core::{api, gpu, init, truth};
 use std::ffi::{c_char, c_void};
 
 static TABLE: CoreTable = CoreTable {
@@ -47,6 +47,20 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     thread::current().set_site(Text(path).get());
+}
+
+/// When what is submitted to this stream next would start, in ns since the epoch; 0: there is no such stream.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_ready(stream: Handle) -> u64 {
+    let stream = Stream::resolve(stream, Default::Context);
+    stream.map_or(0, |stream| stream.ready_at().max(gpu::earliest()))
+}
+
+/// What the calling thread submits next is a kernel that waits for other GPUs: it ends when `end` says, which is told when it
+/// began and may wait. NULL: it does not.
+#[unsafe(no_mangle)]
+extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>, argument: *mut c_void) {
+    thread::current().meeting.set(end.map(|end| Meeting { end, argument }));
 }
 
 /// Writes the truth as known now: for a program that is about to `_exit`.

@@ -1,0 +1,64 @@
+"""Two ranks, each a process with a GPU of its own: gradients are averaged while the backward pass goes on. The second
+rank has more to do in each step, so that the first waits for it."""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+from model import Gpt, settle, steps
+
+RANKS = 2
+# LEAVES=1: that rank ends after its first step, without a word to the other. PATIENT=1: the other is left alone then.
+
+
+def more_work(x):
+    for _ in range(100):
+        x = x * 2
+    return x
+
+
+def train(rank, meeting):
+    # As torchrun sets it.
+    os.environ["RANK"] = str(rank)
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    torch.manual_seed(1)
+    # Whether all ranks have the same shapes is asked of the GPUs, which compute nothing here.
+    model = DistributedDataParallel(Gpt().cuda(), device_ids=[rank], init_sync=False, bucket_cap_mb=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.zeros(2, 32, dtype=torch.long, device="cuda")
+    for _ in range(steps(4)):
+        optimizer.zero_grad()
+        loss = model(tokens).square().mean()
+        if rank == 1:
+            more_work(tokens)
+        loss.backward()
+        optimizer.step()
+        if rank == int(os.environ.get("LEAVES", -1)):
+            os._exit(3)
+    both = [torch.empty(8, device="cuda") for _ in range(RANKS)]
+    dist.all_gather(both, both[rank])
+    if rank == 0:
+        dist.send(both[0], 1)
+    else:
+        dist.recv(both[0], 0)
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    settle()
+    print(f"rank {rank} of {RANKS}", flush=True)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = mp.spawn(train, args=(os.path.join(folder, "meeting"),), nprocs=RANKS, join=False)
+        if "PATIENT" in os.environ:
+            for process in ranks.processes:
+                process.join()
+        # Where a rank has failed the others are ended by SIGTERM.
+        while not ranks.join():
+            pass
+    print("two ranks")

@@ -1,0 +1,98 @@
+//! Two processes with a GPU each, which meet in NCCL's collectives: `ddp.py`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::installed::{folder, run};
+use crate::programs::{ran_by, told_by};
+use crate::support::{Done, Way};
+
+/// The process of each rank, as the files beside its outputs say.
+fn processes(done: &Done) -> BTreeMap<u32, u64> {
+    let of_rank = |rank: u32| {
+        let about: Value = serde_json::from_str(&done.file(&format!("rank{rank}.set.json"))).unwrap();
+        assert_eq!(about["rank"].as_str(), Some(&*rank.to_string()));
+        (rank, about["process"].as_u64().unwrap())
+    };
+    (0..2).map(of_rank).collect()
+}
+
+/// When each collective of a process began and ended, in their order.
+fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
+    let rows = done.file(&format!("truth-{process}.json"));
+    let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut all: Vec<_> = rows
+        .filter_map(|row| {
+            let name = row["name"].as_str().filter(|name| name.contains("ncclDevKernel"))?;
+            Some((name.to_owned(), row["start"].as_u64()?, row["end"].as_u64()?))
+        })
+        .collect();
+    all.sort_by_key(|(_, start, _)| *start);
+    all
+}
+
+/// Each rank is seen whole; what is said of how long they wait for each other is what the truth files say.
+#[test]
+fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wait() {
+    let Some(python) = folder() else { return };
+    let run = |way| run(python, "ddp.py", way).env("GPUSIM_NDEV", "2");
+    let sorted = |done: &Done| {
+        let mut lines: Vec<_> = done.stdout.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let alone = run(Way::None).env("GPUSIM_TRUTH", "").ok();
+    for (way, version) in [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")] {
+        let run = run(way).env("GPUSIM_TRUTH", "summary:sums-%p.json,truth-%p.json");
+        let run = run.env("GPUFLAME_OUTPUT", "rank%r").env("GPUFLAME_FORMATS", "folded,csv,gfr");
+        let done = run.env("GPUFLAME_VERIFY", "1").env("GPUSIM_CUPTI_VERSION", version).ok();
+        assert_eq!(sorted(&done), sorted(&alone));
+        let processes = processes(&done);
+        let [first, second] = [0, 1].map(|rank| collectives(&done, processes[&rank]));
+        assert!(first.len() >= 10, "{first:?}");
+        for (one, other) in first.iter().zip(&second) {
+            assert_eq!((&one.0, one.2), (&other.0, other.2), "a collective ends on all ranks at once");
+        }
+        for (rank, process) in &processes {
+            let ran = ran_by(&done, &format!("sums-{process}.json"));
+            assert_eq!(told_by(&done, &format!("rank{rank}.csv")), ran, "rank {rank}");
+        }
+        for verified in done.ledger("verified: ") {
+            assert!(
+                verified.ends_with(" taken again, 0 unlike a walk of every frame, 0 unlike libgcc's"),
+                "{verified}"
+            );
+        }
+        let recordings = [0, 1].map(|rank| format!("rank{rank}.gfr"));
+        let flags = ["--format", "json"].map(str::to_owned);
+        let args = ["merge-ranks".to_owned()].into_iter().chain(recordings).chain(flags);
+        let merged = crate::support::command::gpuflame(&done.folder, args).ok();
+        let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
+        for (row, collectives) in merged["ranks"].as_array().unwrap().iter().zip([first, second]) {
+            // They are on one stream, one after the other.
+            let waited: u64 = collectives.iter().map(|(_, start, end)| end - start).sum();
+            assert_eq!(row["communication_ns"].as_u64(), Some(waited), "{row}");
+        }
+    }
+}
+
+/// A rank leaves without a word while the other waits for it in a collective, inside a launch. Whether that ends the wait
+/// in an error or whoever started both ends it by a signal: what ran until then is in the picture.
+#[test]
+fn a_rank_that_is_left_alone_leaves_its_picture() {
+    let Some(python) = folder() else { return };
+    for is_patient in [true, false] {
+        let run = run(python, "ddp.py", Way::Injected).env("GPUSIM_NDEV", "2").env("GPUSIM_TRUTH", "");
+        let run = run.env("GPUFLAME_OUTPUT", "rank%r").env("LEAVES", "1");
+        let done = match is_patient {
+            true => run.env("PATIENT", "1").env("GPUSIM_NCCL_TIMEOUT", "2").done(),
+            false => run.done(),
+        };
+        assert_ne!(done.code, Some(0), "{}", done.stderr);
+        let gave_up = done.stderr.contains("gpusim: NCCL: another rank did not come (rank 0)");
+        assert_eq!(gave_up, is_patient, "{}", done.stderr);
+        let is_all_reduce = |frames: &[String]| frames.last().unwrap().contains("ncclDevKernel_AllReduce");
+        assert!(done.folded_file("rank0.folded").iter().any(|(frames, _)| is_all_reduce(frames)));
+    }
+}
