@@ -1,6 +1,8 @@
-//! Two processes with a GPU each, which meet in NCCL's collectives: `ddp.py`.
+//! Programs of two processes that work together: with a GPU each, they meet in NCCL's collectives (`ddp.py`); on one GPU,
+//! they share memory of it (`share.py`).
 
 use std::collections::BTreeMap;
+use std::fs;
 
 use serde_json::Value;
 
@@ -75,6 +77,27 @@ fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wai
             assert_eq!(row["communication_ns"].as_u64(), Some(waited), "{row}");
         }
     }
+}
+
+#[test]
+fn work_on_memory_that_two_processes_share_is_seen_in_both() {
+    let Some(python) = folder() else { return };
+    let alone = run(python, "share.py", Way::None).env("GPUSIM_TRUTH", "").ok();
+    let run = run(python, "share.py", Way::Injected).env("GPUSIM_TRUTH", "summary:truth-%p.json");
+    let done = run.env("GPUFLAME_OUTPUT", "out-%p").ok();
+    assert_eq!(done.stdout, alone.stdout);
+    let names =
+        fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let mut kernels = Vec::new();
+    for truth in names.filter(|name| name.starts_with("truth-")) {
+        let ran = ran_by(&done, &truth);
+        assert_eq!(told_by(&done, &truth.replace("truth-", "out-").replace(".json", ".csv")), ran);
+        let of_kernels = ran.iter().filter(|((kind, _), _)| kind == "kernel");
+        kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
+    }
+    kernels.sort_unstable();
+    // mul_ and add_: 30 times in one, 50 times in the other.
+    assert_eq!(kernels, [60, 100]);
 }
 
 /// A rank leaves without a word while the other waits for it in a collective, inside a launch. Whether that ends the wait

@@ -21,6 +21,7 @@ pub mod layout;
 pub mod memory;
 pub mod missing;
 pub mod settings;
+pub mod share;
 pub mod site;
 pub mod stream;
 pub mod table;

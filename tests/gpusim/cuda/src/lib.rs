@@ -8,6 +8,7 @@ mod device;
 mod export;
 mod function;
 mod graph;
+mod ipc;
 mod launch;
 mod memory;
 mod module;

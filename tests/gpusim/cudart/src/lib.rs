@@ -8,6 +8,7 @@ mod runtime_api;
 mod device;
 mod function;
 mod graph;
+mod ipc;
 mod launch;
 mod library;
 mod memory;

@@ -1,5 +1,4 @@
-//! Libraries of kernels that a program loads itself: their kernels, and nothing else. What processes share is not
-//! simulated.
+//! Libraries of kernels that a program loads itself: their kernels, and nothing else.
 
 use crate::runtime_api::check;
 use gpusim_core::arg::{Handle, In, Out, Text};
@@ -28,9 +27,4 @@ gpusim_core::not_simulated! {
     cudaLibraryGetManaged
     cudaLibraryGetUnifiedFunction
     cudaLibraryGetKernelCount
-    cudaIpcGetMemHandle
-    cudaIpcOpenMemHandle
-    cudaIpcCloseMemHandle
-    cudaIpcGetEventHandle
-    cudaIpcOpenEventHandle
 }

@@ -39,7 +39,8 @@ pub(crate) fn runtime<P>(
     remember(result)
 }
 
-fn remember(error: CuError) -> CuError {
+/// Remembers a function's error.
+pub(crate) fn remember(error: CuError) -> CuError {
     if error != 0 && error != error::NOT_READY {
         LAST_ERROR.set(error);
     }

@@ -1,0 +1,57 @@
+//! Memory and events that processes share: a handle says where an allocation lies, and whoever opens it gets address space
+//! of the same size on the same device. An event that comes from elsewhere has happened.
+
+use crate::error::{CuError, INVALID_HANDLE};
+use crate::memory;
+use crate::stream::Event;
+use std::ffi::c_void;
+
+/// CUipcMemHandle and CUipcEventHandle: 64 bytes that a program sends to another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    magic: u64,
+    process: u64,
+    bytes: u64,
+    device: u64,
+    unused: [u64; 4],
+}
+
+const MEMORY: u64 = u64::from_le_bytes(*b"sharemem");
+const EVENT: u64 = u64::from_le_bytes(*b"share_ev");
+
+impl Shared {
+    fn new(magic: u64, bytes: u64, device: u32) -> Shared {
+        Shared { magic, process: std::process::id().into(), bytes, device: device.into(), unused: [0; 4] }
+    }
+
+    /// Of the allocation that an address lies in.
+    pub fn memory(address: u64) -> Result<Shared, CuError> {
+        let (_, bytes) = memory::range_of(address).ok_or(INVALID_HANDLE)?;
+        let device = memory::device_of(address).ok_or(INVALID_HANDLE)?;
+        Ok(Shared::new(MEMORY, bytes, device))
+    }
+
+    /// Of an event.
+    pub fn event(event: *mut c_void) -> Result<Shared, CuError> {
+        Event::of_handle(event).map(|_| Shared::new(EVENT, 0, 0))
+    }
+
+    /// Whether another process made it of such a thing.
+    fn is_others(&self, magic: u64) -> Result<(), CuError> {
+        let is_own = self.process == std::process::id().into();
+        if self.magic == magic && !is_own { Ok(()) } else { Err(INVALID_HANDLE) }
+    }
+
+    /// Address space for that memory, until it is freed.
+    pub fn open_memory(&self) -> Result<u64, CuError> {
+        self.is_others(MEMORY)?;
+        memory::alloc_device(self.device as u32, self.bytes)
+    }
+
+    /// An event of our own for that one.
+    pub fn open_event(&self) -> Result<*mut c_void, CuError> {
+        self.is_others(EVENT)?;
+        Ok(Event::create().handle())
+    }
+}
