@@ -8,7 +8,7 @@
 #   --simulated      on the simulated stack of tests/gpusim: tests the kit itself, measures nothing
 #   --only STEPS     these steps only, by commas or given several times; `machine` and what they need of `build`
 #                    run anyway. `golden` and `cost` stand for recordings and for matrix,decode,transformer
-#   --part 1|2       one half, where a command may last ten minutes only: 1 what is right, 2 Python and costs
+#   --part 1|2|3     a part, where a command may last ten minutes only: 1 what is right, 2 Python and costs, 3 programs of PyTorch
 #   --also FILE      one more step, a script like those in steps/
 #   --list           names the steps, with their limits
 #   --quick          small counts, one repetition
@@ -71,7 +71,8 @@ while [ $# -gt 0 ]; do
             case $2 in
                 1) only+=(right graph command recordings questions) ;;
                 2) only+=(python matrix decode transformer) ;;
-                *) die "--part wants 1 or 2, not $2" ;;
+                3) only+=(programs) ;;
+                *) die "--part wants 1, 2 or 3, not $2" ;;
             esac
             total=${total:-580}
             shift
