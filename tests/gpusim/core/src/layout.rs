@@ -299,6 +299,11 @@ pub fn ends(copy: crate::work::Copy, host: Memory) -> (Memory, Memory) {
         Copy::HtoD => (host, Memory::Device),
         Copy::DtoH => (Memory::Device, host),
         Copy::HtoH => (host, host),
+        Copy::HtoA => (host, Memory::Array),
+        Copy::AtoH => (Memory::Array, host),
+        Copy::AtoA => (Memory::Array, Memory::Array),
+        Copy::AtoD => (Memory::Array, Memory::Device),
+        Copy::DtoA => (Memory::Device, Memory::Array),
         Copy::DtoD | Copy::PtoP | Copy::None => (Memory::Device, Memory::Device),
     }
 }

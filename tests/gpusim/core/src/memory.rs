@@ -23,6 +23,8 @@ struct Space {
     live: BTreeMap<u64, (u64, Memory)>,
     /// Freed device ranges by length, to be handed out again.
     spare: BTreeMap<u64, Vec<u64>>,
+    /// Bytes of an element of each array, by its start.
+    arrays: BTreeMap<u64, usize>,
     /// Per device: bytes handed out, and where untouched space begins.
     used: BTreeMap<u32, (u64, u64)>,
 }
@@ -54,12 +56,37 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
+/// Addresses of a device, for memory to be mapped there. None is handed out a second time.
+pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
+    let mut space = space();
+    let base = BASE + u64::from(device) * DEVICE_SPACE;
+    let (_, next) = space.used.entry(device).or_insert((0, base));
+    let end = next.checked_add(bytes.next_multiple_of(PAGE as u64)).ok_or(OUT_OF_MEMORY)?;
+    if bytes == 0 || end > base + DEVICE_SPACE {
+        return Err(OUT_OF_MEMORY);
+    }
+    Ok(std::mem::replace(next, end))
+}
+
+/// An array of so many elements on a device. Its handle is its address.
+pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u64, CuError> {
+    let start = alloc_device(device, elements.saturating_mul(bytes_of_each as u64))?;
+    space().arrays.insert(start, bytes_of_each);
+    Ok(start)
+}
+
+/// Bytes of an element of an array; `None`: the address is none's.
+pub fn element_of(address: u64) -> Option<usize> {
+    space().arrays.get(&address).copied()
+}
+
 /// Gives device memory back.
 pub fn free_device(start: u64) -> Result<(), CuError> {
     if start == 0 {
         return Ok(());
     }
     let mut space = space();
+    space.arrays.remove(&start);
     match space.live.get(&start) {
         Some((_, Memory::Device)) => {}
         Some((_, Memory::Managed)) => {
@@ -140,6 +167,15 @@ pub fn kind_of(address: u64) -> Memory {
 
 /// The direction of a copy, from both addresses.
 pub fn direction(target: u64, source: u64) -> Copy {
+    let is_array = |address| element_of(address).is_some();
+    match (is_array(target), is_array(source)) {
+        (true, true) => return Copy::AtoA,
+        (true, false) if device_of(source).is_some() => return Copy::DtoA,
+        (true, false) => return Copy::HtoA,
+        (false, true) if device_of(target).is_some() => return Copy::AtoD,
+        (false, true) => return Copy::AtoH,
+        (false, false) => {}
+    }
     match (device_of(target), device_of(source)) {
         (None, None) => Copy::HtoH,
         (Some(_), None) => Copy::HtoD,
@@ -158,6 +194,32 @@ pub struct Location {
     pub kind: u32,
     pub id: i32,
 }
+
+/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The one without depth is its beginning, with other sizes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Cube {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub format: u32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
+/// CUDA_ARRAY_DESCRIPTOR: 24 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct Plane {
+    pub width: usize,
+    pub height: usize,
+    pub format: u32,
+    pub channels: u32,
+}
+
+const _: () = assert!(size_of::<Cube>() == 40 && size_of::<Plane>() == 24, "the driver API's sizes");
 
 /// CUDA_MEMCPY2D: 128 bytes.
 #[repr(C)]
@@ -190,7 +252,16 @@ const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
 impl End {
     /// Where it lies, whichever field holds that.
     pub fn address(&self) -> u64 {
-        if self.kind == 1 { self.host } else { self.device }
+        match self.kind {
+            1 => self.host,
+            3 => self.array,
+            _ => self.device,
+        }
+    }
+
+    /// An array.
+    pub fn array(address: u64) -> End {
+        End { kind: 3, array: address, ..End::unified(0, 0) }
     }
 
     /// An end at an address of any kind.
@@ -233,7 +304,16 @@ const _: () = assert!(size_of::<Cuboid>() == 200, "the driver API's size");
 impl Corner {
     /// Where it lies, whichever field holds that.
     pub fn address(&self) -> u64 {
-        if self.kind == 1 { self.host } else { self.device }
+        match self.kind {
+            1 => self.host,
+            3 => self.array,
+            _ => self.device,
+        }
+    }
+
+    /// An array.
+    pub fn array(address: u64) -> Corner {
+        Corner { kind: 3, array: address, ..Corner::unified(0, 0, 0) }
     }
 
     /// An end at an address of any kind.

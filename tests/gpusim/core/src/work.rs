@@ -54,6 +54,8 @@ pub enum Memory {
     Pinned = 2,
     /// On a device.
     Device = 3,
+    /// There as well, as a texture wants it.
+    Array = 4,
     /// From cuMemAllocManaged.
     Managed = 5,
 }
@@ -68,6 +70,16 @@ pub enum Copy {
     HtoD = 1,
     /// Device to host.
     DtoH = 2,
+    /// Host to array.
+    HtoA = 3,
+    /// Array to host.
+    AtoH = 4,
+    /// Array to array.
+    AtoA = 5,
+    /// Array to device.
+    AtoD = 6,
+    /// Device to array.
+    DtoA = 7,
     /// Within a device.
     DtoD = 8,
     /// Within the host.
@@ -83,6 +95,11 @@ impl Copy {
             Copy::None => None,
             Copy::HtoD => Some("HtoD"),
             Copy::DtoH => Some("DtoH"),
+            Copy::HtoA => Some("HtoA"),
+            Copy::AtoH => Some("AtoH"),
+            Copy::AtoA => Some("AtoA"),
+            Copy::AtoD => Some("AtoD"),
+            Copy::DtoA => Some("DtoA"),
             Copy::DtoD => Some("DtoD"),
             Copy::HtoH => Some("HtoH"),
             Copy::PtoP => Some("PtoP"),

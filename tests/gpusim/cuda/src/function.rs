@@ -54,6 +54,14 @@ driver_api! {
         blocks: Out<u32>, function: Handle, threads: u32, shared_bytes: usize, _flags: u32,
     ) { occupancy(blocks, function, threads, shared_bytes) }
 
+    cuOccupancyMaxPotentialBlockSize @ 384 |_own| (
+        blocks: Out<i32>, threads: Out<i32>, function: Handle, _shared_bytes: Handle, _dynamic: usize, limit: i32,
+    ) {
+        Kernel::of_handle(function).ok_or(INVALID_HANDLE)?;
+        threads.set(if limit > 0 { limit.min(1024) } else { 1024 })?;
+        blocks.set(2 * 132)
+    }
+
     cuTensorMapEncodeTiled @ 697 |_own| (
         map: Out<[u64; 16]>, _type: u32, _rank: u32, _address: u64, _sizes: Handle, _strides: Handle, _box: Handle,
         _element_strides: Handle, _interleave: u32, _swizzle: u32, _promotion: u32, _fill: u32,

@@ -3,6 +3,7 @@
 #[macro_use]
 mod driver_api;
 
+mod array;
 mod context;
 mod device;
 mod export;
@@ -10,6 +11,7 @@ mod function;
 mod graph;
 mod ipc;
 mod launch;
+mod mapped;
 mod memory;
 mod module;
 mod proc_address;

@@ -23,7 +23,7 @@ fn copy(
     let direction = memory::direction(target, source);
     let order = match direction {
         Copy::PtoP => Order::peer(place_of(source)?, place_of(target)?, bytes, asynchronous),
-        Copy::HtoD => Order::memcpy(direction, memory::kind_of(source), bytes, asynchronous),
+        Copy::HtoD | Copy::HtoA => Order::memcpy(direction, memory::kind_of(source), bytes, asynchronous),
         _ => Order::memcpy(direction, memory::kind_of(target), bytes, asynchronous),
     };
     if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }

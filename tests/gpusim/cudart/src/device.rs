@@ -163,6 +163,34 @@ runtime_api! {
         if peer < settings::get().devices { Ok(()) } else { Err(INVALID_DEVICE) }
     }
 
+    cudaDeviceGetP2PAttribute @ 255 |_driver, _own| (value: Out<i32>, _what: u32, one: u32, other: u32) {
+        let devices = settings::get().devices;
+        if one == other || one >= devices || other >= devices {
+            return Err(INVALID_DEVICE);
+        }
+        value.set(1)
+    }
+
+    cudaDeviceDisablePeerAccess @ 156 |_driver, _own| (peer: u32) {
+        if peer < settings::get().devices { Ok(()) } else { Err(INVALID_DEVICE) }
+    }
+
+    cudaSetDeviceFlags @ 19 |driver, _own| (_flags: u32) { driver.context() }
+
+    cudaGetDeviceFlags @ 212 |driver, _own| (flags: Out<u32>) {
+        driver.context()?;
+        flags.set(0)
+    }
+
+    cudaDeviceSetLimit @ 167 |driver, _own| (_which: u32, _value: usize) { driver.context() }
+
+    cudaDeviceGetLimit @ 166 |driver, _own| (value: Out<usize>, _which: u32) {
+        driver.context()?;
+        value.set(1024)
+    }
+
+    cudaCtxResetPersistingL2Cache @ 337 |driver, _own| () { driver.context() }
+
     cudaSetDevice @ 16 |driver, _own| (ordinal: u32) {
         if ordinal >= settings::get().devices {
             return Err(INVALID_DEVICE);

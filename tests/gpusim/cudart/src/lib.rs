@@ -5,6 +5,7 @@ mod link;
 #[macro_use]
 mod runtime_api;
 
+mod array;
 mod device;
 mod function;
 mod graph;

@@ -1,5 +1,6 @@
 //! Allocation, copies and memsets: each is the driver's function of the same purpose.
 
+use crate::array::element_of;
 use crate::link::Driver;
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
@@ -74,19 +75,19 @@ pub(crate) struct Pitched {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    width: usize,
-    height: usize,
-    depth: usize,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
 }
 
 /// cudaMemcpy3DParms: 160 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy3d {
-    _source_array: u64,
+    source_array: u64,
     _source_position: [usize; 3],
     source: Pitched,
-    _target_array: u64,
+    target_array: u64,
     _target_position: [usize; 3],
     target: Pitched,
     extent: Extent,
@@ -97,9 +98,20 @@ const _: () = assert!(size_of::<Copy3d>() == 160, "the runtime API's size");
 
 impl Copy3d {
     fn cuboid(self) -> Cuboid {
-        let end = |it: Pitched| Corner::unified(it.address, it.pitch, it.height);
+        let end = |array: u64, it: Pitched| match array {
+            0 => Corner::unified(it.address, it.pitch, it.height),
+            array => Corner::array(array),
+        };
         let Extent { width, height, depth } = self.extent;
-        Cuboid { source: end(self.source), target: end(self.target), width, height, depth }
+        // Where an array takes part, the width is in its elements.
+        let element = element_of(self.source_array).or_else(|| element_of(self.target_array));
+        Cuboid {
+            source: end(self.source_array, self.source),
+            target: end(self.target_array, self.target),
+            width: width * element.unwrap_or(1),
+            height,
+            depth,
+        }
     }
 }
 
@@ -208,6 +220,16 @@ runtime_api! {
     cudaHostRegister @ 152 |driver, _own| (_pointer: u64, _bytes: usize, _flags: u32) { driver.context() }
 
     cudaHostUnregister @ 153 |driver, _own| (_pointer: u64) { driver.context() }
+
+    cudaHostGetDevicePointer @ 28 |driver, _own| (pointer: Out<u64>, host: u64, _flags: u32) {
+        driver.context()?;
+        pointer.set(host)
+    }
+
+    cudaHostGetFlags @ 29 |driver, _own| (flags: Out<u32>, _host: u64) {
+        driver.context()?;
+        flags.set(0)
+    }
 
     cudaMallocManaged @ 206 |driver, _own| (pointer: Out<u64>, bytes: usize, flags: u32) {
         driver.context()?;

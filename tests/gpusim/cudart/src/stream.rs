@@ -6,6 +6,10 @@ use gpusim_core::host_fn::HostFn;
 use std::ffi::c_void;
 
 runtime_api! {
+    cudaStreamSetAttribute @ 345 / cudaStreamSetAttribute_ptsz @ 346 |driver, _own| (
+        _handle: Handle, _which: u32, _value: Handle,
+    ) { driver.context() }
+
     cudaStreamCreate @ 129 |driver, _own| (out: Out<Handle>) {
         driver.context()?;
         check((driver.cuStreamCreateWithPriority)(out, 0, 0))

@@ -1,0 +1,42 @@
+//! Memory that a program puts together itself: addresses are reserved, memory is made, and then one is mapped to the
+//! other. As no byte is ever stored, an address that is reserved is as good as memory.
+
+use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::error::{CuError, INVALID_CONTEXT};
+use gpusim_core::{memory, thread};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const GRANULARITY: usize = 2 << 20;
+
+fn device() -> Result<u32, CuError> {
+    thread::current().context().map(|c| c.device).ok_or(INVALID_CONTEXT)
+}
+
+driver_api! {
+    cuMemGetAllocationGranularity @ 556 |_own| (bytes: Out<usize>, _properties: Handle, _which: u32) {
+        bytes.set(GRANULARITY)
+    }
+
+    cuMemAddressReserve @ 547 |_own| (address: Out<u64>, bytes: usize, _alignment: usize, _wish: u64, _flags: u64) {
+        address.set(memory::reserve(device()?, bytes as u64)?)
+    }
+
+    cuMemAddressFree @ 548 |_own| (_address: u64, _bytes: usize) { Ok(()) }
+
+    cuMemCreate @ 549 |_own| (handle: Out<u64>, _bytes: usize, _properties: Handle, _flags: u64) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        handle.set(NEXT.fetch_add(1, Relaxed))
+    }
+
+    cuMemGetAllocationPropertiesFromHandle @ 557 |_own| (properties: Out<[u64; 4]>, _handle: u64) {
+        properties.set([0; 4])
+    }
+
+    cuMemRelease @ 550 |_own| (_handle: u64) { Ok(()) }
+
+    cuMemMap @ 551 |_own| (_address: u64, _bytes: usize, _offset: usize, _handle: u64, _flags: u64) { Ok(()) }
+
+    cuMemUnmap @ 552 |_own| (_address: u64, _bytes: usize) { Ok(()) }
+
+    cuMemSetAccess @ 553 |_own| (_address: u64, _bytes: usize, _access: In<u64>, _count: usize) { Ok(()) }
+}
