@@ -8,6 +8,7 @@
 
 static char *pageable, *pinned, *managed, *device, *other;
 static cudaStream_t stream;
+static cudaArray_t array;
 
 /* STEP(name, call): a function `name` that makes the call and says so. */
 #define STEP(name, ...)                       \
@@ -39,6 +40,9 @@ STEP(fill_async, cudaMemsetAsync(device, 7, 6001, stream))
 STEP(fill_plane, cudaMemset2D(device, PITCH, 7, 100, 30))
 STEP(nothing, cudaMemcpyAsync(device, pinned, 0, cudaMemcpyHostToDevice, stream))
 
+STEP(to_array, cudaMemcpy2DToArray(array, 0, 0, pinned, PITCH, 64, 10, cudaMemcpyHostToDevice))
+STEP(from_array, cudaMemcpy2DFromArray(pageable, PITCH, array, 0, 0, 64, 11, cudaMemcpyDeviceToHost))
+
 static cudaMemcpy3DParms cuboid(size_t depth)
 {
     cudaMemcpy3DParms what = {0};
@@ -60,6 +64,17 @@ OWN_FRAME static int volume_async(void)
 {
     cudaMemcpy3DParms what = cuboid(3);
     SITE("main;volume_async");
+    return cudaMemcpy3DAsync(&what, stream) != 0;
+}
+
+/* The width is in elements of the array, which are four bytes. */
+OWN_FRAME static int volume_to_array(void)
+{
+    cudaMemcpy3DParms what = cuboid(2);
+    what.dstPtr = (cudaPitchedPtr){0};
+    what.dstArray = array;
+    what.extent.width = 50;
+    SITE("main;volume_to_array");
     return cudaMemcpy3DAsync(&what, stream) != 0;
 }
 
@@ -89,10 +104,13 @@ int main(void)
     cudaSetDevice(0);
     cudaMalloc((void **)&device, 1 << 16);
     cudaStreamCreate(&stream);
+    cudaChannelFormatDesc floats = cudaCreateChannelDesc(32, 0, 0, 0, 2);
+    failed |= cudaMallocArray(&array, &floats, 64, 64, 0);
     failed |= up_pageable() | up_pageable_async() | up_pinned_async() | down_pinned() | down_pageable();
     failed |= within() | on_host() | by_address() | from_managed();
     failed |= across() | across_async() | across_by_address();
     failed |= plane() | plane_async() | volume() | volume_async() | batch();
+    failed |= to_array() | from_array() | volume_to_array();
     failed |= fill() | fill_async() | fill_plane() | fill_volume() | nothing();
     failed |= cudaDeviceSynchronize();
     return failed;

@@ -13,7 +13,7 @@ fn copies(version: &str) -> Done {
 
 /// What the program did: the function, the tip of its flame and, after bytes, how the table tells it: from
 /// what memory to what, from which device to which, whether it is asynchronous, and how many copies it is.
-const DONE: [(&str, &str, u64, &str); 21] = [
+const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),
     ("up_pinned_async", "[GPU_Memcpy HtoD]", 1002, "pinned device   1 1"),
@@ -31,6 +31,9 @@ const DONE: [(&str, &str, u64, &str); 21] = [
     ("volume", "[GPU_Memcpy HtoD]", 800, "pageable device   0 1"),
     ("volume_async", "[GPU_Memcpy HtoD]", 1200, "pageable device   1 1"),
     ("batch", "[GPU_Memcpy HtoD]", 700, "pinned device   1 3"),
+    ("to_array", "[GPU_Memcpy HtoA]", 640, "pinned array   0 1"),
+    ("from_array", "[GPU_Memcpy AtoH]", 704, "array pageable   0 1"),
+    ("volume_to_array", "[GPU_Memcpy HtoA]", 1600, "pageable array   1 1"),
     ("fill", "[GPU_Memset]", 6000, " device   0 "),
     ("fill_async", "[GPU_Memset]", 6001, " device   1 "),
     ("fill_plane", "[GPU_Memset]", 3000, " device   0 "),
@@ -95,7 +98,7 @@ fn bytes_add_up_by_direction() {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     let rows = reader.deserialize().map(|row| row.unwrap());
     let rows: Vec<BTreeMap<String, String>> = rows.collect();
-    for direction in ["HtoD", "DtoH", "DtoD", "HtoH", "PtoP"] {
+    for direction in ["HtoD", "DtoH", "DtoD", "HtoH", "PtoP", "HtoA", "AtoH"] {
         let leaf = format!("[GPU_Memcpy {direction}]");
         let bytes: u64 = DONE.iter().filter(|done| done.1 == leaf).map(|done| done.2).sum();
         let row = rows.iter().find(|row| row["name"] == direction).unwrap();

@@ -80,6 +80,17 @@ typedef struct cudaMemcpy3DParms {
     int kind;
 } cudaMemcpy3DParms;
 cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms *what);
+typedef struct cudaArray *cudaArray_t;
+typedef struct cudaChannelFormatDesc {
+    int x, y, z, w, f;
+} cudaChannelFormatDesc;
+cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, int kind);
+cudaError_t cudaMallocArray(cudaArray_t *array, const cudaChannelFormatDesc *of, size_t width, size_t height, unsigned flags);
+cudaError_t cudaFreeArray(cudaArray_t array);
+cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *from, size_t pitch, size_t width, size_t height,
+                                int kind);
+cudaError_t cudaMemcpy2DFromArray(void *to, size_t pitch, cudaArray_t from, size_t x, size_t y, size_t width, size_t height,
+                                  int kind);
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *what, cudaStream_t stream);
 /* As of CUDA 13; the attributes say nothing here. */
 cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
