@@ -6,7 +6,7 @@ use crate::gpu::Order;
 use crate::graph::What;
 use crate::host_fn::HostFn;
 use crate::kernel::Kernel;
-use crate::memory;
+use crate::memory::{self, Corner, Cuboid};
 use crate::work::{Copy, Place};
 
 /// CUDA_KERNEL_NODE_PARAMS_v2
@@ -25,39 +25,6 @@ pub struct KernelNode {
 }
 
 const _: () = assert!(size_of::<KernelNode>() == 72, "the driver API's size");
-
-/// CUDA_MEMCPY3D
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
-pub struct Box3D {
-    pub source: End,
-    pub target: End,
-    pub width: usize,
-    pub height: usize,
-    pub depth: usize,
-}
-
-/// One end of a [`Box3D`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
-pub struct End {
-    pub x: usize,
-    pub y: usize,
-    pub z: usize,
-    pub lod: usize,
-    /// 1 host, 2 device, 3 array, 4 unified.
-    pub kind: u32,
-    pub host: u64,
-    pub device: u64,
-    pub array: u64,
-    pub reserved: u64,
-    pub pitch: usize,
-    pub height: usize,
-}
-
-const _: () = assert!(size_of::<Box3D>() == 200, "the driver API's size");
 
 /// CUDA_MEMSET_NODE_PARAMS
 #[repr(C)]
@@ -92,18 +59,6 @@ pub struct UpdateResult {
     pub from_node: Handle,
 }
 
-impl End {
-    /// An end at an address of any kind.
-    pub fn unified(address: u64, pitch: usize) -> End {
-        let (x, y, z, lod, height) = (0, 0, 0, 0, 1);
-        End { x, y, z, lod, kind: 4, host: 0, device: address, array: 0, reserved: 0, pitch, height }
-    }
-
-    fn address(&self) -> u64 {
-        if self.kind == 1 { self.host } else { self.device }
-    }
-}
-
 impl KernelNode {
     /// The work.
     pub fn what(&self) -> Result<What, CuError> {
@@ -113,11 +68,11 @@ impl KernelNode {
     }
 }
 
-impl Box3D {
+impl Cuboid {
     /// `bytes` from one address to another.
-    pub fn line(target: u64, source: u64, bytes: usize) -> Box3D {
-        let (source, target) = (End::unified(source, bytes), End::unified(target, bytes));
-        Box3D { source, target, width: bytes, height: 1, depth: 1 }
+    pub fn line(target: u64, source: u64, bytes: usize) -> Cuboid {
+        let (source, target) = (Corner::unified(source, bytes, 1), Corner::unified(target, bytes, 1));
+        Cuboid { source, target, width: bytes, height: 1, depth: 1 }
     }
 
     /// The work.
@@ -128,7 +83,7 @@ impl Box3D {
         let direction = memory::direction(target, source);
         What::Work(match direction {
             Copy::PtoP => Order::peer(place(source), place(target), bytes, true),
-            Copy::HtoD => Order::memcpy(direction, memory::kind_of(source), bytes, true),
+            Copy::HtoD | Copy::HtoA => Order::memcpy(direction, memory::kind_of(source), bytes, true),
             _ => Order::memcpy(direction, memory::kind_of(target), bytes, true),
         })
     }

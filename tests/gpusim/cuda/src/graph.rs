@@ -3,8 +3,9 @@
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, UPDATE_FAILURE};
 use gpusim_core::graph::{Exec, Graph, Node, What};
-use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
+use gpusim_core::memory::Cuboid;
 use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
 use std::ptr::null_mut;
@@ -34,7 +35,7 @@ driver_api! {
     }
 
     cuGraphAddMemcpyNode @ 504 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, what: In<Box3D>, _context: Handle,
+        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, what: In<Cuboid>, _context: Handle,
     ) { add(node, graph, what.get()?.what()) }
 
     cuGraphAddMemsetNode @ 506 |_own| (

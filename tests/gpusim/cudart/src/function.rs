@@ -47,6 +47,11 @@ runtime_api! {
         out.set(EVERY_KERNELS)
     }
 
+    cudaFuncSetCacheConfig @ 14 |driver, _own| (function: Handle, _config: u32) {
+        driver.context()?;
+        handle_of(function).map(drop)
+    }
+
     cudaFuncSetAttribute @ 273 |driver, _own| (function: Handle, what: u32, value: i32) {
         driver.context()?;
         check((driver.cuFuncSetAttribute)(handle_of(function)?, what, value))

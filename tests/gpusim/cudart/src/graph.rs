@@ -2,12 +2,14 @@
 
 use crate::launch::Dim3;
 use crate::link::Driver;
+use crate::memory::Copy3d;
 use crate::runtime_api::{check, runtime, stream};
 use crate::stubs;
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION, NOT_SUPPORTED};
-use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
+use gpusim_core::memory::Cuboid;
 use gpusim_core::version::CuptiVersion;
 use gpusim_core::{missing, settings};
 use std::ptr::null_mut;
@@ -123,7 +125,15 @@ runtime_api! {
         _kind: u32,
     ) {
         driver.context()?;
-        let what = Box3D::line(target, source, bytes);
+        let what = Cuboid::line(target, source, bytes);
+        check((driver.cuGraphAddMemcpyNode)(node, graph, edges, count, In(&what), null_mut()))
+    }
+
+    cudaGraphAddMemcpyNode @ 290 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, what: In<Copy3d>,
+    ) {
+        driver.context()?;
+        let what = what.get()?.cuboid();
         check((driver.cuGraphAddMemcpyNode)(node, graph, edges, count, In(&what), null_mut()))
     }
 

@@ -2,7 +2,7 @@
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
-use gpusim_core::graph_params::{Box3D, HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
 use gpusim_core::memory::{Cube, Cuboid, Location, Rectangle};
 use gpusim_core::share::Shared;
@@ -114,7 +114,7 @@ driver! {
     cuStreamEndCapture(Handle, Out<Handle>);
     cuGraphCreate(Out<Handle>, u32);
     cuGraphAddKernelNode_v2(Out<Handle>, Handle, In<Handle>, usize, In<KernelNode>);
-    cuGraphAddMemcpyNode(Out<Handle>, Handle, In<Handle>, usize, In<Box3D>, Handle);
+    cuGraphAddMemcpyNode(Out<Handle>, Handle, In<Handle>, usize, In<Cuboid>, Handle);
     cuGraphAddMemsetNode(Out<Handle>, Handle, In<Handle>, usize, In<MemsetNode>, Handle);
     cuGraphAddHostNode(Out<Handle>, Handle, In<Handle>, usize, In<HostNode>);
     cuGraphAddChildGraphNode(Out<Handle>, Handle, In<Handle>, usize, Handle);

@@ -97,7 +97,7 @@ pub(crate) struct Copy3d {
 const _: () = assert!(size_of::<Copy3d>() == 160, "the runtime API's size");
 
 impl Copy3d {
-    fn cuboid(self) -> Cuboid {
+    pub(crate) fn cuboid(self) -> Cuboid {
         let end = |array: u64, it: Pitched| match array {
             0 => Corner::unified(it.address, it.pitch, it.height),
             array => Corner::array(array),

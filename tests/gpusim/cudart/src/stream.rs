@@ -6,6 +6,10 @@ use gpusim_core::host_fn::HostFn;
 use std::ffi::c_void;
 
 runtime_api! {
+    cudaStreamAttachMemAsync @ 208 / cudaStreamAttachMemAsync_ptsz @ 241 |driver, _own| (
+        _handle: Handle, _address: u64, _bytes: usize, _flags: u32,
+    ) { driver.context() }
+
     cudaStreamSetAttribute @ 345 / cudaStreamSetAttribute_ptsz @ 346 |driver, _own| (
         _handle: Handle, _which: u32, _value: Handle,
     ) { driver.context() }
