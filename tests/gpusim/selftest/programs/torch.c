@@ -24,7 +24,7 @@ int cudaUserObjectCreate(void **, void *, void (*)(void *), unsigned, unsigned);
 int cudaGraphRetainUserObject(cudaGraph_t, void *, unsigned, unsigned);
 int cudaStreamAddCallback(cudaStream_t, void (*)(cudaStream_t, int, void *), void *, unsigned);
 int cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
-int cudaIpcGetMemHandle(void *, void *);
+int cudaLibraryGetGlobal(void *, void *);
 
 static int destroyed, called;
 static void destroy(void *count) { __atomic_add_fetch((int *)count, 1, __ATOMIC_SEQ_CST); }
@@ -104,5 +104,5 @@ int main(void) {
     if (failed) return failed;
     if (cudaGetDriverEntryPointByVersion("cuStreamSynchronize", &function, 13000, 0, &found) || found || !function) return 41;
     if (cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 13000, 0, &found) || found != 1 || function) return 42;
-    return cudaIpcGetMemHandle(NULL, NULL) == 801 && cudaIpcGetMemHandle(NULL, NULL) == 801 ? 0 : 43;
+    return cudaLibraryGetGlobal(NULL, NULL) == 801 && cudaLibraryGetGlobal(NULL, NULL) == 801 ? 0 : 43;
 }

@@ -12,6 +12,6 @@ fn what_pytorch_asks_is_answered() {
 #[test]
 fn what_is_not_simulated_is_named_once_on_request() {
     let outcome = Run::new("torch", &[]).env("GPUSIM_LOG", "missing").outcome().expect_success();
-    let said = "gpusim: cuNoSuchThing is not simulated\ngpusim: cudaIpcGetMemHandle is not simulated\n";
+    let said = "gpusim: cuNoSuchThing is not simulated\ngpusim: cudaLibraryGetGlobal is not simulated\n";
     assert_eq!(outcome.stderr, said);
 }
