@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::process::Stdio;
 
-use support::{can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run};
+use support::{can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, until_ready};
 
 /// The frames of a line from the program's own first one on, without what the C library has below it.
 fn own(frames: &str) -> &str {
@@ -69,11 +69,7 @@ fn a_running_process_is_watched_from_then_on() {
     let pid = program.id().to_string();
     let (mut watching, folder) = command(["record", "-E", "-o", "cpu.txt", "--pid", &pid]);
     let watching = watching.stderr(Stdio::piped()).spawn().unwrap();
-    // The command says nothing when it is ready; its programs in the kernel are there once it waits in poll.
-    let syscall = format!("/proc/{}/syscall", watching.id());
-    while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
-        std::thread::yield_now();
-    }
+    until_ready(&watching);
     program.stdin.take().unwrap().write_all(b"!").unwrap();
     assert!(program.wait().unwrap().success());
     let output = watching.wait_with_output().unwrap();
