@@ -22,6 +22,8 @@ use crate::symbolize;
 use super::edges::Edges;
 use super::generated::GeneratedCode;
 use super::messages::say;
+#[cfg(debug_assertions)]
+use super::mix_up::MixUp;
 use super::progress;
 use super::provenance;
 use super::sampler::{Found, Sampler, Stands};
@@ -96,6 +98,8 @@ struct Rows {
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
     by_window: bool,
     window: window::State,
+    #[cfg(debug_assertions)]
+    mix_up: MixUp,
 }
 
 impl Pipeline {
@@ -116,6 +120,8 @@ impl Pipeline {
                 edges: Arc::default(),
                 by_window: apart.is_some(),
                 window: window::State::NONE,
+                #[cfg(debug_assertions)]
+                mix_up: MixUp::wanted(),
             },
             names: KernelNames::new(),
             dropped: 0,
@@ -570,6 +576,10 @@ impl Rows {
 
     fn pass_on(&mut self, row: &Row<'_>) {
         self.count += 1;
+        #[cfg(debug_assertions)]
+        let mixed_up = self.mix_up.instead(row);
+        #[cfg(debug_assertions)]
+        let row = mixed_up.as_ref().unwrap_or(row);
         self.streams.row(row);
         self.explain.push(row, &mut self.streams);
     }
