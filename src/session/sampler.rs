@@ -26,6 +26,7 @@ use crate::host::{signals, threads};
 use crate::record::{ContextFlags, Frame, Nanos, ThreadId};
 use crate::unwind::CopyUnwinder;
 
+use super::ending;
 use super::messages::tell;
 use super::panic::disable_after_panic;
 
@@ -514,6 +515,9 @@ impl Left {
     fn until(self, time: u64, thread: ThreadId) -> Option<Found> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
+        if ending::had_begun(Nanos(from)) {
+            return None;
+        }
         Some(Found { time: Nanos(from), thread, stands: Stands::Waited(waited), flags, frames })
     }
 }
