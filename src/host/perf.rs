@@ -63,6 +63,8 @@ pub enum Told<'a> {
         /// When, ns since 1970.
         time: u64,
     },
+    /// There was no room for what happened here.
+    Lost,
 }
 
 /// Where a thread was, and what lay on its stack.
@@ -156,7 +158,10 @@ impl Event {
                 SAMPLE => sample(record).into_iter().map(Told::Sample).for_each(&mut each),
                 SWITCH if misc & LEFT != 0 => each(Told::Left { waits: misc & BY_FORCE == 0 }),
                 SWITCH => word(record, 16).into_iter().for_each(|time| each(Told::Came { time })),
-                LOST => lost += word(record, 16).unwrap_or(0),
+                LOST => {
+                    lost += word(record, 16).unwrap_or(0);
+                    each(Told::Lost);
+                }
                 _ => {}
             }
             tail += size as u64;
@@ -451,6 +456,7 @@ mod tests {
                 left = sample.time;
             }
             Told::Left { waits: of_its_own } => waits += u32::from(of_its_own),
+            Told::Lost => {}
             Told::Came { time } if time - left >= 4_000_000 => slept += 1,
             Told::Came { .. } => {}
         });

@@ -466,7 +466,8 @@ impl Sampler {
                 let (flags, frames) = (captured.flags, captured.frames.into());
                 *left = Some(Left { time: sample.time, flags, frames });
             }
-            Told::Sample(_) | Told::Left { waits: false } => *left = None,
+            // Where something is missing nobody knows which wait it is that ends next.
+            Told::Sample(_) | Told::Left { waits: false } | Told::Lost => *left = None,
             Told::Left { waits: true } => {}
             Told::Came { time } => {
                 let waited = left.take().and_then(|left| left.until(time, *thread));
