@@ -207,6 +207,8 @@ fn both_accounts_of_four_threads_agree_and_nothing_is_dropped() {
     assert_eq!(counts(&ran.stdout), [100_000; 4], "{}", ran.stdout);
     let dropped = ran.stdout.lines().find(|line| line.contains("buffer was full")).unwrap();
     assert!(dropped.ends_with(" 0"), "{dropped}");
+    let same = ran.stdout.lines().find(|line| line.contains("stacks the same from main to call")).unwrap();
+    assert!(same.ends_with(" 100000"), "{same}");
 }
 
 #[test]
