@@ -145,7 +145,7 @@ pub mod ledger {
 /// The ways to look at a run: GPU time by stack, idle time, waits, memory.
 pub mod views {
     pub use crate::profile::views::{
-        CPU, GPU, IDLE, MEMORY, Measure, UNIFIED, VIEWS, Value, View, WAITS, view,
+        CPU, GPU, IDLE, MEMORY, Measure, OFF_CPU, TOGETHER, UNIFIED, VIEWS, Value, View, WAITS, view,
     };
 }
 

@@ -3,10 +3,11 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch};
+use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, until_ready};
 
 /// One line on standard error that begins with the command's name, and exit code 2.
 fn is_refused(ran: &Ran, why: &str) {
@@ -29,7 +30,28 @@ fn what_cannot_be_watched_is_refused_in_one_line() {
     is_refused(&run(["crosscheck", "--library", "no.so", "--", "true"]), "--library");
     is_refused(&stripped(), "a stripped program");
     is_refused(&without_rights(), "root");
+    is_refused(&without_types("record"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
+    is_refused(&without_types("crosscheck"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
     nothing_is_left();
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_nothing_and_the_program_goes_on() {
+    if !can_probe() {
+        return;
+    }
+    let mut program = Command::new(compile("bpf-optional/tests/programs/late.c", &[]));
+    program.args(["libcudart.so.13", "7", "wait"]).env("LD_LIBRARY_PATH", cuda());
+    let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut watching, _) = command(["record", "-E", "-o", "cpu.txt", "--pid", &program.id().to_string()]);
+    let mut watching = watching.stderr(Stdio::null()).spawn().unwrap();
+    until_ready(&watching);
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    nothing_is_left();
+    program.stdin.as_ref().unwrap().write_all(b"!").unwrap();
+    let output = program.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"failed 7\n"[..]));
 }
 
 /// A program without libraries and symbols.
@@ -58,6 +80,27 @@ fn without_rights() -> Ran {
     let ran = finish(command, folder);
     std::fs::remove_file(copy).unwrap();
     ran
+}
+
+/// The same where the kernel does not say of what its types are made: that folder is empty for this process alone.
+fn without_types(verb: &str) -> Ran {
+    let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
+    let (_, folder) = command([verb]);
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"",
+        "sh",
+        program,
+        verb,
+    ]);
+    if verb == "crosscheck" {
+        command.arg("--library").arg(support::gpuflame());
+    }
+    command.args(["--", "true"]).current_dir(&folder);
+    finish(command, folder)
 }
 
 /// No program of ours is in the kernel. It takes them away a moment after their last user has gone.

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write as _;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use support::{can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run};
+use support::{can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, until_ready};
 
 /// The frames of a line from the program's own first one on, without what the C library has below it.
 fn own(frames: &str) -> &str {
@@ -63,17 +64,13 @@ fn a_running_process_is_watched_from_then_on() {
         return;
     }
     let late = compile("bpf-optional/tests/programs/late.c", &[]);
-    let mut program = std::process::Command::new(late);
+    let mut program = Command::new(late);
     program.args(["libcudart.so.13", "7", "wait"]).env("LD_LIBRARY_PATH", cuda());
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let pid = program.id().to_string();
     let (mut watching, folder) = command(["record", "-E", "-o", "cpu.txt", "--pid", &pid]);
     let watching = watching.stderr(Stdio::piped()).spawn().unwrap();
-    // The command says nothing when it is ready; its programs in the kernel are there once it waits in poll.
-    let syscall = format!("/proc/{}/syscall", watching.id());
-    while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
-        std::thread::yield_now();
-    }
+    until_ready(&watching);
     program.stdin.take().unwrap().write_all(b"!").unwrap();
     assert!(program.wait().unwrap().success());
     let output = watching.wait_with_output().unwrap();
@@ -170,6 +167,34 @@ fn both_accounts_of_the_c_example_agree_and_are_the_truth() {
     assert!(same.ends_with(&format!(" {truth}")), "{}", ran.stdout);
 }
 
+/// The demo, if it was built.
+fn demo() -> Option<PathBuf> {
+    let demo = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/demo");
+    if !demo.exists() {
+        assert!(std::env::var_os("CI").is_none(), "`cargo test` builds the examples");
+        eprintln!("skipped: `cargo build --example demo` builds it");
+        return None;
+    }
+    Some(demo)
+}
+
+#[test]
+fn both_accounts_of_the_demo_agree_and_are_the_truth() {
+    if !can_probe() {
+        return;
+    }
+    let (library, Some(demo)) = (gpuflame(), demo()) else { return };
+    let words = ["crosscheck", "--library"].map(OsStr::new).into_iter().chain([library.as_os_str()]);
+    let (mut command, folder) =
+        command(words.chain([OsStr::new("--"), demo.as_os_str(), OsStr::new("workload")]));
+    command.env("GPUSIM_TRUTH", "truth.json");
+    let ran = finish(command, folder);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let truth = truth(&ran.folder);
+    assert!(truth > 100);
+    assert_eq!(counts(&ran.stdout), [truth; 4], "{}", ran.stdout);
+}
+
 #[test]
 fn both_accounts_of_four_threads_agree_and_nothing_is_dropped() {
     if !can_probe() {
@@ -181,6 +206,8 @@ fn both_accounts_of_four_threads_agree_and_nothing_is_dropped() {
     assert_eq!(counts(&ran.stdout), [100_000; 4], "{}", ran.stdout);
     let dropped = ran.stdout.lines().find(|line| line.contains("buffer was full")).unwrap();
     assert!(dropped.ends_with(" 0"), "{dropped}");
+    let same = ran.stdout.lines().find(|line| line.contains("stacks the same from main to call")).unwrap();
+    assert!(same.ends_with(" 100000"), "{same}");
 }
 
 #[test]
@@ -191,6 +218,26 @@ fn two_launches_that_change_places_are_noticed() {
     let program = compile("tests/programs/load.c", &[]);
     let ran = crosscheck(&["--swap-two"], &program, &["--threads", "2", "--launches", "1000"]);
     assert_eq!((ran.code, counts(&ran.stdout)), (1, [1000, 1000, 1000, 998]), "{ran:?}");
+}
+
+/// The library itself mixes two launches up, which debug builds can be told to.
+#[test]
+fn a_library_that_mixes_two_launches_up_is_caught() {
+    if !can_probe() || !cfg!(debug_assertions) {
+        return;
+    }
+    let program = compile("tests/programs/load.c", &[]);
+    let library = gpuflame();
+    let words = ["crosscheck", "--library"].map(OsStr::new).into_iter().chain([library.as_os_str()]);
+    let rest = ["--threads", "2", "--launches", "1000"].map(OsStr::new);
+    let rest = [OsStr::new("--"), program.as_os_str()].into_iter().chain(rest);
+    let (mut command, folder) = command(words.chain(rest));
+    command.env("GPUFLAME_TEST_MIX_UP", "1");
+    let ran = finish(command, folder);
+    let [launches, probe, inside, agree] = counts(&ran.stdout);
+    assert_eq!((ran.code, [launches, probe, inside]), (1, [1000; 3]), "{ran:?}");
+    // One of the two may be a copy, of which there are some, and those are not compared.
+    assert!((998..1000).contains(&agree), "{}", ran.stdout);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::profile::views::{CPU, MEMORY, UNIFIED, View, WAITS};
+use crate::profile::views::{CPU, MEMORY, OFF_CPU, UNIFIED, View, WAITS};
 use crate::profile::{Dependencies, Leaf, MOST_VALUES, Place, Profile, Sample, Tip, Values, add_values};
 use crate::record::{
     Allocated, ContextId, DeviceId, EventUse, IdMap, MemoryCall, MemoryKind, Row, Unified, UnifiedKind,
@@ -30,6 +30,8 @@ enum HostCall {
     Wait,
     /// It was on a processor: nanoseconds.
     Sampled,
+    /// It waited for whatever it was: nanoseconds.
+    Blocked,
     /// It allocated memory of this kind: bytes.
     Allocate(MemoryKind),
     /// It freed memory of this kind, or of one that was allocated before anybody looked: bytes.
@@ -44,6 +46,7 @@ impl HostSums {
             Row::Sampled(sampled) => {
                 self.add(sampled.context, HostCall::Sampled, u64::from(sampled.period));
             }
+            Row::Blocked(blocked) => self.add(blocked.context, HostCall::Blocked, blocked.duration),
             Row::Memory(call) => self.memory(call),
             Row::EventRecord(_) => self.dependencies.event_records += 1,
             Row::Sync(sync) => *self.dependencies.syncs.entry(sync.kind).or_default() += 1,
@@ -103,9 +106,10 @@ impl HostSums {
         }
     }
 
-    /// How often, and for how many nanoseconds, each context waited, or was found on a processor.
+    /// How often, and for how many nanoseconds, each context waited, was found on a processor or had none.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
-        let takes_time = |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled);
+        let takes_time =
+            |call: &HostCall| matches!(call, HostCall::Wait | HostCall::Sampled | HostCall::Blocked);
         let waits = self.sums.iter().filter(move |((_, call), _)| takes_time(call));
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
@@ -120,6 +124,7 @@ impl HostSums {
         profile.set_samples(&WAITS, self.samples(&WAITS));
         profile.set_samples(&MEMORY, self.samples(&MEMORY));
         profile.set_samples(&CPU, self.samples(&CPU));
+        profile.set_samples(&OFF_CPU, self.samples(&OFF_CPU));
         let unified = self.unified.iter().map(|(&(kind, device), &values)| Sample {
             device,
             values,
@@ -135,6 +140,7 @@ impl HostSums {
             let (of, leaf) = match call {
                 HostCall::Wait => (&WAITS, Leaf::NONE),
                 HostCall::Sampled => (&CPU, Leaf::NONE),
+                HostCall::Blocked => (&OFF_CPU, Leaf::NONE),
                 HostCall::Allocate(memory) => (&MEMORY, Leaf::new(&[Tip::Allocate(memory)])),
                 HostCall::Free(memory) => (&MEMORY, Leaf::new(&[Tip::Free(memory)])),
             };

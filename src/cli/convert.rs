@@ -41,7 +41,7 @@ pub(super) struct Convert {
     /// What to write [default: by the ending of FILE].
     #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = formats())]
     to: Option<&'static Format>,
-    /// What to show, in formats of sums: gpu, idle, wait, alloc, unified or cpu.
+    /// What to show, in formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
     #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = view)]
     view: &'static View,
     /// The name of the run, for parquet's folders.

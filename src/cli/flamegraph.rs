@@ -17,7 +17,7 @@ use crate::export::{
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::profile::View;
-use crate::profile::views::{self, CPU, GPU, IDLE, MEMORY, UNIFIED, WAITS};
+use crate::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
 use crate::run::ReadOptions;
 
 /// Draw GPU time by launching stack.
@@ -48,7 +48,7 @@ pub(super) struct Flamegraph {
     /// Draw bytes allocated and freed, where they were recorded with the format `alloc`.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
-    /// Draw this view: gpu, idle, wait, alloc, unified or cpu.
+    /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, processor and waiting time side by side).
     #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
     view: Option<&'static View>,
     /// What the width means: ns, us, or count (of activities or, with --idle, of gaps).
@@ -121,7 +121,7 @@ impl Flamegraph {
             explain_opened(input, opened, &self.read_options(), console, ())?;
         facts.need_work(input)?;
         let (view, options) = (self.view(), self.options());
-        if profile.samples(view).is_empty()
+        if !profile.has(view)
             && let Some(advice) = on_request(view)
         {
             return Err(Error::new(
@@ -221,6 +221,8 @@ fn on_request(view: &View) -> Option<&'static str> {
         (&WAITS, "it is recorded with GPUFLAME_FORMATS=gfr,wait"),
         (&MEMORY, "it is recorded with GPUFLAME_FORMATS=gfr,alloc"),
         (&CPU, "it is recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_FORMATS=gfr"),
+        (&OFF_CPU, "it is recorded with GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr"),
+        (&TOGETHER, "that is recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr"),
         (&UNIFIED, "it is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr"),
     ];
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)

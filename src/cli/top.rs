@@ -1,7 +1,7 @@
 //! `gpuflame top`: the kernels, stacks and launches that cost most, heaviest first.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use clap::{Args, ValueEnum};
 
@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Events, JoinedActivity};
 use crate::export::{Names, event_place, folded_names, source_line, work_name};
 use crate::join::Origin;
-use crate::profile::views::{GPU, IDLE, idle_word};
+use crate::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use crate::profile::{Profile, Tip, Values, add_to, add_values, saturating_sum};
 use crate::record::Work;
 use crate::symbolize::kernel_name;
@@ -55,6 +55,10 @@ enum By {
     Stacks,
     /// Lines of source by the GPU time of what they launched: of each stack the innermost frame whose file and line are known.
     Line,
+    /// Functions by all that went on in them and in what they called, side by side: GPU time that was launched there, processor
+    /// time and waiting time of the launching threads, where those were recorded (`run --cpu-samples 99 --off-cpu`). A
+    /// function counts once in a stack.
+    Function,
     /// How long kernels waited between the call that launched them and their start.
     Delay,
     /// Time in which GPUs had nothing to do, by cause. Where a trace tells what the launching thread was in meanwhile, a
@@ -86,6 +90,7 @@ impl Top {
             match by {
                 By::Kernels => tables.push(kernels(&explained, most)),
                 By::Stacks => tables.push(stacks(&explained, names, most)),
+                By::Function => tables.push(functions(&explained.profile, names, most)),
                 By::Line => tables.push(lines(&explained.profile, names, most)),
                 By::Idle => tables.push(idle(&explained.profile, names, most)),
                 By::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
@@ -233,6 +238,27 @@ fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
     let total = gpu_time(profile);
     for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
         table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
+    }
+    table
+}
+
+fn functions(profile: &Profile, names: Names, most: usize) -> Table {
+    let mut sums: HashMap<String, [u64; 3]> = HashMap::new();
+    for (at, view) in [&GPU, &CPU, &OFF_CPU].into_iter().enumerate() {
+        for sample in profile.samples(view) {
+            let frames: BTreeSet<_> = folded_names(profile, sample.place, names).into_iter().collect();
+            for frame in frames {
+                add_to(&mut sums.entry(frame.into_owned()).or_default()[at], sample.amount());
+            }
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    let all = |times: &[u64; 3]| saturating_sum(times.iter().copied());
+    sums.sort_by(|a, b| all(&b.1).cmp(&all(&a.1)).then_with(|| a.0.cmp(&b.0)));
+    let mut table = Table::new("function", &["gpu_ns", "cpu_ns", "waiting_ns", "function"]);
+    for (function, times) in sums.into_iter().take(most) {
+        let [gpu, cpu, waiting] = times.map(Cell::Nanos);
+        table.row([gpu, cpu, waiting, Cell::Text(function)]);
     }
     table
 }

@@ -312,6 +312,7 @@ impl Sink for Apart {
             Row::EventCall(call) => Some(call.time),
             Row::Sync(sync) => Some(sync.start),
             Row::Sampled(sampled) => Some(sampled.time),
+            Row::Blocked(blocked) => Some(blocked.time),
             _ => None,
         };
         self.host_row(row, time);
@@ -327,8 +328,10 @@ impl Apart {
         };
         if let Some(part) = at.and_then(|at| self.windows[at].part.as_mut()) {
             part.host.row(row);
-            if let Row::Sampled(sampled) = row {
-                part.timeline.sampled(sampled);
+            match row {
+                Row::Sampled(sampled) => part.timeline.sampled(sampled),
+                Row::Blocked(blocked) => part.timeline.blocked(blocked),
+                _ => {}
             }
         }
     }

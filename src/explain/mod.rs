@@ -28,8 +28,8 @@ use crate::graphs::{self, Graphs};
 use crate::join::{Join, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::{
-    Activity, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled, ThreadId,
-    Wait,
+    Activity, Blocked, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
+    ThreadId, Wait,
 };
 use crate::timeline::Timeline;
 pub use about::{process_text, set_text};
@@ -159,6 +159,18 @@ impl Explain {
                     (&mut self.apart, &mut *sink).host(&row);
                     self.host.row(&row);
                     self.timeline.sampled(&sampled);
+                }
+            }
+            Row::Blocked(blocked) => {
+                let context = self.first(blocked.context);
+                let until = blocked.time.0.saturating_add(blocked.duration);
+                // What of it was while windows were open.
+                for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
+                    let part = Blocked { time: Nanos(from), duration: to - from, context, ..*blocked };
+                    let row = Row::Blocked(part);
+                    (&mut self.apart, &mut *sink).host(&row);
+                    self.host.row(&row);
+                    self.timeline.blocked(&part);
                 }
             }
             Row::Wait(wait) => {

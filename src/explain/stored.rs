@@ -238,7 +238,7 @@ fn put_tip(out: &mut Payload<'_>, tip: Tip) {
         Tip::Unified(kind) => (10, kind.0),
         Tip::Lost(loss) => (11, loss as u32),
         // Nothing that a process sums up has one.
-        Tip::Named(..) => (u8::MAX, 0),
+        Tip::OnCpu | Tip::OffCpu | Tip::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
 }

@@ -41,7 +41,10 @@ impl<'a> Composer<'a> {
             sample.values[1] = count;
             Cow::Owned(sample)
         });
-        profile.samples(view).iter().map(Cow::Borrowed).chain(lost)
+        let parts = view.parts.iter().flat_map(move |(part, tip)| {
+            profile.samples(part).iter().map(move |sample| Cow::Owned(with(sample, *tip)))
+        });
+        profile.samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
     /// All frames of a sample.
@@ -107,6 +110,8 @@ impl<'a> Composer<'a> {
             Tip::Unified(kind) => {
                 Frame::new(Kind::Unified, format!("[{}_Unified {}]", gpu(profile, device), kind.label()))
             }
+            Tip::OnCpu => Frame::new(Kind::Marker, "[on CPU]"),
+            Tip::OffCpu => Frame::new(Kind::Marker, "[waiting]"),
             Tip::Named(kind, name) => Frame::new(kind, profile.strings().get(name)),
         }
     }
@@ -132,6 +137,13 @@ impl<'a> Composer<'a> {
     fn lost(&self, loss: Loss) -> &'static str {
         self.view.lost.iter().find(|(lost, _)| *lost == loss).map_or(loss.label(), |(_, label)| label)
     }
+}
+
+/// A sample of another view, of which time and number are shown, with a frame more upon its stack.
+fn with(sample: &Sample, tip: Option<Tip>) -> Sample {
+    let tips: Vec<Tip> = sample.leaf.tips().chain(tip).collect();
+    let [amount, count, ..] = sample.values;
+    Sample { leaf: Leaf::new(&tips), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
 /// The frames of `place`, root first: its names if it has any, else addresses. What is missing from the

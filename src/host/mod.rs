@@ -23,6 +23,7 @@ pub mod aside;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;
+pub mod cpu_timer;
 pub mod date;
 pub mod descriptor;
 pub mod ending;

@@ -1,5 +1,5 @@
-//! Samples of a thread by the kernel: each time that it has taken so much more processor time, its registers and a part of
-//! its stack, copied in that moment (`perf_event_open`).
+//! Samples of a thread by the kernel: each time that it has taken so much more processor time, or each time that it leaves
+//! its processor, its registers and a part of its stack, copied in that moment (`perf_event_open`).
 //!
 //! The thread notices nothing: no signal, no call of its that is interrupted. An event has no descriptor, which the host
 //! might close: its memory keeps it, and it ends with that. A forked child has none of it.
@@ -10,6 +10,7 @@
 //! record  := type:u32 misc:u16 size:u16 ...
 //! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
 //! lost    := id:u64 count:u64
+//! switch  := process:u32 thread:u32 time:u64      misc says whether it left its processor, and of whose accord
 //! ```
 //!
 //! What it does not do: follow stacks, or know what is loaded.
@@ -29,12 +30,41 @@ pub const REGISTERS: usize = 17;
 /// A part of a thread's life in which it is sampled.
 #[derive(Debug)]
 pub struct Event {
-    thread: i32,
     ring: Ring,
     /// Without the time that it spends in the kernel.
     is_of_user: bool,
+    /// Of the stack in a sample.
+    stack: u32,
     /// A record that goes on at the beginning of the ring.
     joined: Vec<u8>,
+}
+
+/// When the kernel is to look at a thread.
+#[derive(Clone, Copy, Debug)]
+enum When {
+    /// Each time that it has taken so much more processor time.
+    Taken(Duration),
+    /// Each time that it leaves its processor; it is told as well when it comes back.
+    Leaves,
+}
+
+/// What the kernel says of a thread.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// It is there.
+    Sample(Sample<'a>),
+    /// It left its processor. A sample of that moment came before.
+    Left {
+        /// Of its own accord, and not because another thread was to have it.
+        waits: bool,
+    },
+    /// It has one again.
+    Came {
+        /// When, ns since 1970.
+        time: u64,
+    },
+    /// There was no room for what happened here.
+    Lost,
 }
 
 /// Where a thread was, and what lay on its stack.
@@ -52,6 +82,9 @@ pub struct Sample<'a> {
 /// is bounded (`kernel.perf_event_mlock_kb`, 516 for each processor, and `ulimit -l`).
 const ROOMS: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
+/// The same for a thread that may leave its processor thousands of times a second.
+const ROOMS_OF_LEAVES: [(usize, u32); 4] =
+    [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
 /// What a sample takes beside the stack, with room to spare.
 const BESIDE: usize = 256;
 const PAGE: usize = 4096;
@@ -62,15 +95,27 @@ impl Event {
     /// # Errors
     /// The kernel's, where it does not let us or the thread is gone.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+        // Whoever may not look into the kernel can still be told of what is outside.
+        Self::open_in(&ROOMS, thread, When::Taken(period), &[false, true])
+    }
+
+    /// The same whenever it leaves its processor, which it does inside the kernel.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_leaves(thread: i32) -> io::Result<Self> {
+        Self::open_in(&ROOMS_OF_LEAVES, thread, When::Leaves, &[false])
+    }
+
+    fn open_in(rooms: &[(usize, u32)], thread: i32, when: When, of_user: &[bool]) -> io::Result<Self> {
         let mut result = Err(io::ErrorKind::PermissionDenied.into());
-        for (room, stack) in ROOMS {
-            // Whoever may not look into the kernel can still be told of what is outside.
-            for is_of_user in [false, true] {
-                let opened = open(thread, period, stack, is_of_user);
+        for &(room, stack) in rooms {
+            for &is_of_user in of_user {
+                let opened = open(thread, when, stack, is_of_user);
                 result = opened.and_then(|event| Ring::map(event, room)).map(|ring| Self {
-                    thread,
                     ring,
                     is_of_user,
+                    stack,
                     joined: Vec::new(),
                 });
                 match &result {
@@ -93,27 +138,16 @@ impl Event {
 
     /// How many samples there is room for until they are drained.
     pub fn room(&self) -> usize {
-        let (_, stack) = ROOMS.into_iter().find(|(room, _)| *room == self.ring.size).unwrap_or(ROOMS[0]);
-        self.ring.size / (stack as usize + BESIDE)
-    }
-
-    /// The processor time that the thread has taken in its life; `None`: it is gone.
-    pub fn taken(&self) -> Option<Duration> {
-        // The number of a thread's clock, as the kernel makes it: of one thread, of all its time.
-        let clock = !self.thread << 3 | 6;
-        let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
-        let known = unsafe { libc::clock_gettime(clock, &mut taken) } == 0;
-        known.then(|| Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32))
+        self.ring.size / (self.stack as usize + BESIDE)
     }
 
     /// Takes what there is. Returns how many samples were lost since before.
-    pub fn drain(&mut self, mut each: impl FnMut(&Sample<'_>)) -> u64 {
+    pub fn drain(&mut self, mut each: impl FnMut(Told<'_>)) -> u64 {
         let mut lost = 0_u64;
         let head = self.ring.head().load(Ordering::Acquire);
         let mut tail = self.ring.tail().load(Ordering::Relaxed);
         while tail < head {
-            let (kind, size) = self.ring.header(tail);
+            let (kind, misc, size) = self.ring.header(tail);
             if size < 8 || size as u64 > head - tail {
                 // No kernel writes that.
                 tail = head;
@@ -121,8 +155,13 @@ impl Event {
             }
             let record = self.ring.record(tail, size, &mut self.joined);
             match kind {
-                SAMPLE => sample(record).iter().for_each(&mut each),
-                LOST => lost += word(record, 16).unwrap_or(0),
+                SAMPLE => sample(record).into_iter().map(Told::Sample).for_each(&mut each),
+                SWITCH if misc & LEFT != 0 => each(Told::Left { waits: misc & BY_FORCE == 0 }),
+                SWITCH => word(record, 16).into_iter().for_each(|time| each(Told::Came { time })),
+                LOST => {
+                    lost += word(record, 16).unwrap_or(0);
+                    each(Told::Lost);
+                }
                 _ => {}
             }
             tail += size as u64;
@@ -132,6 +171,16 @@ impl Event {
         self.ring.tail().store(tail, Ordering::Release);
         lost
     }
+}
+
+/// The processor time that a thread of this process has taken in its life; `None`: it is gone.
+pub fn taken(thread: i32) -> Option<Duration> {
+    // The number of a thread's clock, as the kernel makes it: of one thread, of all its time.
+    let clock = !thread << 3 | 6;
+    let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `taken` is a place to write to; a clock of a thread that is gone is refused.
+    let known = unsafe { libc::clock_gettime(clock, &mut taken) } == 0;
+    known.then(|| Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32))
 }
 
 fn is_refused(error: &io::Error) -> bool {
@@ -174,11 +223,11 @@ impl Ring {
         unsafe { self.at.add(offset).cast().as_ref() }
     }
 
-    /// Type and size of the record there. Records are aligned to 8, so this much of one lies in one piece.
-    fn header(&self, position: u64) -> (u32, usize) {
+    /// Type, flags and size of the record there. Records are aligned to 8, so this much of one lies in one piece.
+    fn header(&self, position: u64) -> (u32, u16, usize) {
         // SAFETY: `bytes` gives eight bytes, which the kernel has written before it moved the head.
         let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
-        (header as u32, (header >> 48) as usize)
+        (header as u32, (header >> 32) as u16, (header >> 48) as usize)
     }
 
     /// The record there, in `joined` where it goes on at the beginning. The kernel writes on elsewhere.
@@ -213,6 +262,10 @@ impl Drop for Ring {
 
 const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
+const SWITCH: u32 = 14;
+/// Of a switch: it left its processor, and since Linux 4.17 that it did so to make room.
+const LEFT: u16 = 1 << 13;
+const BY_FORCE: u16 = 1 << 14;
 
 /// What the kernel calls the registers, from rax to r15 and the instruction pointer: the order of DWARF. A sample has
 /// them by these numbers.
@@ -266,25 +319,34 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
 
-/// Of software, and of that a task's time on a processor.
+/// Of software, and of that a task's time on a processor, and how often it left one.
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
+const CONTEXT_SWITCHES: u64 = 3;
 /// Thread, time, registers and stack.
 const IN_SAMPLES: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
 const WITHOUT_KERNEL: u64 = 1 << 5;
 const WITHOUT_HYPERVISOR: u64 = 1 << 6;
+/// Other records than samples have thread and time as well.
+const TIME_IN_ALL: u64 = 1 << 18;
 const BY_CLOCK: u64 = 1 << 25;
+/// A record when it leaves a processor, and when it comes to one.
+const SWITCHES: u64 = 1 << 26;
 /// The descriptor is not for other programs.
 const CLOSE_ON_EXEC: u64 = 8;
 
-fn open(thread: i32, period: Duration, stack: u32, is_of_user: bool) -> io::Result<File> {
+fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<File> {
+    let (config, period, records) = match when {
+        When::Taken(period) => (TASK_CLOCK, period.as_nanos() as u64, 0),
+        When::Leaves => (CONTEXT_SWITCHES, 1, TIME_IN_ALL | SWITCHES),
+    };
     let attributes = Attributes {
         kind: SOFTWARE,
         size: size_of::<Attributes>() as u32,
-        config: TASK_CLOCK,
-        period: period.as_nanos() as u64,
+        config,
+        period,
         in_samples: IN_SAMPLES,
-        switches: WITHOUT_HYPERVISOR | BY_CLOCK | if is_of_user { WITHOUT_KERNEL } else { 0 },
+        switches: records | WITHOUT_HYPERVISOR | BY_CLOCK | if is_of_user { WITHOUT_KERNEL } else { 0 },
         registers: wanted_registers(),
         stack,
         clock: libc::CLOCK_REALTIME,
@@ -342,12 +404,13 @@ mod tests {
     #[test]
     fn a_thread_is_found_as_often_as_its_time_says_with_its_stack() {
         let Some(mut event) = opened(Duration::from_millis(1)) else { return };
-        let before = event.taken().unwrap();
+        let before = taken(threads::number()).unwrap();
         let (mut count, mut lost) = (0_u64, 0);
         let here = (&raw const before) as u64;
         for _ in 0..20 {
             spin(5_000_000);
-            lost += event.drain(|sample| {
+            lost += event.drain(|told| {
+                let Told::Sample(sample) = told else { panic!("{told:?}") };
                 count += 1;
                 let sp = sample.registers[7];
                 assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
@@ -357,7 +420,7 @@ mod tests {
                 }
             });
         }
-        let taken = (event.taken().unwrap() - before).as_millis() as u64;
+        let taken = (taken(threads::number()).unwrap() - before).as_millis() as u64;
         // A sample may be due at each end.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
@@ -376,9 +439,35 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_sleeps_is_seen_to_leave_and_to_come_back() {
+        let Ok(mut event) = Event::open_leaves(threads::number()) else {
+            // Not of an unprivileged user, unless kernel.perf_event_paranoid is 1.
+            return eprintln!("skipped: perf_event_open");
+        };
+        event.drain(|_| ());
+        let here = (&raw const event) as u64;
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (mut left, mut slept, mut waits) = (0, 0, 0);
+        let lost = event.drain(|told| match told {
+            Told::Sample(sample) => {
+                assert!(sample.registers[7] < here && here < sample.registers[7] + (1 << 20));
+                left = sample.time;
+            }
+            Told::Left { waits: of_its_own } => waits += u32::from(of_its_own),
+            Told::Lost => {}
+            Told::Came { time } if time - left >= 4_000_000 => slept += 1,
+            Told::Came { .. } => {}
+        });
+        assert!(lost == 0 && slept >= 10 && waits >= 10, "{lost} lost, {slept} slept, {waits} waited");
+    }
+
+    #[test]
     fn a_thread_that_is_gone_has_no_time_and_cannot_be_sampled() {
         let number = std::thread::spawn(threads::number).join().unwrap();
         let error = Event::open(number, Duration::from_millis(1)).unwrap_err();
         assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
+        assert_eq!(taken(number), None);
     }
 }

@@ -178,6 +178,7 @@ impl Profile {
             | Row::Inside(_)
             | Row::Called(_)
             | Row::Sampled(_)
+            | Row::Blocked(_)
             | Row::Wait(_)
             | Row::Memory(_)
             | Row::EventRecord(_)
@@ -391,6 +392,12 @@ impl Profile {
     /// What `view` holds: each stack with what stands upon it, once for each GPU (and stream).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether there is anything that `view` alone shows; of one that puts others side by side, more than the first of them.
+    pub fn has(&self, view: &View) -> bool {
+        let mut others = view.parts.iter().skip(1);
+        !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
     /// Replaces statistics and devices. Kept sorted as well.

@@ -171,6 +171,10 @@ pub enum Tip {
     Free(Option<MemoryKind>),
     /// Traffic or faults of unified memory.
     Unified(UnifiedKind),
+    /// The thread was on a processor.
+    OnCpu,
+    /// It waited without one.
+    OffCpu,
     /// Anything else that has a name.
     Named(Kind, StringId),
 }

@@ -275,7 +275,8 @@ fn is_known(tag: u8, payload: &[u8]) -> bool {
         | tag::CALLED
         | tag::PROVENANCE
         | tag::GENERATED
-        | tag::SAMPLED => true,
+        | tag::SAMPLED
+        | tag::BLOCKED => true,
         _ => false,
     }
 }
@@ -308,6 +309,7 @@ fn row<'a>(
         tag::INSIDE => inside(&mut fields).map(Row::Inside),
         tag::CALLED => called(&mut fields).map(Row::Called),
         tag::SAMPLED => sampled(&mut fields).map(Row::Sampled),
+        tag::BLOCKED => blocked(&mut fields).map(Row::Blocked),
         tag::INSTANT => instant(&mut fields)?,
         tag::WAIT => wait(&mut fields),
         tag::MEMORY => memory(&mut fields),
@@ -352,6 +354,15 @@ fn sampled(fields: &mut Fields<'_>) -> Option<Sampled> {
     Some(Sampled {
         time: Nanos(fields.u64()?),
         period: fields.u32()?,
+        thread: ThreadId(fields.u32()?),
+        context: ContextId(fields.u32()?),
+    })
+}
+
+fn blocked(fields: &mut Fields<'_>) -> Option<Blocked> {
+    Some(Blocked {
+        time: Nanos(fields.u64()?),
+        duration: fields.u64()?,
         thread: ThreadId(fields.u32()?),
         context: ContextId(fields.u32()?),
     })

@@ -45,6 +45,7 @@
 //!  34   starved                                                                recording ended here, for want of memory
 //!  35   generated address:u64 name:text                                        the function at an address in no file
 //!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a processor
+//!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited, without one
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -80,7 +81,7 @@
 //!         | 11:u8 kind:u32                    wait records of a kind
 //!         | 12:u8 loss:u8                     how much was lost
 //!         | 13:u8 edge:u8                     a window's, as in its row
-//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu
+//! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! base   := 0 none, 1 opening, 2 closing
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack, a node's two, nobody
 //!         | 3:u8 after:u32 thread:option before:u32                             between two calls, the first of another
@@ -139,6 +140,7 @@ pub(super) mod tag {
     pub(crate) const STARVED: u8 = 34;
     pub(crate) const GENERATED: u8 = 35;
     pub(crate) const SAMPLED: u8 = 36;
+    pub(crate) const BLOCKED: u8 = 37;
 }
 
 /// Writes rows to a recording, one after another; nothing is held back but what `W` itself buffers.
@@ -308,6 +310,10 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Sampled(sampled) => {
             out.u64(sampled.time.0).u32(sampled.period).u32(sampled.thread.0).u32(sampled.context.0);
             tag::SAMPLED
+        }
+        Row::Blocked(blocked) => {
+            out.u64(blocked.time.0).u64(blocked.duration).u32(blocked.thread.0).u32(blocked.context.0);
+            tag::BLOCKED
         }
         Row::Wait(wait) => {
             out.u64(wait.time.0).u64(wait.duration).u32(wait.correlation.0).u32(wait.context.0);

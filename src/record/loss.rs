@@ -50,11 +50,13 @@ pub enum Loss {
     PythonUnsure = 20,
     /// Samples of threads on processors that came faster than they could be taken away.
     SamplesDropped = 21,
+    /// Times in which threads waited without a processor that came faster than they could be taken away.
+    BlocksDropped = 22,
 }
 
 impl Loss {
     /// All kinds, in the order the ledger prints them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -76,6 +78,7 @@ impl Loss {
         Self::PythonDropped,
         Self::PythonUnsure,
         Self::SamplesDropped,
+        Self::BlocksDropped,
     ];
 
     /// The word that ledgers and tables show; lower case, no blanks.
@@ -102,6 +105,7 @@ impl Loss {
             Self::PythonDropped => "python_dropped",
             Self::PythonUnsure => "python_unsure",
             Self::SamplesDropped => "samples_dropped",
+            Self::BlocksDropped => "blocks_dropped",
         }
     }
 }

@@ -47,8 +47,8 @@ pub use loss::Loss;
 pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
-    Allocated, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside, Row,
-    Sampled, Wait, WindowEdge,
+    Allocated, Blocked, Called, Code, ContextFlags, Inside, Instant, Launch, MemoryCall, Module, Outside,
+    Row, Sampled, Wait, WindowEdge,
 };
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

@@ -95,6 +95,8 @@ pub enum Row<'a> {
     Called(Called),
     /// A thread was found on a processor.
     Sampled(Sampled),
+    /// A thread waited, without a processor.
+    Blocked(Blocked),
     /// A call waited for a GPU, and is over.
     Wait(Wait),
     /// Memory was allocated, or is about to be freed. These rows are in the order in which it happened.
@@ -240,6 +242,19 @@ pub struct Sampled {
     pub time: Nanos,
     /// For how much processor time it stands, in nanoseconds.
     pub period: u32,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Its stack.
+    pub context: ContextId,
+}
+
+/// A time in which a thread had left its processor of its own accord: it slept, or waited for anything at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// When it left.
+    pub time: Nanos,
+    /// For how long, in nanoseconds.
+    pub duration: u64,
     /// The thread.
     pub thread: ThreadId,
     /// Its stack.

@@ -68,6 +68,12 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             thread: ThreadId(5),
             context: ContextId(77),
         }),
+        Row::Blocked(Blocked {
+            time: Nanos(1 << 62),
+            duration: 5_000_000_000,
+            thread: ThreadId(5),
+            context: ContextId(77),
+        }),
         Row::Wait(Wait {
             time: Nanos(7),
             duration: u64::MAX,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export;
@@ -26,6 +27,7 @@ use crate::host::exit::{self, Call};
 use crate::host::futex::Bits;
 use crate::host::threads::{self, Clock};
 use crate::host::{aside, signals, stderr};
+use crate::record::Nanos;
 
 use super::progress::Limit;
 
@@ -55,6 +57,7 @@ static ENDING: Ending = Ending {
     signal: AtomicI32::new(0),
     signalled_ms: AtomicU64::new(0),
     gave_up: AtomicBool::new(false),
+    waited_for: AtomicU64::new(0),
 };
 
 struct Ending {
@@ -70,6 +73,8 @@ struct Ending {
     /// When the first came, since the machine started.
     signalled_ms: AtomicU64,
     gave_up: AtomicBool,
+    /// When a thread first came to wait for us, as it exits; 0: none has.
+    waited_for: AtomicU64,
 }
 
 /// What the thread brings to its end.
@@ -110,6 +115,12 @@ pub(super) fn come_first_at_exit() {
 pub(super) fn exit_as_the_last_thread() {
     let thread = std::thread::Builder::new().name("gpuflame-exit".to_owned());
     let _ = signals::without(|| thread.spawn(|| exit::exit()));
+}
+
+/// Whether the process was on its way out then, so that whoever waited did so for us.
+pub(super) fn had_begun(time: Nanos) -> bool {
+    let since = ENDING.waited_for.load(Ordering::Acquire);
+    since != 0 && time.0 >= since
 }
 
 impl Ending {
@@ -201,6 +212,8 @@ impl Ending {
         if self.is_out_of_reach() {
             return;
         }
+        let now = capture::now().0;
+        let _ = self.waited_for.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         self.asked.set(what);
         if !self.wait(|| self.done.has(what)) && !self.gave_up.swap(true, Ordering::AcqRel) {
             let line = b"gpuflame: writing the outputs came to a halt, and the exit goes on without them; \

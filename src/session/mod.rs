@@ -31,6 +31,8 @@ mod ledger_text;
 mod marks;
 mod memory;
 mod messages;
+#[cfg(debug_assertions)]
+mod mix_up;
 mod panic;
 mod pipeline;
 mod progress;

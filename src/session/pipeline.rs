@@ -13,7 +13,8 @@ use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snap
 use crate::host::aside;
 use crate::profile::Profile;
 use crate::record::{
-    Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled, SumsWriter, ThreadId,
+    Blocked, Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled, SumsWriter,
+    ThreadId,
 };
 use crate::settings::{Root, Settings};
 use crate::symbolize;
@@ -21,9 +22,11 @@ use crate::symbolize;
 use super::edges::Edges;
 use super::generated::GeneratedCode;
 use super::messages::say;
+#[cfg(debug_assertions)]
+use super::mix_up::MixUp;
 use super::progress;
 use super::provenance;
-use super::sampler::{Found, Sampler};
+use super::sampler::{Found, Sampler, Stands};
 use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
 
@@ -95,6 +98,8 @@ struct Rows {
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
     by_window: bool,
     window: window::State,
+    #[cfg(debug_assertions)]
+    mix_up: MixUp,
 }
 
 impl Pipeline {
@@ -115,6 +120,8 @@ impl Pipeline {
                 edges: Arc::default(),
                 by_window: apart.is_some(),
                 window: window::State::NONE,
+                #[cfg(debug_assertions)]
+                mix_up: MixUp::wanted(),
             },
             names: KernelNames::new(),
             dropped: 0,
@@ -184,7 +191,7 @@ impl Pipeline {
         }
         // What was found after a window closed comes behind its edge.
         self.rows.take_edges();
-        for Found { time, thread, flags, frames } in found {
+        for Found { time, thread, stands, flags, frames } in found {
             if ids.len() >= MOST_SAMPLED {
                 ids.clear();
             }
@@ -195,13 +202,16 @@ impl Pipeline {
                 ids.insert(key, id);
                 id
             });
-            self.rows.push(&Row::Sampled(Sampled { time, period: sampler.period(), thread, context }));
+            self.rows.push(&match stands {
+                Stands::OnCpu(period) => Row::Sampled(Sampled { time, period, thread, context }),
+                Stands::Waited(duration) => Row::Blocked(Blocked { time, duration, thread, context }),
+            });
         }
     }
 
-    /// What came of sampling, in a line for the ledger.
-    pub(super) fn samples_line(&self) -> Option<String> {
-        self.sampled.as_ref().map(|sampled| sampled.sampler.line())
+    /// What came of sampling, in lines for the ledger.
+    pub(super) fn samples_lines(&self) -> Vec<String> {
+        self.sampled.as_ref().map(|sampled| sampled.sampler.lines()).unwrap_or_default()
     }
 
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
@@ -479,12 +489,14 @@ impl Pipeline {
     /// What was lost so far, of each kind that there was any of.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
+        let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
         let all = capture::losses().map(|(loss, count)| {
             let more = match loss {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
-                Loss::SamplesDropped => self.sampled.as_ref().map_or(0, |sampled| sampled.sampler.dropped()),
+                Loss::SamplesDropped => samples,
+                Loss::BlocksDropped => waits,
                 Loss::StacksTruncated => stacks.truncated,
                 Loss::StacksGuessed => stacks.guessed,
                 Loss::StacksCut => stacks.cut,
@@ -564,6 +576,10 @@ impl Rows {
 
     fn pass_on(&mut self, row: &Row<'_>) {
         self.count += 1;
+        #[cfg(debug_assertions)]
+        let mixed_up = self.mix_up.instead(row);
+        #[cfg(debug_assertions)]
+        let row = mixed_up.as_ref().unwrap_or(row);
         self.streams.row(row);
         self.explain.push(row, &mut self.streams);
     }

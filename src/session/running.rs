@@ -32,7 +32,7 @@ use super::messages::{say, tell};
 use super::pipeline::Pipeline;
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::rivals::{Change, Rivals};
-use super::sampler::Sampler;
+use super::sampler::{Sampler, Wanted};
 use super::sets::{Drawn, Sets};
 use super::stats::Stats;
 use super::told::Told;
@@ -87,7 +87,11 @@ impl Session {
         mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
-        let sampler = settings.cpu_samples.and_then(Sampler::begin);
+        let sampler = Sampler::begin(Wanted {
+            hertz: settings.cpu_samples,
+            by_timer: settings.cpu_timer,
+            waits: settings.off_cpu,
+        });
         if let Some(sampler) = sampler {
             pipeline.sample(sampler);
         }
@@ -478,7 +482,7 @@ impl Ends for Session {
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
         if !self.settings.quiet {
-            let mut further: Vec<_> = pipeline.samples_line().into_iter().collect();
+            let mut further: Vec<_> = pipeline.samples_lines();
             further.extend(pipeline.windows(drawn.as_ref()));
             let clients = (self.api.traffic(), self.rivals.lock().times());
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);

@@ -6,7 +6,7 @@ use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{self, memory, signals, stderr, threads};
 use crate::profile::View;
-use crate::profile::views::{CPU, MEMORY, WAITS};
+use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use crate::settings::{self, Output, Python, Settings};
 use crate::unwind;
 
@@ -34,10 +34,19 @@ fn asked() -> (Settings, Vec<String>) {
     if host::is_privileged() { Default::default() } else { settings::from_environment() }
 }
 
-/// Whoever asks for samples wants to see them.
+/// Whoever asks for samples, or for waits, wants to see them.
 fn draw_samples(settings: &mut Settings) {
-    let drawn =
-        Output::all().into_iter().filter(|output| matches!(output, Output::Drawn(view, _) if *view == &CPU));
+    let is_wanted = |view: &View| {
+        let of_cpu = settings.cpu_samples.is_some();
+        match view {
+            _ if view == &CPU => of_cpu,
+            _ if view == &OFF_CPU => settings.off_cpu,
+            _ => view == &TOGETHER && (of_cpu || settings.off_cpu),
+        }
+    };
+    let drawn = Output::all()
+        .into_iter()
+        .filter(|output| matches!(output, Output::Drawn(view, _) if is_wanted(view)));
     let missing: Vec<_> = drawn.filter(|output| !settings.formats.contains(output)).collect();
     settings.formats.extend(missing);
 }
@@ -64,9 +73,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     if settings.launch_marker {
         window::mark();
     }
-    if settings.cpu_samples.is_some() {
-        draw_samples(&mut settings);
-    }
+    draw_samples(&mut settings);
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
     };

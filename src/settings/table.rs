@@ -100,6 +100,10 @@ pub struct Settings {
     pub max_mem: Option<usize>,
     /// How often a second launching threads are sampled on processors; none: never.
     pub cpu_samples: Option<u32>,
+    /// Whether that may be by a timer's signals, where the kernel takes no samples for us.
+    pub cpu_timer: bool,
+    /// Whether it is noted where they wait, and how long.
+    pub off_cpu: bool,
     /// One stack in so many is taken again by other ways and compared.
     pub verify: u32,
     /// Whether each launch is told to a probe from outside. Default: no.
@@ -170,6 +174,8 @@ impl Default for Settings {
             root: Vec::new(),
             max_mem: None,
             cpu_samples: None,
+            cpu_timer: false,
+            off_cpu: false,
             verify: 0,
             launch_marker: false,
             report: None,
@@ -208,7 +214,7 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr",
         default: "folded,svg,csv,idle",
         help: "What to write at exit: folded stacks, flame graph, table by kernel, flame graph (and folded \
                stacks) of GPU idle time, the same of the time in which the host waited for a GPU, and of bytes \
@@ -450,18 +456,33 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_CPU_SAMPLES",
-        values: "Hz",
+        values: "Hz, or Hz,timer",
         default: "0",
         help: "So often a second of processor time it is looked where the threads are that launch, 99 for instance and \
-               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never.",
+               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never. With \
+               `timer` also where the kernel takes no samples for us, by a signal to the thread.",
         apply: |settings, value| {
+            let (value, by_timer) = match value.split_once(',') {
+                Some((hertz, word)) if word.trim() == "timer" => (hertz.trim(), true),
+                _ => (value, false),
+            };
             let hertz = number(value, 0)?;
             if hertz > MOST_HERTZ {
                 return Err(Refused::All(format!("expected {MOST_HERTZ} Hz at most, not `{value}`")));
             }
             settings.cpu_samples = (hertz > 0).then_some(hertz as u32);
+            settings.cpu_timer = by_timer;
             Ok(())
         },
+    },
+    Setting {
+        name: "GPUFLAME_OFF_CPU",
+        values: SWITCH,
+        default: "0",
+        help: "Whether it is noted where the threads that launch sleep or wait, and for how long: drawn as \
+               NAME.off-cpu.svg and NAME.off-cpu.folded, and named where a GPU waited for them. Needs \
+               kernel.perf_event_paranoid of 1 or CAP_PERFMON.",
+        apply: |settings, value| switch(value).map(|on| settings.off_cpu = on),
     },
     Setting {
         name: "GPUFLAME_VERIFY",
@@ -685,6 +706,7 @@ mod tests {
                 && default.verify == 0
                 && default.cupti.is_none()
                 && default.cpu_samples.is_none()
+                && !default.off_cpu
         );
     }
 
@@ -724,7 +746,8 @@ mod tests {
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_REPORT", "/tmp/r"),
-            ("GPUFLAME_CPU_SAMPLES", "99"),
+            ("GPUFLAME_CPU_SAMPLES", "99, timer"),
+            ("GPUFLAME_OFF_CPU", "1"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_LAUNCH_MARKER", "1"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
@@ -770,6 +793,8 @@ mod tests {
             root: vec![Root::Stream, Root::Process],
             max_mem: Some(64 << 20),
             cpu_samples: Some(99),
+            cpu_timer: true,
+            off_cpu: true,
             verify: 100,
             launch_marker: true,
             report: Some(PathBuf::from("/tmp/r")),
@@ -803,7 +828,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; going on with the default (unset)",
-                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr; \
+                "GPUFLAME_FORMATS=png: `png` is none of folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr; \
                  going on with the default (folded,svg,csv,idle)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; going on with the default \
                  (unset)",
@@ -838,7 +863,7 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are none of folded, svg, csv, idle, wait, alloc, \
-                 cpu, activities, chrome, cupti-text, gfr; going on with the rest of it",
+                 cpu, off-cpu, together, activities, chrome, cupti-text, gfr; going on with the rest of it",
                 "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is none of 0, 1, and domains with a - before each; going on with \
                  the rest of it",
                 "GPUFLAME_ROOT=thread,host: `host` is none of process, thread, device, stream; going on with the \

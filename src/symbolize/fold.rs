@@ -3,7 +3,8 @@
 //! Between the user's code and the API call lie frames of CUDA's libraries and of the compiler's stubs,
 //! and below `main` lies what the C and Rust runtimes do to get there. They are folded away, so that a
 //! stack reads `main;decode;forward;cudaLaunchKernel`. Nothing is if that would leave nothing. In a stack with functions of
-//! Python the interpreter's own frames are, and what `glue` lists is in all.
+//! Python the interpreter's own frames are, and what `glue` lists is in all. Where a stack has no functions of Python but
+//! their trampolines (`-X perf`), as samples have, those stand for the functions.
 
 use super::glue::OPERATOR;
 use super::vendor::VENDORS;
@@ -73,8 +74,21 @@ pub(super) struct Name<'a> {
     pub(super) is_glue: bool,
 }
 
+impl Name<'_> {
+    /// The same, but that the code by which Python calls a function is that function.
+    fn by_trampoline(mut self) -> Self {
+        if self.origin == Origin::Interpreter && self.text.starts_with(TRAMPOLINE) {
+            self.origin = Origin::Python;
+        }
+        self
+    }
+}
+
 /// Whether each name of `stack`, root first, is shown.
 pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
+    let has_functions = stack.iter().any(|name| name.origin == Origin::Python);
+    let stack = stack.iter().map(|name| if has_functions { *name } else { name.by_trampoline() });
+    let stack = &stack.collect::<Vec<_>>()[..];
     let in_python = stack.iter().any(|name| name.origin == Origin::Python);
     let is_ours = |name: &Name<'_>| match name.origin {
         Origin::Vendor => false,
@@ -291,6 +305,15 @@ mod tests {
         let without =
             "_start;libc!__libc_start_main;python!main;python!cfunction_call;native;cudaLaunchKernel";
         assert_eq!(shown(without), "main;cfunction_call;native;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn trampolines_stand_for_functions_where_there_are_none() {
+        let stack = "libc!__libc_start_main;python!Py_RunMain;python!py::<module>:/a.py;python!_PyEval_EvalFrameDefault;\
+            python!py::nap:/a.py;python!time_sleep;libc!clock_nanosleep;";
+        assert_eq!(shown(stack), "py::<module>:/a.py;py::nap:/a.py;clock_nanosleep;");
+        let both = "python!Py_RunMain;python!py::nap:/a.py;py!nap (a.py:1);python!call;cuInit";
+        assert_eq!(shown(both), "nap (a.py:1);cuInit");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(super) struct Idle {
     pub(super) nanos: u64,
     /// One; of a gap that is cut, for its longest piece only: so they add up to how many gaps there were.
     pub(super) gaps: u64,
-    /// This is no more of it, but the processor time that a sample in it stands for, with where the thread was found.
+    /// This is no more of it, but the processor time that a sample in it stands for, or a wait in it, with where the thread was.
     pub(super) found: Option<ContextId>,
 }
 
@@ -64,8 +64,8 @@ impl Idle {
         Self { nanos, gaps: 1, found: None }
     }
 
-    /// A sample in time that is charged by itself.
-    pub(super) fn found(nanos: u32, context: ContextId) -> Self {
-        Self { nanos: nanos.into(), gaps: 0, found: Some(context) }
+    /// A sample or a wait in time that is charged by itself.
+    pub(super) fn found((context, nanos): (ContextId, u64)) -> Self {
+        Self { nanos, gaps: 0, found: Some(context) }
     }
 }

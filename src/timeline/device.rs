@@ -4,12 +4,12 @@ use super::blame::split;
 use super::calls::{Calls, ToldApart};
 use super::charge::{Blamed, Charge, Idle};
 use super::inside::Insides;
-use super::samples::{Found, Samples};
+use super::samples::Samples;
 use super::streams::Streams;
 use super::stretches::{Call, Stretch, Stretches, merge};
 use super::windows::Windows;
 use crate::profile::{Cause, DeviceTime};
-use crate::record::{Activity, Caller, DeviceId, Nanos, ThreadId};
+use crate::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
 /// What the account is made with, beside the work itself.
 pub(super) struct Known<'a> {
@@ -48,7 +48,7 @@ impl Known<'_> {
     }
 
     /// Where the launching thread was found in that time, with who is to blame as far as calls tell: between two of them.
-    fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Found)> {
+    fn found(&mut self, call: &Call, from: u64, to: u64, threads: &[ThreadId]) -> Vec<(Blamed, Where)> {
         let late = if self.samples.is_empty() { None } else { self.calls.launched(call) };
         let Some(thread) = late.filter(|_| self.insides.is_empty()) else { return Vec::new() };
         let (mut found, mut since) = (Vec::new(), from);
@@ -62,6 +62,9 @@ impl Known<'_> {
         found
     }
 }
+
+/// Where a thread was found, and for how long that stands.
+type Where = (ContextId, u64);
 
 /// Threads that are known to launch on a GPU, where there are several: those that ended a gap there last.
 const MOST_THREADS: usize = 16;
@@ -287,7 +290,7 @@ impl Device {
                             blame(who, Idle { nanos, gaps: u64::from(Some(at) == counts), found: None });
                         }
                         for (who, found) in known.found(&call, open, open + nanos, &self.threads) {
-                            blame(who, Idle::found(found.period, found.context));
+                            blame(who, Idle::found(found));
                         }
                     }
                     _ => blame(Blamed::Caller(call.caller), Idle::gap(nanos)),

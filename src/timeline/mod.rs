@@ -40,8 +40,8 @@ use crate::join::{Launched, Origin, Sink};
 use crate::profile::views::IDLE;
 use crate::profile::{Base, Leaf, MOST_VALUES, Place, Profile, Sample, Tip};
 use crate::record::{
-    Activity, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Nanos, Row, Sampled,
-    ThreadId, WindowEdge, map_bytes,
+    Activity, Blocked, Caller, ContextId, CorrelationId, DeviceId, IdMap, Inside, Missing, Nanos, Row,
+    Sampled, ThreadId, WindowEdge, map_bytes,
 };
 use calls::{Calls, ToldApart};
 use charge::{Blamed, Charge, Idle};
@@ -220,18 +220,34 @@ impl Timeline {
         self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
     }
 
+    /// What of a time lies in windows; all of it where there are none.
+    pub fn parts(&self, from: Nanos, to: Nanos) -> Vec<(u64, u64)> {
+        self.windows.parts(from.0, to.0).collect()
+    }
+
     /// Takes where a thread was found, before the gap that this is about is accounted for.
     pub fn sampled(&mut self, sampled: &Sampled) {
         if sampled.context < ContextId::FIRST {
             return;
         }
         Arc::make_mut(&mut self.samples).add(sampled);
+        self.forget_samples();
+    }
+
+    /// Takes when a thread waited, in the same way.
+    pub fn blocked(&mut self, blocked: &Blocked) {
+        if blocked.context >= ContextId::FIRST {
+            Arc::make_mut(&mut self.samples).add_blocked(blocked);
+            self.forget_samples();
+        }
+    }
+
+    fn forget_samples(&mut self) {
         if self.samples.is_crowded() {
             let Self { devices, samples, .. } = self;
             devices.iter_mut().for_each(Device::merge);
-            let is_over = |time| {
-                !devices.is_empty() && devices.iter().all(|device| device.has_no_gap_in(time, time + 1))
-            };
+            let is_over =
+                |from, to| !devices.is_empty() && devices.iter().all(|device| device.has_no_gap_in(from, to));
             Arc::make_mut(samples).forget(is_over);
         }
     }

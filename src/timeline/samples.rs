@@ -2,15 +2,16 @@
 //! of its thread the time lay, and samples of that thread tell what it did there.
 //!
 //! A sample stands for a period, which is longer than most gaps: so they are added up over all gaps between the same two
-//! calls before anything is charged (`shares`). Time that the thread spent waiting is in no sample, and stays where it was.
+//! calls before anything is charged (`shares`). Time that the thread spent waiting is in no sample: where it was noted when
+//! threads left their processors, what of it lies in a gap is charged to the stack that waited, and else stays where it was.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::charge::Idle;
-use crate::record::{ContextId, IdMap, Sampled, ThreadId, map_bytes};
+use crate::record::{Blocked, ContextId, IdMap, Sampled, ThreadId, map_bytes};
 
-/// Samples that are kept at most, 16 bytes each: gaps are accounted for soon after they have ended.
+/// Samples and waits that are kept at most, 16 and 24 bytes each: gaps are accounted for soon after they have ended.
 const MOST: usize = 1 << 16;
 /// As soon as there are so many, those are dropped that no gap can be about any more.
 const MANY: usize = 1 << 12;
@@ -19,6 +20,7 @@ const MANY: usize = 1 << 12;
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     threads: IdMap<ThreadId, VecDeque<Found>>,
+    waits: IdMap<ThreadId, VecDeque<Waited>>,
     count: usize,
     /// When there are so many it is time to look which are needed.
     crowd: usize,
@@ -27,17 +29,27 @@ pub(super) struct Samples {
 
 /// Where a thread was found.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+struct Found {
     time: u64,
-    pub(super) period: u32,
-    pub(super) context: ContextId,
+    period: u32,
+    context: ContextId,
+}
+
+/// When a thread waited, and where. Those of a thread do not overlap.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    from: u64,
+    to: u64,
+    context: ContextId,
 }
 
 const _: () = assert!(size_of::<Found>() == 16, "a sample grew: 65,536 of them may be kept");
+const _: () = assert!(size_of::<Waited>() == 24, "a wait grew: 65,536 of them may be kept");
 
 impl Default for Samples {
     fn default() -> Self {
-        Self { threads: IdMap::default(), count: 0, crowd: MANY, most: MOST }
+        let (threads, waits) = Default::default();
+        Self { threads, waits, count: 0, crowd: MANY, most: MOST }
     }
 }
 
@@ -57,13 +69,33 @@ impl Samples {
         self.count += 1;
     }
 
-    /// Those of a thread from `from` on and before `to`.
-    pub(super) fn within(&self, thread: ThreadId, from: u64, to: u64) -> impl Iterator<Item = Found> {
-        let known = self.threads.get(&thread).into_iter();
-        known.flat_map(move |known| {
+    /// Adds a wait, in the same way.
+    pub(super) fn add_blocked(&mut self, blocked: &Blocked) {
+        let Blocked { time, duration, thread, context } = *blocked;
+        let known = self.waits.entry(thread).or_default();
+        let at = known.partition_point(|waited| waited.from <= time.0);
+        known.insert(at, Waited { from: time.0, to: time.0.saturating_add(duration), context });
+        self.count += 1;
+    }
+
+    /// Where a thread was from `from` on and before `to`: for how long a sample of then stands, and what of a wait lies
+    /// there.
+    pub(super) fn within(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (ContextId, u64)> {
+        let found = self.threads.get(&thread).into_iter().flat_map(move |known| {
             let first = known.partition_point(|found| found.time < from);
-            known.range(first..).copied().take_while(move |found| found.time < to)
-        })
+            known.range(first..).take_while(move |found| found.time < to)
+        });
+        let waited = self.waits.get(&thread).into_iter().flat_map(move |known| {
+            let first = known.partition_point(|waited| waited.to <= from);
+            known.range(first..).take_while(move |waited| waited.from < to)
+        });
+        let waited = waited.map(move |one| (one.context, one.to.min(to).saturating_sub(one.from.max(from))));
+        found.map(|found| (found.context, u64::from(found.period))).chain(waited)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -77,20 +109,20 @@ impl Samples {
 
     /// Forgets those of a time of which `is_over` says that no gap can be there, and then, where there is too much still,
     /// the older half.
-    pub(super) fn forget(&mut self, is_over: impl Fn(u64) -> bool) {
-        self.threads.values_mut().for_each(|known| known.retain(|found| !is_over(found.time)));
+    pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
+        self.threads.values_mut().for_each(|known| known.retain(|one| !is_over(one.time, one.time + 1)));
+        self.waits.values_mut().for_each(|known| known.retain(|one| !is_over(one.from, one.to)));
         self.settle();
         if self.count >= self.most {
-            self.threads.values_mut().for_each(|known| drop(known.drain(..known.len().div_ceil(2))));
+            self.threads.values_mut().for_each(forget_half);
+            self.waits.values_mut().for_each(forget_half);
             self.settle();
         }
         self.crowd = (2 * self.count).clamp(MANY.min(self.most), self.most);
     }
 
     fn settle(&mut self) {
-        self.threads.retain(|_, known| !known.is_empty());
-        self.threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
-        self.count = self.threads.values().map(VecDeque::len).sum();
+        self.count = settle(&mut self.threads) + settle(&mut self.waits);
     }
 
     /// Has time be charged to others.
@@ -98,12 +130,27 @@ impl Samples {
         for found in self.threads.values_mut().flatten() {
             found.context = context(found.context);
         }
+        for waited in self.waits.values_mut().flatten() {
+            waited.context = context(waited.context);
+        }
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
         let known = self.threads.values().map(|known| known.capacity() * size_of::<Found>());
-        known.sum::<usize>() + map_bytes(&self.threads)
+        let waits = self.waits.values().map(|known| known.capacity() * size_of::<Waited>());
+        known.chain(waits).sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.waits)
     }
+}
+
+fn forget_half<T>(known: &mut VecDeque<T>) {
+    known.drain(..known.len().div_ceil(2));
+}
+
+/// Gives back what is not needed; says how many there are.
+fn settle<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
+    threads.retain(|_, known| !known.is_empty());
+    threads.values_mut().for_each(|known| known.shrink_to(2 * known.len()));
+    threads.values().map(VecDeque::len).sum()
 }
 
 /// How `idle` time is shared among the stacks that were `found` in it, each with the processor time that its samples stand
@@ -162,11 +209,29 @@ mod tests {
     fn samples_of_a_time_are_found_by_thread() {
         let samples = samples([100, 300, 200, 400]);
         let found = |thread, from, to| {
-            samples.within(ThreadId(thread), from, to).map(|found| found.time).collect::<Vec<_>>()
+            samples.within(ThreadId(thread), from, to).map(|(context, _)| context.0).collect::<Vec<_>>()
         };
         assert_eq!(found(1, 200, 400), [200, 300]);
         assert_eq!(found(1, 401, 900), [0; 0]);
         assert_eq!(found(2, 0, 900), [0; 0]);
+    }
+
+    #[test]
+    fn of_a_wait_counts_what_lies_in_the_time() {
+        let mut samples = samples([250]);
+        for (from, duration, context) in [(100, 100, 7), (300, 100, 8), (400, 500, 9)] {
+            let (thread, context) = (ThreadId(1), ContextId(context));
+            samples.add_blocked(&Blocked { time: Nanos(from), duration, thread, context });
+        }
+        let found = |from, to| -> Vec<(u32, u64)> {
+            samples.within(ThreadId(1), from, to).map(|(context, nanos)| (context.0, nanos)).collect()
+        };
+        assert_eq!(found(150, 350), [(250, 10), (7, 50), (8, 50)]);
+        assert_eq!(found(500, 600), [(9, 100)]);
+        assert_eq!(found(200, 250), []);
+        let mut later = samples.clone();
+        later.forget(|_, to| to <= 400);
+        assert_eq!((later.count, later.within(ThreadId(1), 0, 1000).count()), (1, 1));
     }
 
     #[test]
@@ -186,11 +251,11 @@ mod tests {
             let (thread, context) = (ThreadId(time as u32 % 9), ContextId(7));
             samples.add(&Sampled { time: Nanos(time), period: 10, thread, context });
             if samples.is_crowded() {
-                samples.forget(|_| false);
+                samples.forget(|_, _| false);
             }
         }
         assert!(samples.count <= MOST && samples.heap_bytes() < 4 << 20, "{}", samples.heap_bytes());
-        samples.forget(|time| time < 999_990);
+        samples.forget(|time, _| time < 999_990);
         assert_eq!(samples.count, 10);
     }
 }

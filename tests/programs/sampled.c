@@ -1,6 +1,6 @@
 /* A program whose threads launch, and spend known processor time in functions of known names:
  *
- *     sampled shares | threads | ends | closes | forks | calls | late | refused
+ *     sampled shares | threads | ends | closes | forks | calls | late | sleeps | locks | faults | reads | refused | takes | takes_all | fixed [refused]
  *
  * shares   sixty, thirty and ten take 60, 30 and 10 % of the time of a thread
  * threads  eight threads at once, each in a function of its own
@@ -9,9 +9,17 @@
  * forks    a child takes time in a function of its own, and ends by _exit(5)
  * calls    sleeps, polls, reads and waits: prints how many calls were interrupted; ends with 3
  * late     between two launches: before_the_second
- * refused  the kernel lets nobody sample
+ * sleeps   the same, but it sleeps: naps
+ * locks    waits for a lock that another thread has for 20 ms: wants_the_lock
+ * faults   touches memory for the first time: touches
+ * reads    reads of a pipe that another thread writes to after 20 ms: reads_a_pipe
+ * refused  the kernel lets nobody sample, as it does where that is the second word
+ * takes    sets an action of its own for the last real-time signal while it is sampled: prints how often it came after that
+ * takes_all  has set one for each of them before
+ * fixed    does the same amount of work each time: prints also the processor time of the whole process in it
  *
- * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took. */
+ * All but `calls` end with 0. It prints the processor time in nanoseconds that the named functions took; where they wait,
+ * the time by the clock. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -22,10 +30,12 @@
 #include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <signal.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -70,6 +80,67 @@ OWN_FRAME static void in_a_thread(void) { SPIN(300 * MS); KEEP_FRAME(); }
 OWN_FRAME static void in_a_child(void) { SPIN(300 * MS); KEEP_FRAME(); }
 OWN_FRAME static void in_main(void) { SPIN(400 * MS); KEEP_FRAME(); }
 OWN_FRAME static void before_the_second(void) { SPIN(20 * MS); KEEP_FRAME(); }
+
+static unsigned long clock_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ul + t.tv_nsec;
+}
+
+OWN_FRAME static void naps(void)
+{
+    struct timespec pause = {0, 20 * MS};
+    nanosleep(&pause, NULL);
+    KEEP_FRAME();
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static volatile int is_held;
+static int ends[2];
+
+/* Has the lock for 20 ms, then writes a byte, and leaves the lock to others for 1. */
+static void *holder(void *none)
+{
+    for (;;) {
+        struct timespec pause = {0, 20 * MS}, between = {0, MS};
+        pthread_mutex_lock(&lock);
+        is_held = 1;
+        nanosleep(&pause, NULL);
+        is_held = 0;
+        pthread_mutex_unlock(&lock);
+        if (write(ends[1], "", 1) != 1)
+            return none;
+        nanosleep(&between, NULL);
+    }
+}
+
+OWN_FRAME static void wants_the_lock(void)
+{
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void reads_a_pipe(void)
+{
+    char byte;
+    if (read(ends[0], &byte, 1) != 1)
+        abort();
+    KEEP_FRAME();
+}
+
+OWN_FRAME static void touches(void)
+{
+    size_t size = 16 << 20, at;
+    volatile char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        abort();
+    for (at = 0; at < size; at += 4096)
+        memory[at] = 1;
+    munmap((void *)memory, size);
+    KEEP_FRAME();
+}
 
 OWN_FRAME static void launch(void)
 {
@@ -152,6 +223,23 @@ static int forks(void)
     return WEXITSTATUS(status) == 5 ? 0 : 11;
 }
 
+static int fixed(void)
+{
+    struct timespec t;
+    unsigned long began, process;
+    volatile long i;
+    SPIN(100 * MS);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    process = t.tv_sec * 1000000000ul + t.tv_nsec;
+    began = taken();
+    for (i = 0; i < 600000000; i++)
+        ;
+    began = taken() - began;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    printf("%lu %lu\n", began, t.tv_sec * 1000000000ul + t.tv_nsec - process);
+    return 0;
+}
+
 /* As in a container. */
 static int refuse(void)
 {
@@ -163,6 +251,26 @@ static int refuse(void)
     };
     struct sock_fprog all = {4, filter};
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
+}
+
+static volatile int came;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    came++;
+}
+
+/* A signal may be on its way when the action is set, and a timer is stopped at the next look at it. */
+static int takes(void)
+{
+    SPIN(100 * MS);
+    signal(SIGRTMAX, on_signal);
+    SPIN(400 * MS);
+    came = 0;
+    SPIN(200 * MS);
+    printf("%d\n", came);
+    return 0;
 }
 
 /* Calls that a signal would interrupt, and errno over time spent outside of calls. */
@@ -184,6 +292,36 @@ static int calls(void)
     }
     printf("%d interrupted, %d changed\n", interrupted, changed);
     return 3;
+}
+
+OWN_FRAME static void waits(const char *what)
+{
+    unsigned long waited = 0;
+    int i;
+    pthread_t other;
+    if (pipe(ends) || pthread_create(&other, NULL, holder, NULL))
+        abort();
+    /* Until launching threads are followed. */
+    launch();
+    SPIN(100 * MS);
+    for (i = 0; i < 50; i++) {
+        unsigned long began, is_wait = strcmp(what, "faults") != 0;
+        while (!strcmp(what, "locks") && !is_held)
+            usleep(100);
+        began = is_wait ? clock_now() : taken();
+        if (!strcmp(what, "sleeps"))
+            naps();
+        else if (!strcmp(what, "locks"))
+            wants_the_lock();
+        else if (!strcmp(what, "reads"))
+            reads_a_pipe();
+        else
+            touches();
+        waited += (is_wait ? clock_now() : taken()) - began;
+        launch();
+    }
+    printf("%lu\n", waited);
+    KEEP_FRAME();
 }
 
 OWN_FRAME static void work(const char *what)
@@ -212,6 +350,11 @@ OWN_FRAME static void work(const char *what)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    int each;
+    if (argc > 2 && !strcmp(argv[2], "refused") && refuse())
+        return 10;
+    for (each = SIGRTMIN; each <= SIGRTMAX && !strcmp(what, "takes_all"); each++)
+        signal(each, on_signal);
     if (!strcmp(what, "refused")) {
         if (refuse())
             return 10;
@@ -220,6 +363,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(what, "shares") || !strcmp(what, "late"))
         work(what);
+    else if (!strcmp(what, "sleeps") || !strcmp(what, "locks") || !strcmp(what, "reads") || !strcmp(what, "faults"))
+        waits(what);
     else if (!strcmp(what, "threads"))
         threads(8, 1);
     else if (!strcmp(what, "ends"))
@@ -230,6 +375,10 @@ int main(int argc, char **argv)
             return closes();
         if (!strcmp(what, "forks"))
             return forks();
+        if (!strcmp(what, "fixed"))
+            return fixed();
+        if (!strncmp(what, "takes", 5))
+            return takes();
         return calls();
     }
     return 0;

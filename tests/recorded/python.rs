@@ -334,3 +334,25 @@ fn frames_that_are_not_shown_take_no_time_along() {
         assert_eq!(*only, but_native);
     }
 }
+
+/// Of a thread that goes on nobody can read which functions of Python it is in, but its native stack goes through their
+/// trampolines.
+#[test]
+fn samples_have_functions_of_python_where_it_calls_them_by_trampolines() {
+    for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
+        let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
+        let run = run.arg(root().join("tests/programs/slow.py")).env("GPUFLAME_CPU_SAMPLES", "499");
+        let done = run.env("GPUFLAME_OFF_CPU", "1").ok();
+        if !done.ledger("GPUFLAME_OFF_CPU: ").is_empty() {
+            return assert!(!crate::support::is_ci(), "{}", done.stderr);
+        }
+        for (file, function) in [("out.cpu.folded", "spins"), ("out.off-cpu.folded", "sleeps")] {
+            let all = done.folded_file(file);
+            let (heaviest, _) = all.iter().max_by_key(|(_, nanos)| *nanos).unwrap();
+            let named =
+                |name: &str| format!("py::{name}:{}", root().join("tests/programs/slow.py").display());
+            let expected = [named("<module>"), named("main"), named(function)];
+            assert_eq!(heaviest[..3], expected, "{heaviest:?}\n{}", done.stderr);
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -111,6 +111,14 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
         folder,
+    }
+}
+
+/// Waits until a command watches. It says nothing then, but its programs are in the kernel once it waits in poll.
+pub(crate) fn until_ready(watching: &Child) {
+    let syscall = format!("/proc/{}/syscall", watching.id());
+    while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
+        std::thread::yield_now();
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Run {
     /// in / a folder, in which they have the names that they have without it.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
-    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, activities, chrome, cupti-text, gfr.
+    /// What to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
     /// When to record: delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO, step-range=NAME, launches=NUMBER,
@@ -59,6 +59,10 @@ pub(super) struct Run {
     /// where a GPU waited for them. 99 costs next to nothing, 999 shows more.
     #[arg(long, value_name = "HZ")]
     cpu_samples: Option<String>,
+    /// Note where the threads that launch sleep or wait, and for how long: drawn as NAME.off-cpu.svg, and named where a GPU
+    /// waited for them. Needs kernel.perf_event_paranoid of 1 or CAP_PERFMON.
+    #[arg(long)]
+    off_cpu: bool,
     /// Settings from a TOML file, by their names without GPUFLAME_ (`duration = 2.5`). The environment and the other
     /// options count for more.
     #[arg(long, value_name = "FILE.toml")]
@@ -125,6 +129,7 @@ impl Run {
         // Of two that are the same the later counts.
         chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
         chosen.extend(self.cpu_samples.as_deref().map(chosen::cpu_samples).transpose()?);
+        chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
         chosen.extend(self.formats.as_deref().map(chosen::formats).transpose()?);
         Ok(chosen)
     }

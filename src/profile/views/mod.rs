@@ -6,6 +6,8 @@ mod cpu;
 mod gpu;
 mod idle;
 mod memory;
+mod off_cpu;
+mod together;
 mod unified;
 mod waits;
 
@@ -15,14 +17,16 @@ pub use cpu::CPU;
 pub use gpu::GPU;
 pub use idle::{IDLE, idle_word};
 pub use memory::MEMORY;
+pub use off_cpu::OFF_CPU;
+pub use together::TOGETHER;
 pub use unified::{UNIFIED, UnifiedSums, unified};
 pub use waits::WAITS;
 
-use super::Profile;
+use super::{Profile, Tip};
 use crate::record::Loss;
 
 /// All views, in the order in which their files are written.
-pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU];
+pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU, &OFF_CPU, &TOGETHER];
 
 /// The view of this word.
 pub fn view(word: &str) -> Option<&'static View> {
@@ -42,6 +46,9 @@ pub struct View {
     pub has_devices: bool,
     /// Whether they lie on streams.
     pub has_streams: bool,
+    /// Other views that it puts side by side, the first of which there is always, each with what stands upon its stacks.
+    /// What it shows is then theirs.
+    pub parts: &'static [(&'static View, Option<Tip>)],
     /// Formats that are written at exit on request, by their words.
     pub at_exit: &'static [&'static str],
     /// Losses that are themselves something it would have shown: each is a frame.
@@ -63,6 +70,7 @@ impl View {
         values: &[],
         has_devices: false,
         has_streams: false,
+        parts: &[],
         at_exit: &["folded", "svg"],
         lost: &[],
         nothing: |_| "",
