@@ -4,6 +4,8 @@
 //! it switches gpuflame off, and the application runs on.
 
 mod alloc;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod older_glibc;
 mod preload;
 
 mod stats;
@@ -27,8 +29,12 @@ static ALLOCATOR: alloc::Counted = alloc::Counted;
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = guarded(|| {
-        if !preload::forward_to_linked_copy() {
-            session::inject();
+        if preload::forward_to_linked_copy() {
+            return Ok(());
+        }
+        match preload::refusal() {
+            Some(why) => session::refuse(&why),
+            None => session::inject(),
         }
         Ok(())
     });
@@ -46,6 +52,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     let _ = guarded(|| {
         if let Some(table) = table
             && !preload::forward_nvtx_to_linked_copy(table)
+            && preload::refusal().is_none()
         {
             // SAFETY: the caller says so.
             session::inject_nvtx(unsafe { session::NvtxTable::new(table) });

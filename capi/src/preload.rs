@@ -80,6 +80,20 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
+/// Why the library is not to work: the small library beside it, which had the driver load it, is of another release.
+pub(crate) fn refusal() -> Option<String> {
+    let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
+    let told = told.to_string_lossy();
+    let (version, library) = told.split_once(' ')?;
+    // The variable is handed on to programs for which somebody else has named another library.
+    let is_its_choice =
+        std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
+    let own = env!("CARGO_PKG_VERSION");
+    (is_its_choice && version != own).then(|| {
+        format!("libgpuflame-preload.so is of version {version}, and {library} beside it of {own}: install both of one")
+    })
+}
+
 /// When the application is linked against one copy of this library and the driver injects another
 /// (two files), the linked one is the session: it gets the call. False: this copy is it.
 pub(crate) fn forward_to_linked_copy() -> bool {

@@ -53,6 +53,7 @@ use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
 use crate::control::{Facts, Outputs, chosen, life, steps, window};
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::stderr;
 use crate::settings;
 pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
 use messages::tell;
@@ -75,6 +76,14 @@ pub fn inject() {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => tell(&format!("not recording: {error}")),
+    }
+}
+
+/// Says why nothing is recorded, where whoever loads the library has found that.
+pub fn refuse(why: &str) {
+    if !forks::is_over() && !set_up::is_unwanted() {
+        stderr::remember();
+        tell(&format!("not recording: {why}"));
     }
 }
 

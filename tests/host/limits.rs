@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Run, Way, compile};
+use crate::support::{Run, Way, compile, scratch};
 
 #[test]
 fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
@@ -104,6 +105,27 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         // How many of the first 20,000 there were at the last checkpoint follows the machine.
         assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
     }
+}
+
+/// Others may have used up the little room that the loader has for what libraries keep for each thread.
+#[test]
+fn where_the_loader_has_no_static_room_for_variables_of_threads_all_is_recorded_as_elsewhere() {
+    let folder = scratch("late_tls");
+    let source = folder.join("block.c");
+    let variable = "__thread char block[256] __attribute__((tls_model(\"initial-exec\")));\n";
+    fs::write(&source, format!("{variable}char *first(void) {{ return block; }}\n")).unwrap();
+    let first = folder.join("0.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC"]).arg(source).arg("-o").arg(&first);
+    assert!(gcc.status().unwrap().success());
+    for number in 1..100 {
+        fs::copy(&first, folder.join(format!("{number}.so"))).unwrap();
+    }
+    let program = compile("tests/programs/late_tls.c", &["-O2", "-pthread"]);
+    let done = Run::new(&program, Way::Injected).arg(&folder).env("GPUFLAME_FORMATS", "folded").ok();
+    assert!(done.stdout.contains("static TLS block"), "{}", done.stdout);
+    done.assert_exact();
+    assert_eq!(done.sum("launches").0, 30, "{}", done.stderr);
 }
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
