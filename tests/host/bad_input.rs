@@ -174,6 +174,13 @@ fn another_tool_that_holds_cupti_is_said() {
 }
 
 #[test]
+fn a_refusal_leaves_no_error_for_another_client_on_the_same_thread() {
+    let done = run("last_error", &[("GPUSIM_OTHER_SUBSCRIBER", "1")]);
+    assert_refused(&done, &["another tool", "(39)"]);
+    assert_eq!(done.stdout, "0\n");
+}
+
+#[test]
 fn a_cupti_that_records_nothing_is_refused() {
     let done = with_faults("enable:10=35,enable:1=35,enable:22=35,enable:2=35");
     assert_refused(&done, &["cuptiActivityEnable"]);
@@ -587,6 +594,21 @@ fn exit_handlers_of_the_application_may_launch() {
 #[test]
 fn what_was_recorded_before_a_device_reset_is_there() {
     run("reset", &[]).assert_exact();
+}
+
+/// It is asked by a thread of ours, and waited for once.
+#[test]
+fn a_cupti_that_does_not_answer_does_not_hold_up_device_resets_for_ever() {
+    let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");
+    let done = run.env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "1").done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!(
+        done.ledger("the tracer did not answer within 1 s when a context ended").len(),
+        1,
+        "{}",
+        done.stderr
+    );
+    assert_eq!(done.sum("launches").0, 220, "{}", done.stderr);
 }
 
 #[test]
