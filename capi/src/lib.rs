@@ -13,7 +13,8 @@ mod stats;
 mod versions;
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -122,7 +123,9 @@ pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
     // SAFETY: the caller says so.
-    guarded(|| gpuflame::set_output(&unsafe { text("gpuflame_set_output", prefix) }?.to_string_lossy()))
+    guarded(|| {
+        gpuflame::set_output(OsStr::from_bytes(unsafe { text("gpuflame_set_output", prefix) }?.to_bytes()))
+    })
 }
 
 /// What there is so far. See `include/gpuflame.h`.

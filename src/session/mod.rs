@@ -48,6 +48,8 @@ mod told;
 mod windows;
 mod write;
 
+use std::ffi::OsStr;
+
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
@@ -169,7 +171,8 @@ pub fn mark(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// `Setting` for an empty prefix; `State` while a window is open: the files go where they would have gone.
-pub fn set_output(prefix: &str) -> Result<()> {
+pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
+    let prefix = prefix.as_ref();
     if forks::is_over() {
         return Err(life::over());
     }
@@ -181,7 +184,7 @@ pub fn set_output(prefix: &str) -> Result<()> {
                        gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(&settings::prefix(prefix), &Facts::of_this_process()));
+    chosen::set(Outputs::new(settings::prefix(prefix), &Facts::of_this_process()));
     Ok(())
 }
 

@@ -6,7 +6,9 @@
 //! turn, and a fill after every tenth.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -294,6 +296,30 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     let expected = format!("gpuflame: {0}/out.csv exists; wrote {0}/out.1.csv instead\n", folder.display());
     assert!(done.stderr.contains(&expected), "{}", done.stderr);
     assert_eq!(done.ledger("wrote ").len(), 5);
+}
+
+/// Paths are bytes: what is no text is neither replaced nor left out.
+#[test]
+fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_none() {
+    let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let inside = |folder: &Path| {
+        let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        all.retain(|name| name != "truth.json");
+        all.sort();
+        all
+    };
+    let folder = scratch("bytes").join(named(b"caf\xe9"));
+    fs::create_dir(&folder).unwrap();
+    let run = odd("plain").in_folder(&folder).env("GPUFLAME_FORMATS", "folded,activities");
+    let done = run.env("GPUFLAME_OUTPUT", named(b"\xff%p/o\xe9")).done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    let [deeper] = &inside(&folder)[..] else { panic!("{:?}", inside(&folder)) };
+    let digits = deeper.as_bytes().strip_prefix(b"\xff").expect("the byte as it is");
+    assert!(!digits.is_empty() && digits.iter().all(u8::is_ascii_digit), "{deeper:?}");
+    let names = ["activities.csv", "folded", "set.json", "stacks.csv"];
+    let expected = names.map(|suffix| named(&[b"o\xe9.", suffix.as_bytes()].concat()));
+    assert_eq!(inside(&folder.join(deeper)), expected);
+    assert_eq!(inside(folder.parent().unwrap()), [named(b"caf\xe9")]);
 }
 
 #[test]
