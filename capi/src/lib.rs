@@ -4,6 +4,7 @@
 //! it switches gpuflame off, and the application runs on.
 
 mod alloc;
+mod errno;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod older_glibc;
 mod preload;
@@ -190,8 +191,12 @@ fn missing(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
 }
 
-/// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`.
+/// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`. The host finds errno as it was.
 fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
+    errno::kept(|| outcome(action))
+}
+
+fn outcome(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
     match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {

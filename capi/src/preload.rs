@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::GetExportTable;
+use crate::{GetExportTable, errno};
 
 /// What the CUDA driver and NVTX load on their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
@@ -24,11 +24,13 @@ fn ask_to_be_injected_if_preloaded() {
     if unset.is_empty() {
         return;
     }
-    let (Some(list), Some(own)) = (std::env::var_os("LD_PRELOAD"), own_path()) else { return };
-    if names_file(&list, &own) {
+    let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
+    // The driver may be who loads this, in the middle of the application's call.
+    errno::kept(|| {
+        let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
         let own = own.as_os_str().as_bytes();
         add_to_environment(unset.iter().map(|name| [name.as_bytes(), b"=", own].concat()));
-    }
+    });
 }
 
 unsafe extern "C" {
