@@ -123,9 +123,10 @@ pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
 /// `prefix` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
-    // SAFETY: the caller says so.
     guarded(|| {
-        gpuflame::set_output(OsStr::from_bytes(unsafe { text("gpuflame_set_output", prefix) }?.to_bytes()))
+        // SAFETY: the caller says so.
+        let prefix = unsafe { text("gpuflame_set_output", prefix) }?;
+        gpuflame::set_output(OsStr::from_bytes(prefix.to_bytes()))
     })
 }
 

@@ -399,7 +399,7 @@ mod tests {
             trace_file: Some(TraceFile::Path(path.clone())),
             ..Settings::default()
         };
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         fs::write(&path, "old").unwrap();
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
         File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn folders_are_made_and_only_final_names_remain() {
         let folder = folder("write-made");
-        let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/a/b/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
         assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded", "x.set.json"]);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
         let folder = folder("write-half");
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
             Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
             _ => Ok("done"),
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_cause_is_told_once_for_all_its_files() {
         let folder = folder("write-cause");
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
             Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
         });
@@ -198,7 +198,7 @@ mod tests {
     fn a_file_that_is_there_keeps_its_content() {
         let folder = folder("write-there");
         fs::write(folder.join("x.csv"), "old").unwrap();
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[Output::Table], |_| Ok("new"));
         assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "old");
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "begun new");
