@@ -112,9 +112,9 @@ mod tests {
     fn it_is_another_stack_and_a_deep_one_and_results_and_panics_come_back() {
         assert!(run_on_our_own((), |()| here()).abs_diff(here()) > 64 << 10);
         let deep = |count| {
-            std::hint::black_box([1_u8; 4 << 20]).iter().map(|byte| u32::from(*byte)).sum::<u32>() + count
+            std::hint::black_box([1_u8; 1 << 20]).iter().map(|byte| u32::from(*byte)).sum::<u32>() + count
         };
-        assert_eq!(run_on_our_own(7, deep), (4 << 20) + 7);
+        assert_eq!(run_on_our_own(7, deep), (1 << 20) + 7);
         let caught =
             run_on_our_own((), |()| std::panic::catch_unwind(|| -> u32 { panic!("as asked") }).is_err());
         assert!(caught);
