@@ -4,6 +4,9 @@
 //! it switches gpuflame off, and the application runs on.
 
 mod alloc;
+mod errno;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod older_glibc;
 mod preload;
 
 mod stats;
@@ -11,7 +14,8 @@ mod stats;
 mod versions;
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -27,8 +31,12 @@ static ALLOCATOR: alloc::Counted = alloc::Counted;
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     let _ = guarded(|| {
-        if !preload::forward_to_linked_copy() {
-            session::inject();
+        if preload::forward_to_linked_copy() {
+            return Ok(());
+        }
+        match preload::refusal() {
+            Some(why) => session::refuse(&why),
+            None => session::inject(),
         }
         Ok(())
     });
@@ -46,6 +54,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     let _ = guarded(|| {
         if let Some(table) = table
             && !preload::forward_nvtx_to_linked_copy(table)
+            && preload::refusal().is_none()
         {
             // SAFETY: the caller says so.
             session::inject_nvtx(unsafe { session::NvtxTable::new(table) });
@@ -114,8 +123,11 @@ pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
 /// `prefix` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
-    // SAFETY: the caller says so.
-    guarded(|| gpuflame::set_output(&unsafe { text("gpuflame_set_output", prefix) }?.to_string_lossy()))
+    guarded(|| {
+        // SAFETY: the caller says so.
+        let prefix = unsafe { text("gpuflame_set_output", prefix) }?;
+        gpuflame::set_output(OsStr::from_bytes(prefix.to_bytes()))
+    })
 }
 
 /// What there is so far. See `include/gpuflame.h`.
@@ -180,8 +192,12 @@ fn missing(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): it needs a {what}; nothing was done"))
 }
 
-/// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`.
+/// Runs `action`; its error becomes a number here and a sentence for `gpuflame_last_error`. The host finds errno as it was.
 fn guarded(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
+    errno::kept(|| outcome(action))
+}
+
+fn outcome(action: impl FnOnce() -> gpuflame::Result<()>) -> c_int {
     match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {

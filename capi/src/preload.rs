@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::GetExportTable;
+use crate::{GetExportTable, errno};
 
 /// What the CUDA driver and NVTX load on their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
@@ -24,11 +24,13 @@ fn ask_to_be_injected_if_preloaded() {
     if unset.is_empty() {
         return;
     }
-    let (Some(list), Some(own)) = (std::env::var_os("LD_PRELOAD"), own_path()) else { return };
-    if names_file(&list, &own) {
+    let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
+    // The driver may be who loads this, in the middle of the application's call.
+    errno::kept(|| {
+        let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
         let own = own.as_os_str().as_bytes();
         add_to_environment(unset.iter().map(|name| [name.as_bytes(), b"=", own].concat()));
-    }
+    });
 }
 
 unsafe extern "C" {
@@ -78,6 +80,20 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: dladdr gave a NUL-terminated name that lives as long as the library.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+/// Why the library is not to work: the small library beside it, which had the driver load it, is of another release.
+pub(crate) fn refusal() -> Option<String> {
+    let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
+    let told = told.to_string_lossy();
+    let (version, library) = told.split_once(' ')?;
+    // The variable is handed on to programs for which somebody else has named another library.
+    let is_its_choice =
+        std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
+    let own = env!("CARGO_PKG_VERSION");
+    (is_its_choice && version != own).then(|| {
+        format!("libgpuflame-preload.so is of version {version}, and {library} beside it of {own}: install both of one")
+    })
 }
 
 /// When the application is linked against one copy of this library and the driver injects another

@@ -10,7 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::control::window;
-use crate::host::{cancel, signals};
+use crate::host::{cancel, signals, threads};
 use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
@@ -275,8 +275,7 @@ fn announce(own: &mut Own, thread: &Thread) {
 
 /// The kernel's number of the calling thread.
 fn this_thread() -> ThreadId {
-    // SAFETY: gettid has no preconditions.
-    ThreadId(unsafe { libc::gettid() } as u32)
+    ThreadId(threads::number() as u32)
 }
 
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {

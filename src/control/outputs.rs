@@ -1,6 +1,8 @@
 //! From the path prefix to names of files that do not exist yet.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// What the macros of a path prefix stand for.
@@ -108,33 +110,38 @@ pub struct Rename {
     pub used: PathBuf,
 }
 
-/// The expanded, absolute prefix of all outputs of this process.
+/// The expanded, absolute prefix of all outputs of this process: bytes, as paths are.
 #[derive(Clone, Debug)]
 pub struct Outputs {
-    prefix: String,
+    prefix: OsString,
 }
 
 impl Outputs {
     /// Expands `prefix`, and makes it absolute now, since applications change their directory.
-    pub fn new(prefix: &str, facts: &Facts) -> Self {
-        let expanded = expand(prefix, facts);
-        let absolute = std::path::absolute(&expanded).unwrap_or_else(|_| PathBuf::from(&expanded));
-        Self { prefix: absolute.to_string_lossy().into_owned() }
+    pub fn new(prefix: impl AsRef<OsStr>, facts: &Facts) -> Self {
+        let mut expanded = Vec::new();
+        // No macro goes across bytes that are no text.
+        for chunk in prefix.as_ref().as_bytes().utf8_chunks() {
+            expanded.extend(expand(chunk.valid(), facts).bytes());
+            expanded.extend(chunk.invalid());
+        }
+        let expanded = PathBuf::from(OsString::from_vec(expanded));
+        Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
     /// Whether each window has files of its own: `%w` is its number.
     pub fn has_windows(&self) -> bool {
-        self.prefix.contains("%w")
+        has(&self.prefix, "%w")
     }
 
     /// The same of one window.
     pub fn of_window(&self, number: u64) -> Self {
-        Self { prefix: self.prefix.replace("%w", &number.to_string()) }
+        Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
 
     /// The same of what holds all windows.
     pub fn of_all(&self) -> Self {
-        Self { prefix: self.prefix.replace("%w", "all") }
+        Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
     /// Names for outputs with these suffixes: none of them exists, and they share the number that was
@@ -152,7 +159,7 @@ impl Outputs {
             number += 1;
         }
         let names = named(number);
-        if self.prefix.contains("%n") {
+        if has(&self.prefix, "%n") {
             return (names, Vec::new());
         }
         let renames = first
@@ -167,18 +174,33 @@ impl Outputs {
     /// The folder of the outputs, if it is the same whatever number they get.
     pub fn folder(&self) -> Option<PathBuf> {
         let folder = Path::new(&self.prefix).parent()?;
-        (!folder.to_string_lossy().contains("%n")).then(|| folder.to_owned())
+        (!has(folder.as_os_str(), "%n")).then(|| folder.to_owned())
     }
 
-    fn name(&self, number: u32, suffix: &str) -> String {
-        if self.prefix.contains("%n") {
-            format!("{}{suffix}", self.prefix.replace("%n", &number.to_string()))
-        } else if number == 0 {
-            format!("{}{suffix}", self.prefix)
-        } else {
-            format!("{}.{number}{suffix}", self.prefix)
+    fn name(&self, number: u32, suffix: &str) -> OsString {
+        let mut name = replaced(&self.prefix, "%n", &number.to_string());
+        if number > 0 && !has(&self.prefix, "%n") {
+            name.push(format!(".{number}"));
         }
+        name.push(suffix);
+        name
     }
+}
+
+fn has(text: &OsStr, word: &str) -> bool {
+    text.as_bytes().windows(word.len()).any(|bytes| bytes == word.as_bytes())
+}
+
+fn replaced(text: &OsStr, word: &str, with: &str) -> OsString {
+    let mut out = Vec::with_capacity(text.len() + with.len());
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.windows(word.len()).position(|bytes| bytes == word.as_bytes()) {
+        out.extend(&rest[..at]);
+        out.extend(with.as_bytes());
+        rest = &rest[at + word.len()..];
+    }
+    out.extend(rest);
+    OsString::from_vec(out)
 }
 
 #[cfg(test)]
@@ -247,6 +269,14 @@ mod tests {
     fn the_folder_is_known_unless_it_has_the_number_in_its_name() {
         assert_eq!(Outputs::new("/out/run%n", &facts()).folder(), Some(PathBuf::from("/out")));
         assert_eq!(Outputs::new("/out/run%n/x", &facts()).folder(), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stay_as_they_are() {
+        let prefix = OsStr::from_bytes(b"/out/\xff%p/\xe9t\xe9%n%w");
+        let outputs = Outputs::new(prefix, &facts()).of_window(3);
+        let (names, _) = outputs.choose(&[".svg"], |_| false);
+        assert_eq!(names[0].as_os_str().as_bytes(), b"/out/\xff42/\xe9t\xe903.svg");
     }
 
     #[test]

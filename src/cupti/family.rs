@@ -80,10 +80,14 @@ impl Functions {
         userdata: *mut c_void,
     ) -> Result<Subscriber, Status> {
         let mut subscriber = Subscriber(ptr::null_mut());
-        match self.family {
-            Family::Sole => done(call!(self.subscribe(&raw mut subscriber, callback, userdata)))?,
+        let subscribed = match self.family {
+            Family::Sole => done(call!(self.subscribe(&raw mut subscriber, callback, userdata))),
+        };
+        if subscribed == Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
+            // It runs, for another client, who may ask next what went wrong last on this thread.
+            let _ = call!(self.get_last_error());
         }
-        Ok(subscriber)
+        subscribed.map(|()| subscriber)
     }
 
     pub(super) fn unsubscribe(&self, subscriber: Subscriber) -> Result<(), Status> {

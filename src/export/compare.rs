@@ -41,7 +41,7 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
     let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
     let lines: Vec<_> = all.into_iter().map(line).collect();
     let mut inferno = inferno(options, difference(before, after, options.unit));
-    inferno.factor *= f64::from(shift).exp2();
+    inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &lines, after.total(), out)
 }
 
@@ -58,7 +58,7 @@ pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) ->
     svg::add_lost(&mut subtitle, lines.lost());
     let mut inferno = inferno(options, subtitle);
     inferno.palette_map = Some(&mut colors);
-    inferno.factor *= f64::from(shift).exp2();
+    inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &texts, lines.total(), out)
 }
 

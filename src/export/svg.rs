@@ -49,7 +49,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let mut inferno = inferno(title, subtitle, unit, value.words);
     inferno.palette_map = Some(&mut colors);
     inferno.min_width = 100.0 / SHARE as f64;
-    inferno.factor *= f64::from(shift).exp2();
+    inferno.factor *= (1_u128 << shift) as f64;
     flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
     Ok(())
 }

@@ -116,7 +116,7 @@ pub fn die(signal: i32) -> ! {
     // SAFETY: a valid action, and the signal goes to this very thread; it is taken when it is let through.
     unsafe {
         libc::sigaction(signal, &default, std::ptr::null_mut());
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), signal);
     }
     mask(libc::SIG_UNBLOCK, signal);
     // SAFETY: it ends the process; reached only where the application set another action just now.

@@ -3,9 +3,10 @@
 //! nothing half-written ever has the name of a result, and what fails leaves nothing behind. Recordings alone grow
 //! under their own name: what a killed process leaves of one can be read.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -140,13 +141,115 @@ impl Draft {
     }
 }
 
+/// What of a file's name is taken by others is left alone.
+impl Draft {
+    /// Gives the file a final name that nothing has: this one, or where something has come to have it, one with a number.
+    /// Returns which it is.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish_new(self) -> io::Result<PathBuf> {
+        let target = self.target.clone();
+        self.publish_new_as(&target)
+    }
+
+    /// The same with another name than the one it was made for.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn publish_new_as(mut self, target: &Path) -> io::Result<PathBuf> {
+        if self.path == target {
+            self.published = true;
+            return Ok(self.path.clone());
+        }
+        for number in 0..MOST_NAMES {
+            let name = numbered(target, number);
+            match rename_to_new(&self.path, &name) {
+                Ok(()) => {
+                    self.published = true;
+                    return Ok(name);
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                    let copied = copy_to_new(&self.path, &name);
+                    // What is here goes with the draft, once all of it is there; else it stays.
+                    self.published = copied.is_err();
+                    return copied;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(ErrorKind::AlreadyExists, "this name and a thousand like it are taken"))
+    }
+}
+
+/// `out.svg`, `out.1.svg` ...
+fn numbered(target: &Path, number: u32) -> PathBuf {
+    if number == 0 {
+        return target.to_owned();
+    }
+    let mut name = target.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = target.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    target.with_file_name(name)
+}
+
+/// Renames, unless something has that name. In glibc from 2.28 on, and in some file systems not at all: then a second name
+/// does the same, and where there is none of these either, a look and a rename.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
+    let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
+    // SAFETY: two C strings.
+    let renamed = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            old.as_ptr(),
+            libc::AT_FDCWD,
+            new.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if renamed == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) {
+        return Err(error);
+    }
+    rename_by_link(from, to)
+}
+
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::CrossesDevices) => {
+            Err(error)
+        }
+        Err(_) if to.symlink_metadata().is_ok() => Err(ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
+    }
+}
+
+fn copy_to_new(from: &Path, target: &Path) -> io::Result<PathBuf> {
+    copied(from, target)?.publish_new()
+}
+
 fn copy(from: &Path, target: &Path) -> io::Result<()> {
+    copied(from, target)?.publish()
+}
+
+/// A draft beside `target` with all that is in `from`.
+fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
     let mut draft = Draft::create(target)?;
     let mut out = draft.out();
     io::copy(&mut File::open(from)?, &mut out)?;
     out.flush()?;
     drop(out);
-    draft.publish()
+    Ok(draft)
 }
 
 /// Who may read the file that is there.
@@ -284,6 +387,29 @@ mod tests {
             fs::remove_file(place).unwrap();
         }
         fs::remove_dir_all(here).unwrap();
+    }
+
+    #[test]
+    fn what_came_to_have_the_name_meanwhile_stays_and_the_file_gets_a_number() {
+        let folder = folder("file-meanwhile");
+        for rename in [rename_to_new, rename_by_link] {
+            let target = folder.join("x.idle.svg");
+            let mut draft = Draft::create(&target).unwrap();
+            draft.fill(|out| Ok(out.write_all(b"ours")?)).unwrap();
+            fs::write(&target, "theirs").unwrap();
+            assert_eq!(rename(&draft.path, &target).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+            symlink("nowhere", folder.join("x.idle.1.svg")).unwrap();
+            let published = draft.publish_new().unwrap();
+            assert_eq!(published, folder.join("x.idle.2.svg"));
+            rename(&published, &folder.join("moved")).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("moved")).unwrap(), "ours");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+            assert_eq!(names(&folder), ["moved", "x.idle.1.svg", "x.idle.svg"]);
+            for name in names(&folder) {
+                fs::remove_file(folder.join(name)).unwrap();
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod memory;
 pub mod perf;
 pub mod scheduling;
 pub mod signals;
+pub mod stack;
 pub mod stderr;
 pub mod stdout;
 #[cfg(test)]

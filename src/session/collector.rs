@@ -66,6 +66,8 @@ pub(super) enum Wish {
     /// Everything that was handed over already.
     Collect,
     /// Everything that is complete.
+    Gather,
+    /// The same, so that it outlives the process.
     Flush,
     /// Everything there is, complete or not.
     Drain,
@@ -149,7 +151,7 @@ impl Collector {
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
             let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
-            if due || wish >= Some(Wish::Flush) {
+            if due || wish >= Some(Wish::Gather) {
                 source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
                 is_written = false;
@@ -160,7 +162,6 @@ impl Collector {
             if wish.is_some() {
                 source.collect_noted();
             }
-            // Who asks for a flush wants it to outlive the process.
             if wish == Some(Wish::Flush) {
                 source.write_down();
                 is_written = true;

@@ -1,7 +1,7 @@
 //! What a profile is drawn as, by the settings: names, and then a file for each format.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
@@ -30,7 +30,7 @@ pub(super) fn files(
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
     (window, ledger): (Option<u64>, &Ledger),
-    mut publish: impl FnMut(Output, &Path, &Profile) -> Result<()>,
+    mut publish: impl FnMut(Output, &Path, &Profile) -> Result<PathBuf>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
     // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.

@@ -50,11 +50,14 @@ mod told;
 mod windows;
 mod write;
 
+use std::ffi::OsStr;
+
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
 use crate::control::{Facts, Outputs, chosen, life, steps, window};
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::stderr;
 use crate::settings;
 pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
 use messages::tell;
@@ -77,6 +80,14 @@ pub fn inject() {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => tell(&format!("not recording: {error}")),
+    }
+}
+
+/// Says why nothing is recorded, where whoever loads the library has found that.
+pub fn refuse(why: &str) {
+    if !forks::is_over() && !set_up::is_unwanted() {
+        stderr::remember();
+        tell(&format!("not recording: {why}"));
     }
 }
 
@@ -162,7 +173,8 @@ pub fn mark(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// `Setting` for an empty prefix; `State` while a window is open: the files go where they would have gone.
-pub fn set_output(prefix: &str) -> Result<()> {
+pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
+    let prefix = prefix.as_ref();
     if forks::is_over() {
         return Err(life::over());
     }
@@ -174,7 +186,7 @@ pub fn set_output(prefix: &str) -> Result<()> {
                        gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(&settings::prefix(prefix), &Facts::of_this_process()));
+    chosen::set(Outputs::new(settings::prefix(prefix), &Facts::of_this_process()));
     Ok(())
 }
 

@@ -41,6 +41,8 @@ use super::write::Report;
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+/// So long the collector does not get on while an application's thread waits that ends a context.
+const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
 
 /// How long its exit may be, by the ledger.
 const LONGEST_LEDGER: Duration = Duration::from_secs(2);
@@ -72,6 +74,8 @@ pub(super) struct Session {
     windows: Option<Windows>,
     /// The tracer did not answer when it was asked for everything.
     gave_up: AtomicBool,
+    /// The same of what it is asked for when contexts end.
+    gave_up_on_contexts: AtomicBool,
     /// How many API calls there had been when the tracer was last asked for everything; `u64::MAX`: it was not yet.
     calls_at_last_flush: AtomicU64,
 }
@@ -114,6 +118,7 @@ impl Session {
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
             gave_up: AtomicBool::new(false),
+            gave_up_on_contexts: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
         }));
         session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
@@ -250,10 +255,19 @@ impl Session {
         ))
     }
 
-    /// A context ends, and what is complete in it is asked for now. The collector may be waiting for this thread.
+    /// A context ends, and what is complete in it is asked for now, by the collector: a tracer that does not answer holds
+    /// up the application's thread for a second, and once. What is not flushed comes with the next flush, or is counted as
+    /// dropped.
     pub(super) fn context_ends(&self) {
-        // What cannot be flushed comes with the next flush, or is counted as dropped.
-        let _ = self.api.flush(false);
+        let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
+        if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
+            return;
+        }
+        if !life::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
+            say(
+                "the tracer did not answer within 1 s when a context ended; it is not waited for any more there",
+            );
+        }
     }
 
     /// Buffers wait to be read.

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture::forks;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
+use crate::host::stack;
 
 use super::panic::disable_after_panic;
 use super::running::Session;
@@ -64,9 +65,11 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
 /// initialise the driver, and the driver may inject us.
 fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // Those who wait for us wait for a result, even if there is none.
-    let result = catch_unwind(set_up).unwrap_or_else(|_| {
-        disable_after_panic();
-        Err(life::over())
+    let result = stack::run_on_our_own(set_up, |set_up| {
+        catch_unwind(set_up).unwrap_or_else(|_| {
+            disable_after_panic();
+            Err(life::over())
+        })
     });
     let mut stage = STAGE.lock();
     *stage = match &result {

@@ -160,8 +160,8 @@ impl Streams {
         self.texts(|text| text.keep_kernels(&keep));
     }
 
-    /// Ends `output` with the names that `profile` has, and gives it its own.
-    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<()> {
+    /// Ends `output` with the names that `profile` has, and gives it its own, or one with a number.
+    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<PathBuf> {
         match output {
             Output::Activities => self.activities.publish(path, ActivityTable::finish),
             Output::Chrome => self.chrome.publish(path, |chrome| chrome.finish(profile)),
@@ -186,7 +186,9 @@ impl Streams {
             return Some((PathBuf::from("standard output"), Err(why)));
         };
         let path = self.free_of_siblings(path);
-        let published = text.publish(&path, |text| text.finish()?.into_file());
+        let published = text.end(&path, |text| text.finish()?.into_file());
+        // As the tutorial's tracer does, what an earlier run left there is replaced.
+        let published = published.and_then(|draft| Ok(draft.publish_as(&path)?));
         Some((path, published))
     }
 
@@ -334,13 +336,18 @@ impl<W> Stream<W> {
         }
     }
 
-    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<()> {
+    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<PathBuf> {
+        Ok(self.end(path, end)?.publish_new_as(path)?)
+    }
+
+    /// Ends it, for a name in this folder.
+    fn end(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<Draft> {
         match std::mem::replace(self, Self::None) {
             Self::Open(Some(draft), writer) => {
                 end(writer)?.flush()?;
                 // The program may have chosen another folder since it was begun.
                 make_folders(path)?;
-                Ok(draft.publish_as(path)?)
+                Ok(draft)
             }
             Self::Failed(error) => Err(error),
             Self::Open(None, _) | Self::None => Err(never_opened()),
@@ -392,7 +399,7 @@ mod tests {
             trace_file: Some(TraceFile::Path(path.clone())),
             ..Settings::default()
         };
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         fs::write(&path, "old").unwrap();
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
         File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();

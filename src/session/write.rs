@@ -22,12 +22,13 @@ pub(super) struct Report {
 }
 
 /// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
-/// that is `about` those that were made.
+/// that is `about` those that were made. It returns which name a file got: something may have come to have the one that was
+/// free.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
-    mut write: impl FnMut(Output, &Path) -> Result<()>,
+    mut write: impl FnMut(Output, &Path) -> Result<PathBuf>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
@@ -40,9 +41,15 @@ pub(super) fn all(
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     let mut paths = paths.into_iter();
     for (output, path) in wanted.iter().zip(&mut paths) {
-        let Err(error) = write(*output, &path) else {
-            report.written.push(path);
-            continue;
+        let error = match write(*output, &path) {
+            Ok(used) => {
+                if used != path {
+                    report.renamed.push(Rename { taken: path, used: used.clone() });
+                }
+                report.written.push(used);
+                continue;
+            }
+            Err(error) => error,
         };
         let (error, name) = (error.to_string(), path.display().to_string());
         match failed.iter_mut().find(|(known, _)| *known == error) {
@@ -72,9 +79,9 @@ fn refusal(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes one file, all of it or none. The folders that it is in are made, if it comes to that: of a thousand windows each
+/// Writes one file, all of it or none, and returns its name: nothing else loses it. The folders that it is in are made, if it comes to that: of a thousand windows each
 /// file is one.
-pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<()> {
+pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<PathBuf> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             make_folders(path)?;
@@ -84,7 +91,7 @@ pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<(
     };
     let mut draft = draft?;
     draft.fill(content)?;
-    Ok(draft.publish()?)
+    Ok(draft.publish_new()?)
 }
 
 /// Makes the folders that `path` is to lie in.
@@ -121,7 +128,7 @@ mod tests {
     #[test]
     fn folders_are_made_and_only_final_names_remain() {
         let folder = folder("write-made");
-        let outputs = Outputs::new(&format!("{}/a/b/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/a/b/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(report.failures, Vec::<String>::new());
         assert_eq!(names(&folder.join("a/b")), ["x.csv", "x.folded", "x.set.json"]);
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn what_fails_half_way_leaves_nothing_and_spares_the_others() {
         let folder = folder("write-half");
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, Output::Table], |output| match output {
             Output::Drawn(..) => Err(Error::new(ErrorKind::Io, "no room")),
             _ => Ok("done"),
@@ -150,7 +157,7 @@ mod tests {
     #[test]
     fn a_cause_is_told_once_for_all_its_files() {
         let folder = folder("write-cause");
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[FOLDED, SVG, Output::Table], |output| {
             Err(Error::new(ErrorKind::Io, if output == SVG { "no room" } else { "no leave" }))
         });
@@ -165,10 +172,33 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_comes_while_ours_is_written_keeps_its_content_and_that_is_told() {
+        let folder = folder("write-meanwhile");
+        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let report = all(
+            &[Output::Table],
+            &outputs,
+            None,
+            |_, path| {
+                file(path, |out| {
+                    fs::write(path, "theirs")?;
+                    Ok(out.write_all(b"ours")?)
+                })
+            },
+            |files| format!("{files:?}"),
+        );
+        assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "theirs");
+        assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "ours");
+        assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);
+        assert!(fs::read_to_string(folder.join("x.set.json")).unwrap().contains("x.1.csv"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn a_file_that_is_there_keeps_its_content() {
         let folder = folder("write-there");
         fs::write(folder.join("x.csv"), "old").unwrap();
-        let outputs = Outputs::new(&format!("{}/x", folder.display()), &Facts::default());
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         let report = write(&outputs, &[Output::Table], |_| Ok("new"));
         assert_eq!(fs::read_to_string(folder.join("x.csv")).unwrap(), "old");
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "begun new");

@@ -3,7 +3,9 @@
 //! A value that cannot be understood is never fatal: the default stands, or of a list what can be used, and a
 //! warning says so, since the application must run on.
 
+use std::ffi::{OsStr, OsString};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,7 +51,7 @@ impl Default for Nvtx {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Path prefix of the outputs, macros not yet expanded.
-    pub output: String,
+    pub output: OsString,
     /// What to write.
     pub formats: Vec<Output>,
     /// Weights of stacks.
@@ -148,7 +150,7 @@ impl Default for Settings {
     /// What the table says.
     fn default() -> Self {
         let mut settings = Self {
-            output: String::new(),
+            output: OsString::new(),
             formats: Vec::new(),
             unit: Unit::default(),
             enabled: false,
@@ -208,7 +210,7 @@ pub const SETTINGS: &[Setting] = &[
             if value.is_empty() {
                 return Err(Refused::All("it is empty".to_owned()));
             }
-            settings.output = prefix(value);
+            settings.output = prefix(value.as_ref());
             Ok(())
         },
     },
@@ -588,8 +590,12 @@ const OUTPUT: &str = "gpuflame-%e.%p";
 const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 /// A path prefix that names files, also where `text` is a folder: without a name they would be hidden ones (`.svg`).
-pub fn prefix(text: &str) -> String {
-    if text.ends_with('/') { format!("{text}{OUTPUT}") } else { text.to_owned() }
+pub fn prefix(text: &OsStr) -> OsString {
+    let mut prefix = text.to_owned();
+    if text.as_bytes().ends_with(b"/") {
+        prefix.push(OUTPUT);
+    }
+    prefix
 }
 
 /// Reads the settings of this process. See [`parse`].
@@ -599,7 +605,12 @@ pub fn from_environment() -> (Settings, Vec<String>) {
             name.into_string().ok().filter(|name| name.starts_with("GPUFLAME_") || name == TRACE_FILE)?;
         Some((name, value.to_string_lossy().into_owned()))
     });
-    parse(all)
+    let (mut settings, warnings) = parse(all);
+    // Paths are bytes.
+    if let Some(output) = std::env::var_os("GPUFLAME_OUTPUT").filter(|output| output.to_str().is_none()) {
+        settings.output = prefix(&output);
+    }
+    (settings, warnings)
 }
 
 /// Settings from `(name, value)` pairs, and one warning for each pair that cannot be used.
@@ -761,7 +772,7 @@ mod tests {
         ]);
         assert_eq!(warnings, Vec::<String>::new());
         let expected = Settings {
-            output: "/tmp/x-%p".to_owned(),
+            output: "/tmp/x-%p".into(),
             formats: vec![
                 Output::Drawn(&GPU, "folded"),
                 Output::Drawn(&IDLE, "folded"),

@@ -1,14 +1,16 @@
 //! One pointer per thread that can be read inside any callback.
 //!
-//! Rust's `thread_local!` in a library that was loaded by `dlopen` may call the loader on a thread's
-//! first access, which allocates: not where we run. The *initial-exec* model never does: the pointer has
-//! a fixed place beside the thread's own block, found by one load from the global offset table. glibc
-//! keeps 1,664 bytes there for libraries that come later. A library's whole block goes there: of ours these
-//! eight bytes, and some 330 of the standard library's and other crates', which the callback never touches.
-//! Stable Rust has no switch for the model, so the variable and the two accesses are written in assembly.
+//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs one load, but what
+//! it needs it from is little and shared by all libraries that come late (1,664 bytes in glibc): where others have used it
+//! up, the library is not loaded at all. With *TLS descriptors* the loader decides: it gives a library's block that room
+//! if there is some, and then an access is a load and a call of two instructions, 1 ns more than initial-exec; else each
+//! thread's block is found by the loader, which allocates it at the thread's first access. A library's whole block goes
+//! there: of ours these eight bytes, and some 330 of the standard library's and other crates', which the callback never
+//! touches. In a program the linker makes one load of it. Stable Rust has no switch for the model, so the variable
+//! and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
-mod initial_exec {
+mod by_descriptor {
     // The name carries the version: two versions of this crate in one program keep two variables.
     std::arch::global_asm!(
         ".pushsection .tbss.gpuflame_thread_0_1,\"awT\",@nobits",
@@ -22,15 +24,37 @@ mod initial_exec {
         ".popsection",
     );
 
+    /// How far the thread's own variable lies from the thread's block, to which fs points.
+    #[inline(always)]
+    fn offset() -> usize {
+        let offset;
+        // SAFETY: the two instructions as the psABI has them, which the linker may replace by a constant. The function that
+        // is called keeps all registers but rax; that of glibc before 2.40 does not keep vector registers where it has to
+        // make the thread's block.
+        unsafe {
+            std::arch::asm!(
+                "leaq gpuflame_thread_0_1@tlsdesc(%rip), %rax",
+                "callq *gpuflame_thread_0_1@tlscall(%rax)",
+                out("rax") offset,
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(att_syntax),
+            );
+        }
+        offset
+    }
+
     #[inline(always)]
     pub(super) fn get() -> *mut u8 {
         let value;
-        // SAFETY: reads the thread's own variable, whose place relative to fs the loader has filled in.
+        // SAFETY: reads the thread's own variable.
         unsafe {
             std::arch::asm!(
-                "mov {value}, qword ptr [rip + gpuflame_thread_0_1@GOTTPOFF]",
-                "mov {value}, qword ptr fs:[{value}]",
-                value = out(reg) value,
+                "mov {value}, qword ptr fs:[{offset}]",
+                offset = in(reg) offset(),
+                value = lateout(reg) value,
                 options(nostack, preserves_flags, readonly),
             );
         }
@@ -39,12 +63,11 @@ mod initial_exec {
 
     #[inline(always)]
     pub(super) fn set(value: *mut u8) {
-        // SAFETY: writes the thread's own variable, whose place relative to fs the loader has filled in.
+        // SAFETY: writes the thread's own variable.
         unsafe {
             std::arch::asm!(
-                "mov {place}, qword ptr [rip + gpuflame_thread_0_1@GOTTPOFF]",
-                "mov qword ptr fs:[{place}], {value}",
-                place = out(reg) _,
+                "mov qword ptr fs:[{offset}], {value}",
+                offset = in(reg) offset(),
                 value = in(reg) value,
                 options(nostack, preserves_flags),
             );
@@ -53,7 +76,7 @@ mod initial_exec {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-mod initial_exec {
+mod by_descriptor {
     use std::cell::Cell;
 
     thread_local! {
@@ -72,13 +95,13 @@ mod initial_exec {
 /// The calling thread's pointer; null until [`set`].
 #[inline(always)]
 pub fn get() -> *mut u8 {
-    initial_exec::get()
+    by_descriptor::get()
 }
 
 /// Sets the calling thread's pointer. It is not freed when the thread ends.
 #[inline(always)]
 pub fn set(value: *mut u8) {
-    initial_exec::set(value);
+    by_descriptor::set(value);
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@
 //! turn, and a fill after every tenth.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -174,6 +176,13 @@ fn another_tool_that_holds_cupti_is_said() {
 }
 
 #[test]
+fn a_refusal_leaves_no_error_for_another_client_on_the_same_thread() {
+    let done = run("last_error", &[("GPUSIM_OTHER_SUBSCRIBER", "1")]);
+    assert_refused(&done, &["another tool", "(39)"]);
+    assert_eq!(done.stdout, "0\n");
+}
+
+#[test]
 fn a_cupti_that_records_nothing_is_refused() {
     let done = with_faults("enable:10=35,enable:1=35,enable:22=35,enable:2=35");
     assert_refused(&done, &["cuptiActivityEnable"]);
@@ -287,6 +296,30 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     let expected = format!("gpuflame: {0}/out.csv exists; wrote {0}/out.1.csv instead\n", folder.display());
     assert!(done.stderr.contains(&expected), "{}", done.stderr);
     assert_eq!(done.ledger("wrote ").len(), 5);
+}
+
+/// Paths are bytes: what is no text is neither replaced nor left out.
+#[test]
+fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_none() {
+    let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let inside = |folder: &Path| {
+        let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        all.retain(|name| name != "truth.json");
+        all.sort();
+        all
+    };
+    let folder = scratch("bytes").join(named(b"caf\xe9"));
+    fs::create_dir(&folder).unwrap();
+    let run = odd("plain").in_folder(&folder).env("GPUFLAME_FORMATS", "folded,activities");
+    let done = run.env("GPUFLAME_OUTPUT", named(b"\xff%p/o\xe9")).done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    let [deeper] = &inside(&folder)[..] else { panic!("{:?}", inside(&folder)) };
+    let digits = deeper.as_bytes().strip_prefix(b"\xff").expect("the byte as it is");
+    assert!(!digits.is_empty() && digits.iter().all(u8::is_ascii_digit), "{deeper:?}");
+    let names = ["activities.csv", "folded", "set.json", "stacks.csv"];
+    let expected = names.map(|suffix| named(&[b"o\xe9.", suffix.as_bytes()].concat()));
+    assert_eq!(inside(&folder.join(deeper)), expected);
+    assert_eq!(inside(folder.parent().unwrap()), [named(b"caf\xe9")]);
 }
 
 #[test]
@@ -587,6 +620,21 @@ fn exit_handlers_of_the_application_may_launch() {
 #[test]
 fn what_was_recorded_before_a_device_reset_is_there() {
     run("reset", &[]).assert_exact();
+}
+
+/// It is asked by a thread of ours, and waited for once.
+#[test]
+fn a_cupti_that_does_not_answer_does_not_hold_up_device_resets_for_ever() {
+    let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");
+    let done = run.env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "1").done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!(
+        done.ledger("the tracer did not answer within 1 s when a context ended").len(),
+        1,
+        "{}",
+        done.stderr
+    );
+    assert_eq!(done.sum("launches").0, 220, "{}", done.stderr);
 }
 
 #[test]

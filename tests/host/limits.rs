@@ -1,10 +1,12 @@
 //! What the application has forbidden itself, or others have forbidden it, holds for us too, and does it no harm.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Run, Way, compile};
+use crate::support::{Run, Way, compile, gpuflame, is_ci, scratch};
 
 #[test]
 fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
@@ -104,6 +106,73 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         // How many of the first 20,000 there were at the last checkpoint follows the machine.
         assert!((1..80_000).contains(&launches), "{kib} KiB: {info}");
     }
+}
+
+/// Others may have used up the little room that the loader has for what libraries keep for each thread.
+#[test]
+fn where_the_loader_has_no_static_room_for_variables_of_threads_all_is_recorded_as_elsewhere() {
+    let folder = scratch("late_tls");
+    let source = folder.join("block.c");
+    let variable = "__thread char block[256] __attribute__((tls_model(\"initial-exec\")));\n";
+    fs::write(&source, format!("{variable}char *first(void) {{ return block; }}\n")).unwrap();
+    let first = folder.join("0.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC"]).arg(source).arg("-o").arg(&first);
+    assert!(gcc.status().unwrap().success());
+    for number in 1..100 {
+        fs::copy(&first, folder.join(format!("{number}.so"))).unwrap();
+    }
+    let program = compile("tests/programs/late_tls.c", &["-O2", "-pthread"]);
+    let done = Run::new(&program, Way::Injected).arg(&folder).env("GPUFLAME_FORMATS", "folded").ok();
+    assert!(done.stdout.contains("static TLS block"), "{}", done.stdout);
+    done.assert_exact();
+    assert_eq!(done.sum("launches").0, 30, "{}", done.stderr);
+}
+
+fn confined(how: &str) -> Run {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compile("tests/programs/confined.c", &["-O2", "-rdynamic"]));
+    Run::new(program, Way::Injected).arg(how)
+}
+
+/// Coroutines and threads of some runtimes have little stack. Of the optimized library, as stacks are what the optimizer makes.
+#[test]
+fn a_first_call_takes_8_kib_of_the_stack_and_a_launch_4_at_most() {
+    let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
+    if !release.exists() {
+        assert!(!is_ci(), "CI builds it before the tests");
+        eprintln!("skipped: no {}; build it: cargo build --release", release.display());
+        return;
+    }
+    let depths = |run: Run| -> Vec<i64> {
+        let done = run.done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        done.stdout.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
+    let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
+    let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
+    // The first of all, which sets up; the first of another thread; and those after it, whose way is known.
+    assert_eq!(more.len(), 20);
+    assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
+    assert!(more[2..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
+}
+
+#[test]
+fn where_no_descriptor_is_to_be_had_the_program_ends_as_ever_and_the_ledger_says_so() {
+    let done = confined("descriptors").env("GPUSIM_TRUTH", "").done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let refused = done.ledger("cannot write ");
+    assert!(refused.len() == 1 && refused[0].contains("Too many open files"), "{}", done.stderr);
+    assert_eq!(done.sum("launches").0, 20, "{}", done.stderr);
+}
+
+#[test]
+fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() {
+    let done = confined("threads").done();
+    let lines: Vec<_> = done.stderr.lines().collect();
+    assert!(lines.len() == 1 && lines[0].contains("cannot start a thread"), "{lines:?}");
+    assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";

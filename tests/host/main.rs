@@ -6,6 +6,7 @@ mod support;
 mod apart;
 mod bad_input;
 mod ceiling;
+mod chaos;
 mod checkpoint;
 mod descriptors;
 mod ending;

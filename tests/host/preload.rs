@@ -1,7 +1,13 @@
 //! Preloading asks the driver and NVTX to load the library, by their variables, and harms nobody who reads the
 //! environment meanwhile.
 
-use crate::support::{Run, Way, compile, gpuflame};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Run, Way, compile, gpuflame, preload, root, scratch};
 
 #[test]
 fn a_thread_that_reads_the_environment_while_the_library_is_loaded_reads_on() {
@@ -11,4 +17,90 @@ fn a_thread_that_reads_the_environment_while_the_library_is_loaded_reads_on() {
     let run = Run::new(&program, Way::None).env("MALLOC_PERTURB_", "165");
     let done = run.arg(library).arg("100").done();
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "read on\n"), "{}", done.stderr);
+}
+
+/// A folder with the library for shells and, beside it, the library.
+fn shipped() -> std::path::PathBuf {
+    let folder = scratch("shipped");
+    fs::copy(preload(), folder.join("libgpuflame-preload.so")).unwrap();
+    symlink(gpuflame(), folder.join("libgpuflame.so")).unwrap();
+    folder
+}
+
+#[test]
+fn a_shell_into_which_the_small_library_is_preloaded_has_programs_recorded_that_call_cuda() {
+    let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
+    let folder = shipped();
+    let relative = Path::new("beside/libgpuflame-preload.so");
+    for list in [folder.join("libgpuflame-preload.so").as_path(), relative] {
+        let shell = Run::new(Path::new("/bin/sh"), Way::None).env("LD_PRELOAD", list);
+        let (mut shell, at) = shell.env("GPUFLAME_FORMATS", "folded").into_command();
+        symlink(&folder, at.join("beside")).unwrap();
+        // It goes elsewhere, and what the driver is told still names the file.
+        shell.args(["-c", "mkdir deep && cd deep && exec \"$0\""]).arg(&program);
+        let ran = shell.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{said}");
+        let folded = fs::read_to_string(at.join("deep/out.folded")).expect(&said);
+        assert!(folded.contains("step_d700 700"), "{folded}");
+    }
+}
+
+/// What a program finds in its environment beside what it was given.
+fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
+    let mut env = Command::new("env");
+    env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
+    let printed = String::from_utf8(env.output().unwrap().stdout).unwrap();
+    let mut lines: Vec<_> = printed.lines().collect();
+    for (name, value) in given {
+        let at = lines.iter().position(|line| *line == format!("{name}={value}"));
+        lines.swap_remove(at.unwrap_or_else(|| panic!("{name} is gone")));
+    }
+    lines.retain(|line| !line.starts_with("LD_PRELOAD="));
+    lines.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_small_library_adds_three_variables_and_touches_no_other() {
+    let folder = shipped();
+    let (preloaded, library) = (folder.join("libgpuflame-preload.so"), folder.join("libgpuflame.so"));
+    let library = library.display();
+    let driver = format!("CUDA_INJECTION64_PATH={library}");
+    let nvtx = format!("NVTX_INJECTION64_PATH={library}");
+    let own = format!("_GPUFLAME_PRELOAD={} {library}", env!("CARGO_PKG_VERSION"));
+    let all = BTreeSet::from([driver.clone(), nvtx, own.clone()]);
+    assert_eq!(added(&[("A", "1"), ("B", "")], &preloaded), all);
+    // More than there is room for in its own page.
+    let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
+    assert_eq!(added(&many, &preloaded), all);
+    // Who names a library has chosen.
+    assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), BTreeSet::from([driver, own]));
+    assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
+}
+
+#[test]
+fn a_library_of_another_version_than_the_small_one_is_refused_in_one_line() {
+    let folder = scratch("versions");
+    symlink(gpuflame(), folder.join("libgpuflame.so")).unwrap();
+    let other = folder.join("libgpuflame-preload.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-Os", "-fPIC", "-ffreestanding", "-shared", "-nostdlib", "-DVERSION=\"7.6.5\"", "-o"])
+        .arg(&other);
+    assert!(gcc.arg(root().join("capi/preload.c")).status().unwrap().success());
+    let program = compile("tests/programs/odd.c", &["-O2"]);
+    let done = Run::new(&program, Way::None).env("LD_PRELOAD", &other).arg("plain").done();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let own = env!("CARGO_PKG_VERSION");
+    let lines: Vec<_> = done.stderr.lines().collect();
+    assert!(
+        lines.len() == 1
+            && lines[0].contains("7.6.5")
+            && lines[0].contains(own)
+            && lines[0].contains("install both"),
+        "{lines:?}"
+    );
+    // Another library than the one that it chose is none of its business.
+    let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
+    assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }

@@ -6,6 +6,7 @@
  * tenth is followed by a fill. A launch that fails is no reason to stop. */
 #include "cuda_mini.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,6 +118,26 @@ static int reset(void)
     return CODE;
 }
 
+static int resets(void)
+{
+    work("main;resets;work");
+    cudaDeviceReset();
+    work("main;resets;work");
+    cudaDeviceReset();
+    return CODE;
+}
+
+/* Asks CUPTI what went wrong last on this thread, where somebody was refused. */
+static int last_error(void)
+{
+    void *library = dlopen("libcupti.so.13", RTLD_LAZY);
+    int (*last_of_thread)(void);
+    *(void **)&last_of_thread = library ? dlsym(library, "cuptiGetLastError") : NULL;
+    work("main;last_error;work");
+    printf("%d\n", last_of_thread ? last_of_thread() : -1);
+    return CODE;
+}
+
 static int still_running(void)
 {
     SITE("main;still_running");
@@ -161,6 +182,7 @@ static const struct {
     {"plain", plain},       {"no_cuda", no_cuda}, {"exit_in_mid_launch", exit_in_mid_launch},
     {"handlers", handlers}, {"reset", reset},     {"still_running", still_running},
     {"no_handlers", no_handlers}, {"names", names}, {"driver", driver},
+    {"resets", resets},     {"last_error", last_error},
 };
 
 int main(int argc, char **argv)

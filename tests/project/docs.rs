@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{compile, cuda, gpuflame, is_ci, root, scratch};
+use crate::support::{compile, cuda, gpuflame, is_ci, preload, root, scratch};
 
 /// A block of a page: what stands behind the fence, and what is in it.
 struct Block {
@@ -103,6 +103,7 @@ fn installed() -> &'static Path {
         let (built, prefix) = (scratch("built"), scratch("prefix"));
         symlink(gpuflame(), built.join("libgpuflame.so")).unwrap();
         symlink(env!("CARGO_BIN_EXE_gpuflame"), built.join("gpuflame")).unwrap();
+        symlink(preload(), built.join("libgpuflame-preload.so")).unwrap();
         let installed =
             Command::new(root().join("capi/install.sh")).args([&prefix, &built]).output().unwrap();
         assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));

@@ -47,6 +47,11 @@ pub fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
 
+/// The small library that is preloaded into shells, which lies where the build leaves its products.
+pub fn preload() -> PathBuf {
+    libraries().join("libgpuflame-preload.so")
+}
+
 /// A folder with the simulated libraries under their real names.
 pub fn cuda() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();

@@ -1,0 +1,1 @@
+timeout: failed to run command ‘./confined’: No such file or directory
