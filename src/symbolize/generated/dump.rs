@@ -61,8 +61,8 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
         }
         let Function { index, name, .. } = function(file, rest)?;
         let first = moved.partition_point(|moved| moved.index < index);
-        let all = moved[first..].iter().take_while(|moved| moved.index == index);
-        Ok(all.fold(true, |goes_on, moved| goes_on && answers.tell(moved.to, moved.bytes, &name)))
+        let mut all = moved[first..].iter().take_while(|moved| moved.index == index);
+        Ok(all.all(|moved| answers.tell(moved.to, moved.bytes, &name)))
     }))
 }
 
