@@ -3,14 +3,18 @@
 use super::Profile;
 
 impl Profile {
-    /// Takes in what the function at an address is called; of two the first one counts.
+    /// Takes in what the function at an address is called; of two the first one counts. An empty one says that it is not
+    /// known: the address has had several.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
-        self.generated.entry(address).or_insert_with(|| name.into());
+        let known = self.generated.entry(address).or_insert_with(|| name.into());
+        if name.is_empty() {
+            *known = name.into();
+        }
     }
 
     /// The function at an address, if whoever generated it wrote down what it is called.
     pub fn generated(&self, address: u64) -> Option<&str> {
-        self.generated.get(&address).map(AsRef::as_ref)
+        self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }
 
     /// What the names hold on the heap.

@@ -43,7 +43,7 @@
 //!  32   called    ended:u64 duration:u32 context:u32                           a call that launched nothing
 //!  33   provenance  what:u32 text                                              where all this comes from
 //!  34   starved                                                                recording ended here, for want of memory
-//!  35   generated address:u64 name:text                                        the function at an address in no file
+//!  35   generated address:u64 name:text                                        the function at an address in no file; empty: of several, not known which
 //!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a processor
 //!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited, without one
 //!

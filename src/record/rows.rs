@@ -59,7 +59,8 @@ pub enum Row<'a> {
     },
     /// The meaning of a [`CodeId`].
     Code(Code<'a>),
-    /// The function at an address of frames that lie in no file, as whoever generated it calls it. Comes last.
+    /// The function at an address of frames that lie in no file, as whoever generated it calls it. Comes last; in
+    /// checkpoints when it is first known, and with an empty name when it is known no more.
     Generated {
         /// As frames have it.
         address: u64,

@@ -30,6 +30,7 @@ use crate::settings::{Output, Settings};
 
 use super::about;
 use super::collector::bytes_held;
+use super::generated::NamesSoFar;
 use super::memory;
 use super::messages::say;
 use super::panic::disable_after_panic;
@@ -95,6 +96,7 @@ struct Book {
     definitions: Definitions,
     definition_bytes: usize,
     sums: SumsWriter,
+    generated: NamesSoFar,
     /// How many rows there had been, and how much had been added up as others.
     rows: u64,
     forgotten: u64,
@@ -236,7 +238,7 @@ impl Checkpoint {
         mut chunk: Chunk,
         (time, pause): (Nanos, Duration),
     ) -> Result<Option<Duration>> {
-        let mut took = Duration::ZERO;
+        let mut took = name_generated(recorded, book, &mut chunk);
         let (mut is_all, mut is_marked) = (false, false);
         while !is_all {
             took += recorded.locked(&mut |pipeline| {
@@ -348,6 +350,17 @@ impl Written {
     fn is_ours(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()
     }
+}
+
+/// Puts down what generated code is called as of now: nobody can be asked once the process is gone. Returns how long that took.
+fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) -> Duration {
+    if aside::is_short() {
+        return Duration::ZERO;
+    }
+    let began = Instant::now();
+    recorded.locked(&mut |pipeline| book.generated.look(pipeline.profile()));
+    book.generated.tell(|row| chunk.row(row));
+    began.elapsed()
 }
 
 /// How long nothing is written after a write that took `spent`.

@@ -354,9 +354,14 @@ impl Pipeline {
         self.rows.streams.flush(self.rows.explain.tally().launches.open());
     }
 
+    /// What all rows so far have come to.
+    pub(super) fn profile(&self) -> &Profile {
+        self.rows.explain.profile()
+    }
+
     /// Takes in what code is called that the process generated: whoever generates it may still have told.
     pub(super) fn name_generated(&mut self) {
-        for (address, name) in GeneratedCode::default().names(self.rows.explain.profile()) {
+        for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.push(&Row::Generated { address, name: &name });
         }
     }

@@ -368,7 +368,7 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_PYTHON",
         values: Python::WORDS,
         default: Python::Auto.word(),
-        help: "Whether the functions of Python (CPython 3.9 to 3.13) stand in stacks: auto with the line that each begins \
+        help: "Whether the functions of Python (CPython 3.9 to 3.15) stand in stacks: auto with the line that each begins \
                in, lines with the line that was executed, only without the native frames around them, off not at all.",
         apply: |settings, value| word(value).map(|python| settings.python = python),
     },

@@ -51,9 +51,12 @@ impl Origin {
 /// How CPython names the code by which `-X perf` has it call a function: `py::forward:/srv/model.py`.
 const TRAMPOLINE: &str = "py::";
 
-/// `python3.11`, `libpython3.11.so.1.0`, `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
+/// `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`, `_ctypes.cpython-311-x86_64-linux-gnu.so`, `libffi.so.8`.
 fn is_interpreter(file: &str) -> bool {
-    let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    // The letters are of debug builds and of those without the global lock.
+    let is_version = |rest: &str| {
+        rest.trim_end_matches(['d', 't']).bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    };
     let is_library = |stem: &str| file.strip_prefix(stem).is_some_and(|rest| rest.starts_with('.'));
     file.starts_with("libpython")
         || file.strip_prefix("python").is_some_and(is_version)
@@ -231,6 +234,8 @@ mod tests {
             ("/lib64/ld-linux-x86-64.so.2", Origin::Runtime),
             ("/lib/libcrypto.so", Origin::Code),
             ("/usr/bin/python3.11", Origin::Interpreter),
+            ("/usr/bin/python3.14td", Origin::Interpreter),
+            ("/usr/bin/python3-build", Origin::Code),
             ("/opt/conda/bin/python", Origin::Interpreter),
             ("/usr/lib/libpython3.12.so.1.0", Origin::Interpreter),
             ("/x/_ctypes.cpython-311-x86_64-linux-gnu.so", Origin::Interpreter),

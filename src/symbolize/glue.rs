@@ -20,6 +20,7 @@ const GLUE: [Glue; 3] = [
             "torch::autograd::TypeError_to_NotImplemented_",
             "torch::autograd::dispatch_",
             "torch::handle_torch_function",
+            "dynamo_",
         ],
     },
     // PyTorch's dispatcher, and what it is given to call.
@@ -81,6 +82,7 @@ mod tests {
         assert!(is_glue("libtorch_cpu.so", "c10::impl::wrap_kernel_functor_unboxed_<X>::call"));
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));
         assert!(is_glue("_C.cpython-311-x86_64-linux-gnu.so", "pybind11::cpp_function::dispatcher"));
+        assert!(is_glue("libtorch_python.so", "dynamo__custom_eval_frame::{lambda()#1}::operator()"));
         assert!(!is_glue("app", "c10::impl::mine"), "the user's");
         assert!(!is_glue("libtorch_cpu.so", "at::native::linear"));
         assert!(!is_glue("libtorch_cpu.so", "at::_ops::linear::call"));

@@ -31,7 +31,7 @@ pub(super) fn line(code: &Code<'_>, at: u32) -> u32 {
     let found = match code.version {
         0x0309 => Some(of_pairs(code.lines, first, at)),
         0x030a => of_ranges(code.lines, first, at),
-        0x030b..=0x030d => of_locations(code.lines, first, at),
+        0x030b..=0x030f => of_locations(code.lines, first, at),
         _ => None,
     };
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
         // It begins with an instruction of the line of `def`.
         let table = [128, 0, 216, 8, 9, 128, 65, 224, 11, 12, 128, 72];
-        for version in [0x030b, 0x030c, 0x030d] {
+        for version in [0x030b, 0x030c, 0x030d, 0x030e, 0x030f] {
             assert_eq!(lines(version, &table, 10), [10, 11, 11, 13, 13]);
         }
     }
@@ -137,7 +137,7 @@ mod tests {
     fn what_has_no_line_is_at_the_line_of_the_function() {
         assert_eq!(lines(0x030a, &[2, 1, 2, 0x80, 2, 1], 8), [11, 10, 12, 10]);
         assert_eq!(lines(0x030c, &[0xf8, 0xd8, 1, 2], 6), [10, 11, 10]);
-        assert_eq!(lines(0x030e, &[0, 1, 4, 2], 2), [10], "of a version whose table is not known");
+        assert_eq!(lines(0x0310, &[0, 1, 4, 2], 2), [10], "of a version whose table is not known");
         assert_eq!(lines(0x030b, &[], 2), [10]);
     }
 

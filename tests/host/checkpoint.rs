@@ -104,6 +104,29 @@ fn an_exception_that_nobody_catches_leaves_all_that_was_done_before() {
     assert_recovered(&done, 1100);
 }
 
+/// Nobody can be asked what generated code was called once its process is gone. An address that has got another function
+/// meanwhile has no name.
+#[test]
+fn generated_code_is_called_what_the_process_had_written_down_until_then() {
+    let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
+    for (more, outer) in [(false, "outer_jit"), (true, "[unknown]+0x9")] {
+        let run = Run::new(&program, Way::Injected).arg("kept").env("GPUFLAME_CHECKPOINT", "0.05");
+        let mut running = Running::of(run);
+        running.until(1);
+        if more {
+            running.tell("more");
+            running.until(2);
+        }
+        let map = format!("/tmp/perf-{}.map", running.process());
+        let done = running.signalled(libc::SIGKILL);
+        fs::remove_file(map).unwrap();
+        cli(&done.folder, &["recover", FILE]).ok();
+        let [(frames, nanos)] = &done.folded()[..] else { panic!("{:?}", done.folded()) };
+        assert_eq!(*nanos, 500 * (1 + u64::from(more)));
+        assert_eq!(frames[..6], ["main", "run", outer, "step", "inner jit", "leaf"], "{more}");
+    }
+}
+
 /// A page of a file that cannot be read any more, on a server that is gone, would be a SIGBUS in the program.
 #[test]
 fn no_file_of_ours_is_mapped_while_it_is_written() {

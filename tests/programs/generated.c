@@ -3,8 +3,9 @@
  *
  *     generated HOW
  *
- * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs` or `garbage`. `theirs` needs root, and ends with code 75
- * without. */
+ * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and ends with
+ * code 75 without. `kept` is a map, and the process stays until it is killed; where a file `more` appears it takes that away,
+ * writes down that another function is where `outer_jit` was, and launches again. */
 #define _DEFAULT_SOURCE
 #include "cuda_mini.h"
 
@@ -94,6 +95,16 @@ static void write_dump(void)
     close(fd);
 }
 
+static void wait_for_more(void)
+{
+    FILE *file;
+    while (unlink("more"))
+        usleep(1000);
+    file = fopen(map, "a");
+    fprintf(file, "%lx %x other_jit\n", (long)(uintptr_t)code, SIZE);
+    fclose(file);
+}
+
 static void tidy(void)
 {
     unlink(map);
@@ -106,7 +117,7 @@ int main(int count, char **arguments)
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
     generate();
-    if (!strcmp(how, "map")) {
+    if (!strcmp(how, "map") || !strcmp(how, "kept")) {
         write_map("");
     } else if (!strcmp(how, "several")) {
         char more[64];
@@ -130,7 +141,11 @@ int main(int count, char **arguments)
         if (chown(map, 65534, 65534))
             return SKIPPED;
     }
-    run();
-    cudaDeviceSynchronize();
-    return 0;
+    for (;;) {
+        run();
+        cudaDeviceSynchronize();
+        if (strcmp(how, "kept"))
+            return 0;
+        wait_for_more();
+    }
 }

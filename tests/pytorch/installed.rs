@@ -27,6 +27,27 @@ fn install() -> Option<PathBuf> {
     None
 }
 
+/// Where Transformers are; `None`, with a sentence: they are not installed. They are too large for each run of CI.
+pub(crate) fn transformers() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(|| found("tests/pytorch/transformers")).as_deref()
+}
+
+/// The same of Triton.
+pub(crate) fn triton() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(|| found("tests/pytorch/triton")).as_deref()
+}
+
+fn found(script: &str) -> Option<PathBuf> {
+    let output = Command::new(root().join(script)).arg("--found").output().unwrap();
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+    None
+}
+
 /// The simulated libraries, and those that stand in for NVIDIA's packages.
 fn libraries(folder: &Path) -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();

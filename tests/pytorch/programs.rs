@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::installed::{folder, run};
-use crate::support::{Done, Way, gpuflame};
+use crate::installed::{folder, run, triton};
+use crate::support::{Done, Way, gpuflame, scratch};
 use serde_json::Value;
 
 /// How often something ran, and for how long in all, by kind and by symbol or direction.
@@ -85,6 +85,34 @@ fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
         done
     };
     runs.iter().map(observed).collect()
+}
+
+/// Kernels that Triton compiles and launches by itself: under the function that calls them, through a launcher that it has made.
+/// `.ci/long` installs it.
+#[test]
+fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
+    let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
+    let cache = scratch("triton");
+    let run = |way| {
+        let run = run(folder, "triton_kernels.py", way).env("PYTHONPATH", triton);
+        run.env("TRITON_CACHE_DIR", &cache)
+    };
+    let alone = run(Way::None).ok();
+    let done = run(Way::Injected).env("GPUFLAME_VERIFY", "1").ok();
+    check(&done, &alone);
+    let mut launched = 0;
+    for (frames, _) in done.folded() {
+        let caller = match frames.last().unwrap().as_str() {
+            "[GPU_Kernel]add" => "Block.forward (triton_kernels.py:28)",
+            "[GPU_Kernel]scale" => "Block.backward (triton_kernels.py:31)",
+            _ => continue,
+        };
+        assert!(frames[0].starts_with("<module> (triton_kernels.py:"), "{frames:?}");
+        assert_eq!(frames[2], caller, "{frames:?}");
+        assert_eq!(frames[frames.len() - 2], "cuLaunchKernelEx", "{frames:?}");
+        launched += 1;
+    }
+    assert_eq!(launched, 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use crate::installed::{folder, run};
+use crate::installed::{folder, run, transformers};
 use crate::support::{Done, Way, command};
 use serde_json::Value;
 
@@ -146,13 +146,24 @@ fn assert_external_ids(events: &[Value]) -> usize {
     known
 }
 
+/// Where a program's packages are, beside PyTorch's.
+fn packages(program: &str) -> &'static Path {
+    let folder = if program == TRANSFORMERS { transformers() } else { None };
+    folder.unwrap_or_else(|| Path::new(""))
+}
+
+const TRANSFORMERS: &str = "transformers_models.py";
+
 fn compare(program: &str) -> Option<usize> {
     let folder = folder()?;
-    let traced = run(folder, "witness.py", Way::None).args(["trace.json", program]);
+    let traced = run(folder, "witness.py", Way::None)
+        .args(["trace.json", program])
+        .env("PYTHONPATH", packages(program));
     // Kineto leaves out what ends after its own end: GPU work has to be done when the program has waited for it.
     let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
     let events = events(&traced.folder.join("trace.json"));
     let done = run(folder, program, Way::Injected).env("GPUFLAME_FORMATS", "activities");
+    let done = done.env("PYTHONPATH", packages(program));
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
     let (kineto, gpuflame) = (of_kineto(&events), of_gpuflame(&done));
     assert_eq!(gpuflame.values().map(Vec::len).sum::<usize>() as u64, done.truth().count("count"));
@@ -268,8 +279,10 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let folder = folder()?;
     let traced = run(folder, "witness.py", Way::None).args(["trace.json", program, "stacks"]);
+    let traced = traced.env("PYTHONPATH", packages(program));
     let traced = traced.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
     let done = run(folder, program, Way::Injected).env("GPUFLAME_FORMATS", "gfr");
+    let done = done.env("PYTHONPATH", packages(program));
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
     let kineto = frames_of_kineto(&events(&traced.folder.join("trace.json")), program);
     let gpuflame = frames_of_gpuflame(&done);
@@ -298,6 +311,18 @@ fn every_kernel_of_a_training_step_is_under_the_functions_of_python_that_kineto_
 fn every_kernel_of_a_decode_loop_is_under_the_functions_of_python_that_kineto_says() {
     let Some((in_python, deepest)) = compare_frames("decode.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
+}
+
+/// Of models as people load them; `.ci/long` installs them.
+#[test]
+fn every_kernel_of_transformers_models_is_under_the_functions_of_python_that_kineto_says() {
+    if folder().is_none() || transformers().is_none() {
+        return;
+    }
+    let launched_by_operators = compare(TRANSFORMERS).unwrap();
+    let (in_python, deepest) = compare_frames(TRANSFORMERS).unwrap();
+    assert!(launched_by_operators > 500, "{launched_by_operators}");
+    assert!(in_python > 500 && deepest > 12, "{in_python} kernels, {deepest} frames at most");
 }
 
 /// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was.

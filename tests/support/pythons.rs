@@ -17,6 +17,24 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
+/// Those that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of 3.14. In CI
+/// they are there.
+pub fn unpacked() -> Vec<((u32, u32), PathBuf)> {
+    let script = super::root().join("tests/python/interpreters");
+    let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!super::is_ci(), "CI tests with Debian's Pythons\n{said}");
+        eprintln!("skipped: Debian's Pythons: {}", said.trim_end());
+        return Vec::new();
+    }
+    let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end()).join("bin");
+    let all = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<_> = all.filter_map(|python| Some((version(&python, "ctypes")?, python))).collect();
+    all.sort();
+    all
+}
+
 fn version(python: &Path, modules: &str) -> Option<(u32, u32)> {
     let code = format!("import sys, {modules}; print(*sys.version_info[:2])");
     let output = Command::new(python).args(["-c", &code]).output().ok()?;

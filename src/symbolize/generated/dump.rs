@@ -4,32 +4,81 @@
 //! file   := magic:u32 version:u32 size-of-head:u32 ...  record*
 //! record := kind:u32 size:u32 time:u64  rest            size: of all of it
 //! rest   := pid:u32 tid:u32 vma:u64 address:u64 bytes:u64 index:u64  name 0 code     where kind is 0, a function
+//!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              where kind is 1: it has moved
 //! ```
 //!
-//! `tools/perf/Documentation/jitdump-specification.txt` of Linux. Functions that move are not followed.
+//! `tools/perf/Documentation/jitdump-specification.txt` of Linux. A function that has moved is known by its index: where one
+//! has come to an address that is asked for, the dump is read a second time, for its name.
 
 use std::fs::File;
-use std::io::{self, BufReader, ErrorKind, Read as _};
+use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
 
 use super::{Answers, LONGEST_NAME, MOST_RECORDS};
 
 const MAGIC: u32 = 0x4A69_5444;
 /// A function was generated.
 const FUNCTION: u32 = 0;
+/// A function lies elsewhere from then on.
+const MOVED: u32 = 1;
 /// How long the parts are that are always there.
 const HEAD: u64 = 12;
 const RECORD: u64 = 16;
 const NUMBERS: u64 = 40;
+const MOVE: u64 = 48;
+
+/// Where a function has moved to, by its index.
+struct Moved {
+    index: u64,
+    to: u64,
+    bytes: u64,
+}
 
 pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
-    match records(file, answers) {
+    let mut moved = Vec::new();
+    let is_all = whole(records(file, |file, kind, rest| match kind {
+        FUNCTION if rest >= NUMBERS => {
+            let Function { address, bytes, name, .. } = function(file, rest)?;
+            Ok(answers.tell(address, bytes, &name))
+        }
+        MOVED if rest == MOVE => {
+            let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
+            let (_from, to, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?, u64_of(file)?);
+            if answers.is_asked(to, bytes) {
+                moved.push(Moved { index, to, bytes });
+            }
+            Ok(true)
+        }
+        _ => skip(file, rest).map(|()| true),
+    }))?;
+    if moved.is_empty() || !is_all {
+        return Ok(is_all);
+    }
+    moved.sort_by_key(|moved| moved.index);
+    file.rewind()?;
+    whole(records(file, |file, kind, rest| {
+        if kind != FUNCTION || rest < NUMBERS {
+            return skip(file, rest).map(|()| true);
+        }
+        let Function { index, name, .. } = function(file, rest)?;
+        let first = moved.partition_point(|moved| moved.index < index);
+        let mut all = moved[first..].iter().take_while(|moved| moved.index == index);
+        Ok(all.all(|moved| answers.tell(moved.to, moved.bytes, &name)))
+    }))
+}
+
+fn whole(read: io::Result<bool>) -> io::Result<bool> {
+    match read {
         // Whoever writes it may be in the midst of a record.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
         read => read,
     }
 }
 
-fn records(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool> {
+/// Hands over each record, at what follows its head: its kind, and how long the rest is. False: that was not all.
+fn records(
+    file: &mut BufReader<File>,
+    mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
+) -> io::Result<bool> {
     let (magic, _version, size) = (u32_of(file)?, u32_of(file)?, u32_of(file)?);
     if magic != MAGIC || u64::from(size) < HEAD {
         return Err(io::Error::new(ErrorKind::InvalidData, "it is no jitdump of this machine"));
@@ -40,28 +89,30 @@ fn records(file: &mut BufReader<File>, answers: &mut Answers) -> io::Result<bool
         let Some(rest) = size.checked_sub(RECORD) else {
             return Err(io::Error::new(ErrorKind::InvalidData, "a record is shorter than it can be"));
         };
-        match rest.checked_sub(NUMBERS) {
-            Some(rest) if kind == FUNCTION => {
-                if !function(file, rest, answers)? {
-                    return Ok(false);
-                }
-            }
-            _ => skip(file, rest)?,
+        if !each(file, kind, rest)? {
+            return Ok(false);
         }
     }
     Ok(false)
 }
 
-/// A function whose name and code take `rest` bytes.
-fn function(file: &mut BufReader<File>, rest: u64, answers: &mut Answers) -> io::Result<bool> {
+struct Function {
+    address: u64,
+    bytes: u64,
+    index: u64,
+    name: Vec<u8>,
+}
+
+/// A function, of which `rest` bytes are left.
+fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<Function> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
-    let (address, bytes, _index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
-    let mut name = [0; LONGEST_NAME];
-    let name = &mut name[..rest.min(LONGEST_NAME as u64) as usize];
-    file.read_exact(name)?;
+    let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);
+    let rest = rest - NUMBERS;
+    let mut name = vec![0; rest.min(LONGEST_NAME as u64) as usize];
+    file.read_exact(&mut name)?;
     skip(file, rest - name.len() as u64)?;
-    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    Ok(answers.tell(address, bytes, &name[..end]))
+    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(name.len()));
+    Ok(Function { address, bytes, index, name })
 }
 
 fn skip(file: &mut BufReader<File>, bytes: u64) -> io::Result<()> {

@@ -44,12 +44,14 @@ pub struct Sources {
 pub struct Generated {
     /// The function that each address is in.
     pub names: Vec<(u64, String)>,
+    /// The addresses that were in several, in turn.
+    pub several: Vec<u64>,
     /// What is to be known of the sources, a sentence each.
     pub remarks: Vec<String>,
 }
 
-/// The addresses in stacks at which code lies that is in no file.
-pub fn generated_addresses(profile: &Profile) -> BTreeSet<u64> {
+/// The addresses in stacks at which code lies that is in no file; of all frames but the first `known`.
+pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
     let address = |frame: &crate::record::Frame| match frame.kind() {
@@ -61,7 +63,7 @@ pub fn generated_addresses(profile: &Profile) -> BTreeSet<u64> {
         }
         _ => None,
     };
-    profile.frames().iter().filter_map(address).collect()
+    profile.frames().iter().skip(known).filter_map(address).collect()
 }
 
 impl Sources {
@@ -75,13 +77,14 @@ impl Sources {
                 remarks.push(format!("{}: {why}", path.display()));
             }
         }
-        let several = answers.answers.iter().filter(|answer| matches!(answer, Answer::Several)).count();
-        if several > 0 {
+        let several = answers.several();
+        if !several.is_empty() {
             remarks.push(format!(
-                "addresses of generated code that had several functions in turn, and have no name: {several}"
+                "addresses of generated code that had several functions in turn, and have no name: {}",
+                several.len()
             ));
         }
-        Generated { names: answers.names(), remarks }
+        Generated { names: answers.names(), several, remarks }
     }
 
     fn read(&self, path: &Path, read: Read, answers: &mut Answers) -> Result<(), String> {
@@ -162,6 +165,18 @@ impl Answers {
             }
         }
         true
+    }
+
+    /// Whether anything from `start` on is asked for.
+    fn is_asked(&self, start: u64, size: u64) -> bool {
+        let first = self.addresses.partition_point(|&address| address < start);
+        self.addresses.get(first).is_some_and(|&address| address - start < size)
+    }
+
+    /// The addresses that several functions were at.
+    fn several(&self) -> Vec<u64> {
+        let all = self.addresses.iter().zip(&self.answers);
+        all.filter(|(_, answer)| matches!(answer, Answer::Several)).map(|(address, _)| *address).collect()
     }
 
     fn names(self) -> Vec<(u64, String)> {
@@ -292,7 +307,7 @@ mod tests {
         let ask = |user: Option<u32>| {
             let mut sources = folder.sources(&path);
             sources.user = user.unwrap_or(sources.user);
-            let Generated { names, remarks } = sources.ask(&[0x1000].into());
+            let Generated { names, remarks, .. } = sources.ask(&[0x1000].into());
             fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
             assert_eq!(names, []);
             let [remark] = &remarks[..] else { panic!("{remarks:?}") };
@@ -332,7 +347,8 @@ mod tests {
             [&id.to_ne_bytes()[..], &size.to_ne_bytes(), &[0; 8], rest].concat()
         };
         let load = |at: u64, size: u64, name: &str| {
-            let numbers = [at, at, size, 7].map(u64::to_ne_bytes).concat();
+            let index = at >> 12;
+            let numbers = [at, at, size, index].map(u64::to_ne_bytes).concat();
             let code = vec![0xcc; size as usize];
             record(0, &[&[0; 8][..], &numbers, name.as_bytes(), &[0], &code].concat())
         };
@@ -345,6 +361,9 @@ mod tests {
             load(0x2000, 0x5000, "g"),
         ]
         .concat();
+        let moved = |index: u64, from: u64, to: u64, size: u64| {
+            record(1, &[&[0; 8][..], &[to, from, to, size, index].map(u64::to_ne_bytes).concat()].concat())
+        };
         let ask = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             let sources = Sources { maps: Vec::new(), dumps: vec![path.clone()], ..folder.sources(&path) };
@@ -360,6 +379,18 @@ mod tests {
                 "{length}"
             );
         }
+        // The first one moves twice, and to where the second one was; what moves is known by its index alone.
+        let moves = [
+            moved(1, 0x1000, 0x9000, 0x10),
+            moved(1, 0x9000, 0x6ff8, 0x10),
+            moved(3, 0x3000, 0x6ff8, 0x10),
+            moved(2, 0x2000, 0x7000, 0x5000),
+        ];
+        let found = ask(&[&whole[..], &moves.concat()].concat());
+        assert_eq!(names(&found), [(0x1008, "py::f:/a b.py")]);
+        assert_eq!(found.several, [0x6fff, 0x7000]);
+        let found = ask(&[&whole[..], &moves[3]].concat());
+        assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g"), (0x7000, "g")]);
         let other = [head(0x4454_694A), load(0x1000, 0x10, "f")].concat();
         assert_eq!(ask(&other).names, [], "of a machine that writes numbers the other way round");
         // A record that is shorter than its own head goes nowhere.

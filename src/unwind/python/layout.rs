@@ -9,6 +9,8 @@
 //! 3.11        thread -> cframe (C stack) -> frame -> previous -> ...    a frame with `is_entry` is its call's first
 //! 3.12        thread -> cframe (C stack) -> frame -> previous -> ...    } a frame that the evaluator keeps on the C
 //! 3.13        thread -> frame -> previous -> ...                        } stack stands before a call's first
+//! 3.14        the same; the lowest bits of what leads to the code object say how it is held
+//! 3.15        the same; the outermost frame is one that the thread's state keeps, and no function's
 //! ```
 
 /// Offsets for one version.
@@ -68,9 +70,12 @@ pub(super) enum Boundary {
     Shim,
 }
 
-/// The values of [`Frame::owner`] that matter.
+/// The values of [`Frame::owner`] that matter. What is more than the last is not a function's either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
+
+/// The bits of [`Frame::code`] that are not its address: since 3.14 they say how the frame holds it.
+pub(super) const HOLD: u64 = 3;
 
 /// A code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +102,7 @@ pub(super) struct Text {
     pub(super) wide: u32,
 }
 
-/// These are the same in all versions up to 3.13, without free threads.
+/// These are the same in all versions up to 3.15, without free threads.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;
@@ -197,9 +202,63 @@ const FROM_HEADERS: [Layout; 4] = [
 /// The most of a code object that is looked at.
 pub(super) const MOST_CODE: usize = 256;
 
-/// How much of the table that 3.13 tells is looked at.
-pub(super) const TABLE_BYTES: usize = 584;
+/// How much of the table that 3.13 and later tell is looked at.
+pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
+
+/// Where the table of a version says each thing.
+struct Places {
+    version: u16,
+    thread: usize,
+    /// `previous`, `executable` and `instr_ptr`, in this order.
+    frame: usize,
+    owner: usize,
+    /// `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
+    code: usize,
+    instructions: usize,
+    kind: usize,
+    /// `ob_size` and `ob_sval`.
+    bytes: usize,
+    /// `state`, `length` and the size of a string that has only ASCII.
+    text: usize,
+}
+
+/// All versions that tell their layout.
+const TOLD: [Places; 3] = [
+    Places {
+        version: 0x030d,
+        thread: 184,
+        frame: 232,
+        owner: 264,
+        code: 280,
+        instructions: 344,
+        kind: 360,
+        bytes: 520,
+        text: 544,
+    },
+    Places {
+        version: 0x030e,
+        thread: 208,
+        frame: 256,
+        owner: 288,
+        code: 320,
+        instructions: 384,
+        kind: 408,
+        bytes: 600,
+        text: 624,
+    },
+    Places {
+        version: 0x030f,
+        thread: 208,
+        frame: 320,
+        owner: 352,
+        code: 384,
+        instructions: 448,
+        kind: 472,
+        bytes: 696,
+        text: 720,
+    },
+];
 
 /// Why there is no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,53 +275,53 @@ impl Layout {
     /// That of a version, by its number as in `0x030b07f0`; `table` is what lies at the start of its `_PyRuntime`.
     pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let version = (version >> 16) as u16;
-        match version {
-            0x030d => Self::told(version, table),
-            _ => FROM_HEADERS.into_iter().find(|known| known.version == version).ok_or(Unknown::Version),
+        match TOLD.iter().find(|places| places.version == version) {
+            Some(places) => Self::told(places, table),
+            None => FROM_HEADERS.into_iter().find(|known| known.version == version).ok_or(Unknown::Version),
         }
     }
 
-    /// By the table of 3.13.
-    fn told(version: u16, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
+    /// By the table of 3.13 and later.
+    fn told(places: &Places, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let (words, _) = table.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
-        if words[0] != *COOKIE || (word(8) >> 16) as u16 != version {
+        if words[0] != *COOKIE || (word(8) >> 16) as u16 != places.version {
             return Err(Unknown::Table);
         }
         if word(16) != 0 {
             return Err(Unknown::FreeThreaded);
         }
         // What is not told is checked to be where it was: the type, and the length of a string and of bytes.
-        let is_as_before = word(360) == TYPE
-            && word(520) == LENGTH
-            && word(528) == BYTES
-            && word(544) == STATE
-            && word(552) == LENGTH;
+        let is_as_before = word(places.kind) == TYPE
+            && word(places.bytes) == LENGTH
+            && word(places.bytes + 8) == BYTES
+            && word(places.text) == STATE
+            && word(places.text + 8) == LENGTH;
         let offset = |at: usize| u32::try_from(word(at)).ok().filter(|offset| *offset < 4096);
         let all = || {
-            let owner = offset(264)?;
-            let instructions = offset(344)?;
-            let ascii = offset(560)?;
-            let first_line = offset(312)?;
+            let owner = offset(places.owner)?;
+            let instructions = offset(places.instructions)?;
+            let ascii = offset(places.text + 16)?;
+            let first_line = offset(places.code + 32)?;
             Some(Self {
-                version,
+                version: places.version,
                 finalizing: offset(32)?,
-                thread: offset(184)?,
+                thread: offset(places.thread)?,
                 cframe: None,
                 frame: Frame {
                     bytes: (owner + 1).next_multiple_of(8),
-                    previous: offset(232)?,
-                    code: offset(240)?,
-                    position: offset(248)?,
+                    previous: offset(places.frame)?,
+                    code: offset(places.frame + 8)?,
+                    position: offset(places.frame + 16)?,
                     owner,
                     unit: Unit::Address,
                     boundary: Boundary::Shim,
                 },
                 code: Code {
                     bytes: instructions,
-                    name: offset(296)?,
-                    file: offset(280)?,
-                    lines: offset(304)?,
+                    name: offset(places.code + 16)?,
+                    file: offset(places.code)?,
+                    lines: offset(places.code + 24)?,
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
@@ -291,11 +350,9 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// As CPython 3.13.0 has it on x86-64.
-    fn table() -> [u8; TABLE_BYTES] {
-        let mut table = [0; TABLE_BYTES];
-        table[..8].copy_from_slice(COOKIE);
-        let words = [
+    /// As CPython 3.13.0, 3.14.10 and 3.15.2 have it on x86-64: what their headers name, and where.
+    const TABLES: [&[(usize, u64)]; 3] = [
+        &[
             (8, 0x030d_00f0),
             (32, 608),
             (184, 72),
@@ -314,11 +371,61 @@ mod tests {
             (544, 32),
             (552, 16),
             (560, 40),
-        ];
+        ],
+        &[
+            (8, 0x030e_0af0),
+            (32, 784),
+            (208, 72),
+            (256, 8),
+            (272, 56),
+            (288, 74),
+            (320, 112),
+            (328, 120),
+            (336, 128),
+            (344, 136),
+            (352, 68),
+            (384, 208),
+            (408, 8),
+            (600, 16),
+            (608, 32),
+            (624, 32),
+            (632, 16),
+            (640, 40),
+        ],
+        &[
+            (8, 0x030f_02f0),
+            (32, 912),
+            (208, 72),
+            (320, 8),
+            (336, 56),
+            (352, 74),
+            (384, 112),
+            (392, 120),
+            (400, 128),
+            (408, 136),
+            (416, 68),
+            (448, 208),
+            (472, 8),
+            (696, 16),
+            (704, 32),
+            (720, 32),
+            (728, 16),
+            (736, 40),
+        ],
+    ];
+
+    fn table_of(words: &[(usize, u64)]) -> [u8; TABLE_BYTES] {
+        let mut table = [0; TABLE_BYTES];
+        table[..8].copy_from_slice(COOKIE);
         for (at, word) in words {
-            table[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
+            table[*at..at + 8].copy_from_slice(&u64::to_ne_bytes(*word));
         }
         table
+    }
+
+    /// That of 3.13.
+    fn table() -> [u8; TABLE_BYTES] {
+        table_of(TABLES[0])
     }
 
     #[test]
@@ -352,8 +459,26 @@ mod tests {
     }
 
     #[test]
+    fn each_version_tells_its_layout_in_a_table_of_its_own() {
+        let of = |at: usize, version| Layout::of(version, &table_of(TABLES[at]));
+        for (at, finalizing, instructions) in [(1, 784, 208), (2, 912, 208)] {
+            let layout = of(at, 0x030d_00f0 + ((at as u64) << 16)).unwrap();
+            assert_eq!((layout.version, layout.finalizing), (0x030d + at as u16, finalizing));
+            assert_eq!((layout.thread, layout.frame.bytes, layout.frame.owner), (72, 80, 74));
+            assert_eq!((layout.frame.previous, layout.frame.code, layout.frame.position), (8, 0, 56));
+            assert_eq!((layout.code.file, layout.code.name, layout.code.lines), (112, 128, 136));
+            assert_eq!((layout.code.instructions, layout.code.version), (instructions, 92));
+            assert_eq!(layout.text, Text { ascii: 40, wide: 56 });
+        }
+        // A version's table is not read as another's.
+        for (at, version) in [(0, 0x030e_00f0), (1, 0x030d_00f0), (1, 0x030f_00f0), (2, 0x030e_00f0)] {
+            assert_eq!(of(at, version), Err(Unknown::Table), "{at} {version:x}");
+        }
+    }
+
+    #[test]
     fn a_version_that_nobody_has_looked_at_has_no_layout() {
-        for version in [0x0206_0000, 0x0308_12f0, 0x030e_00f0, 0x0310_00f0, 0] {
+        for version in [0x0206_0000, 0x0308_12f0, 0x0310_00f0, 0] {
             assert_eq!(Layout::of(version, &table()), Err(Unknown::Version));
         }
     }

@@ -6,7 +6,7 @@
 
 use super::code::{self, Description, Paths, Scratch, Table};
 use super::find::Interpreter;
-use super::layout::{Boundary, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
+use super::layout::{Boundary, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::read::Pages;
 use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
@@ -19,6 +19,8 @@ pub(super) struct Item {
     /// Where the frame lies.
     at: u64,
     code: u64,
+    /// The word by which it refers to that.
+    holds: u64,
     position: u64,
     /// Where it is the first of a call of the evaluator: something on the C stack that lies in the frame of that call, or
     /// [`SOMEWHERE`]; else 0.
@@ -36,13 +38,21 @@ pub(super) struct Item {
 const _: () = assert!(size_of::<Item>() <= 64, "Item grew: one is compared for each frame of each launch");
 
 impl Item {
-    /// Whether it is a frame with this code object and this position.
+    /// Whether it is a frame that refers to its code object by this word, and has this position.
     ///
     /// # Safety
-    /// A frame refers to `code`, or something lies there that could be read when it was met.
+    /// A frame refers to that code object, or something lies there that could be read when it was met.
     #[inline(always)]
-    unsafe fn is(&self, code: u64, position: u64, table: &Table, layout: &Layout, paths: &mut Paths) -> bool {
-        code == self.code
+    unsafe fn is(
+        &self,
+        holds: u64,
+        position: u64,
+        table: &Table,
+        layout: &Layout,
+        paths: &mut Paths,
+    ) -> bool {
+        let code = self.code;
+        holds == self.holds
             && position == self.position
             && match self.version {
                 0 => {
@@ -71,8 +81,8 @@ fn position(frame: u64, layout: &Layout) -> u64 {
 #[cfg(test)]
 impl Item {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
-        let (at, code, position, place, number, version, owner) = (0, 0, 0, 0, 0, 0, 0);
-        Self { at, code, position, boundary, frame, place, number, version, owner }
+        let (at, code, holds, position, place, number, version, owner) = (0, 0, 0, 0, 0, 0, 0, 0);
+        Self { at, code, holds, position, boundary, frame, place, number, version, owner }
     }
 }
 
@@ -129,6 +139,8 @@ struct Head {
     /// 0: it is not to be compared, since not all that it met could be read.
     thread: u64,
     cframe: u64,
+    /// Where what is around the outermost function lies; 0: nothing is.
+    root: u64,
 }
 
 impl Walk {
@@ -160,9 +172,9 @@ impl Walk {
             }
             // Where it lies is known beforehand: its words need not wait for the frame before to say so.
             let here = opaque(item.at);
-            let code = part(here, layout.frame.code);
+            let holds = part(here, layout.frame.code);
             // SAFETY: as above.
-            let is_met = unsafe { item.is(code, position(here, layout), table, layout, paths) };
+            let is_met = unsafe { item.is(holds, position(here, layout), table, layout, paths) };
             if !is_met || byte(here, layout.frame.owner) != item.owner {
                 return false;
             }
@@ -175,7 +187,7 @@ impl Walk {
                         return false;
                     }
                     let shim = opaque(item.boundary);
-                    if byte(shim, layout.frame.owner) != OWNED_BY_EVALUATOR {
+                    if byte(shim, layout.frame.owner) < OWNED_BY_EVALUATOR {
                         return false;
                     }
                     at = part(shim, layout.frame.previous);
@@ -191,7 +203,8 @@ impl Walk {
                 }
             }
         }
-        at == 0
+        // What the thread's state keeps as the outermost frame stays what it is.
+        at == head.root
     }
 
     /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
@@ -224,7 +237,7 @@ impl Walk {
             at = self.first_of(cframe, parts.bytes, parts.frame)?;
         }
         let (mut count, mut shims) = (0, 0);
-        (self.is_cut, self.head) = (false, Head { thread, cframe });
+        (self.is_cut, self.head) = (false, Head { thread, cframe, root: 0 });
         while at != 0 {
             if !self.pages.hold(at, layout.bytes) {
                 return Err(Broken::Garbage);
@@ -233,18 +246,21 @@ impl Walk {
             let byte = |offset: u32| unsafe { ((at + u64::from(offset)) as *const u8).read() };
             // SAFETY: as above.
             let next = unsafe { word(at + u64::from(layout.previous)) };
-            if layout.boundary == Boundary::Shim && byte(layout.owner) == OWNED_BY_EVALUATOR {
+            if layout.boundary == Boundary::Shim && byte(layout.owner) >= OWNED_BY_EVALUATOR {
                 // In a chain that is corrupted they may lead to each other.
                 shims += 1;
                 if shims > 2 * MAX_FRAMES {
                     return Err(Broken::Garbage);
                 }
-                if count > 0 {
-                    self.links[count - 1].boundary = at;
+                match self.links[..count].last_mut() {
+                    Some(link) if link.boundary == 0 => link.boundary = at,
+                    // Of a call without a frame, or the outermost of all.
+                    _ => self.head.root = at,
                 }
                 at = next;
                 continue;
             }
+            self.head.root = 0;
             if count == MAX_FRAMES {
                 (self.is_cut, self.head.thread) = (true, 0);
                 break;
@@ -283,16 +299,16 @@ impl Walk {
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         // SAFETY: as above.
         let owner = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
-        let (code, position) = (part(layout.frame.code), position(link.at, layout));
+        let (holds, position) = (part(layout.frame.code), position(link.at, layout));
         // SAFETY: as above; and what was met is read, and only where it says that it is what it was.
         let is_met = item < self.count
-            && unsafe { self.items[item].is(code, position, &self.table, layout, &mut self.paths) };
+            && unsafe { self.items[item].is(holds, position, &self.table, layout, &mut self.paths) };
         if !is_met {
             if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
                 return Err(Broken::Garbage);
             }
             let may_be_incomplete = owner != OWNED_BY_GENERATOR;
-            self.fill(item, (code, position), may_be_incomplete, interpreter, number)?;
+            self.fill(item, (holds, position), may_be_incomplete, interpreter, number)?;
         }
         let item = &mut self.items[item];
         let is_same = is_met && item.boundary == link.boundary;
@@ -325,11 +341,12 @@ impl Walk {
     fn fill(
         &mut self,
         item: usize,
-        (code, position): (u64, u64),
+        (holds, position): (u64, u64),
         may_be_incomplete: bool,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<(), Broken> {
+        let code = holds & !HOLD;
         let place = self.find(code, interpreter, number)?;
         let known = self.table.get(place);
         let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
@@ -348,7 +365,7 @@ impl Walk {
         };
         let Item { at, boundary, owner, .. } = self.items[item];
         let (number, version) = (known.number, known.version);
-        self.items[item] = Item { at, code, position, boundary, frame, place, number, version, owner };
+        self.items[item] = Item { at, code, holds, position, boundary, frame, place, number, version, owner };
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUFFER_BYTES = 2 << 20, MOST_SPARE = 16 };
+enum { BUFFER_BYTES = 2 << 20, MOST_SPARE = 16, STATE = 6, FATAL_ERROR = 1 };
 
 static int (*subscribe)(void **, void *, void *);
 static int (*enable_callback)(uint32_t, void *, uint32_t, uint32_t);
@@ -40,15 +40,38 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     free(buffer);
 }
 
-// The calls that begin GPU work, as gpuflame picks them: by their names.
-static int begins_work(const char *name) {
-    static const char *look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"};
-    for (unsigned at = 0; at < sizeof look_alikes / sizeof *look_alikes; at++)
-        if (strstr(name, look_alikes[at])) return 0;
+static int is_one_of(const char *name, const char *const *all) {
+    while (*all && strcmp(name, *all)) all++;
+    return *all != NULL;
+}
+
+// The calls that gpuflame asks to be told of, as it picks them: by their names, without versions and kinds of streams.
+static int is_wanted(const char *name) {
+    static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
+    static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",
+                                       "DevicePrimaryCtxRelease", "ProfilerStart", "ProfilerStop", NULL};
+    static const char *const copies[] = {"GraphAddChildGraphNode", "GraphClone", "GraphExecUpdate", NULL};
+    static const char *const waits[] = {"DeviceSynchronize", "ThreadSynchronize", "CtxSynchronize", "StreamSynchronize",
+                                        "EventSynchronize", NULL};
+    static const char *const memory[] = {
+        "Malloc", "MallocAsync", "MallocFromPoolAsync", "MemAlloc", "MemAllocAsync", "MemAllocFromPoolAsync", "MemCreate",
+        "MallocPitch", "MemAllocPitch", "MallocHost", "HostAlloc", "MemAllocHost", "MemHostAlloc", "MallocManaged",
+        "MemAllocManaged", "Free", "FreeAsync", "FreeHost", "MemFree", "MemFreeAsync", "MemFreeHost", "MemRelease", NULL};
+    char verb[128];
     name += strspn(name, "_");
-    name += !strncmp(name, "cuda", 4) ? 4 : 2;
-    return !strncmp(name, "Launch", 6) || !strncmp(name, "GraphLaunch", 11) || !strncmp(name, "Memcpy", 6) ||
-           !strncmp(name, "Memset", 6) || (!strncmp(name, "Mem", 3) && strstr(name, "Prefetch"));
+    name += !strncmp(name, "cuda", 4) || !strncmp(name, "cu64", 4) ? 4 : 2;
+    strncpy(verb, name, sizeof verb - 1);
+    verb[sizeof verb - 1] = 0;
+    for (char *suffix; (suffix = strrchr(verb, '_')) && suffix > verb; *suffix = 0)
+        if (strcmp(suffix, "_ptsz") && strcmp(suffix, "_ptds") &&
+            (suffix[1] != 'v' || !suffix[2] || suffix[2 + strspn(suffix + 2, "0123456789")]))
+            break;
+    if (is_one_of(verb, ends) || is_one_of(verb, copies) || is_one_of(verb, waits) || is_one_of(verb, memory)) return 1;
+    if (!strncmp(verb, "GraphInstantiate", 16) || (!strncmp(verb, "GraphAdd", 8) && strstr(verb, "Node"))) return 1;
+    for (const char *const *look_alike = look_alikes; *look_alike; look_alike++)
+        if (strstr(verb, *look_alike)) return 0;
+    return !strncmp(verb, "Launch", 6) || !strncmp(verb, "GraphLaunch", 11) || !strncmp(verb, "Memcpy", 6) ||
+           !strncmp(verb, "Memset", 6) || (!strncmp(verb, "Mem", 3) && strstr(verb, "Prefetch"));
 }
 
 static void at_exit(void) { flush(1); }
@@ -68,9 +91,10 @@ int InitializeInjection(void) {
     for (uint32_t domain = 1; domain <= 2; domain++) {
         const char *name;
         for (uint32_t id = 1; callback_name(domain, id, &name) == 0; id++)
-            if (begins_work(name)) enable_callback(1, subscriber, domain, id);
+            if (is_wanted(name)) enable_callback(1, subscriber, domain, id);
     }
     for (unsigned at = 0; at < sizeof resources / sizeof *resources; at++) enable_callback(1, subscriber, 3, resources[at]);
+    enable_callback(1, subscriber, STATE, FATAL_ERROR);
     atexit(at_exit);
     return 1;
 }

@@ -65,6 +65,18 @@ driver_api! {
         Ok(())
     }
 
+    cuCtxSetLimit @ 136 |_own| (_what: u32, _value: usize) { current().map(drop) }
+
+    cuCtxGetLimit @ 137 |_own| (value: Out<usize>, what: u32) {
+        current()?;
+        value.set(match what {
+            0 => 1024,    // a thread's stack
+            1 => 1 << 20, // what `printf` writes to
+            2 => 8 << 20, // the heap of kernels
+            _ => 0,
+        })
+    }
+
     cuCtxEnablePeerAccess @ 313 |_own| (peer: Handle, _flags: u32) { Context::of_handle(peer).map(drop) }
 
     cuDevicePrimaryCtxRetain @ 386 |_own| (context: Out<Handle>, ordinal: u32) {

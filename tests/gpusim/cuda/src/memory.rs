@@ -270,10 +270,13 @@ driver_api! {
 
     cuPointerGetAttribute @ 310 |_own| (data: Out<u32>, attribute: u32, pointer: u64) {
         const MEMORY_TYPE: u32 = 2;
+        const DEVICE_POINTER: u32 = 3;
         const IS_MANAGED: u32 = 8;
         const DEVICE_ORDINAL: u32 = 9;
         match (attribute, memory::kind_of(pointer)) {
             (_, Memory::Pageable) => Err(INVALID_VALUE),
+            // Its address on the device is the same; eight bytes.
+            (DEVICE_POINTER, _) => Out::<u64>(data.0.cast()).set(pointer),
             (IS_MANAGED, kind) => data.set(u32::from(kind == Memory::Managed)),
             (MEMORY_TYPE, Memory::Pinned) => data.set(1),
             (MEMORY_TYPE, _) => data.set(2),

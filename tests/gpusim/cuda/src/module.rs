@@ -1,11 +1,12 @@
 //! Modules and libraries: any image is accepted, any kernel name is found in it.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
-use gpusim_core::error::{CuError, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND};
+use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND};
 use gpusim_core::kernel::Kernel;
 use gpusim_core::table::{resource, with_hooks};
 use gpusim_core::thread;
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -54,6 +55,12 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
 }
 
 driver_api! {
+    cuModuleLoad @ 18 |_own| (module: Out<Handle>, file: Text) {
+        let path = file.get().ok_or(INVALID_VALUE)?;
+        let image = std::fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|_| FILE_NOT_FOUND)?;
+        load(module, image.as_ptr().cast())
+    }
+
     cuModuleLoadData @ 19 |_own| (module: Out<Handle>, image: *const c_void) { load(module, image) }
 
     cuModuleLoadDataEx @ 20 |_own| (
