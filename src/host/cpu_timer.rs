@@ -2,7 +2,7 @@
 //! and the handler copies registers and a part of the stack.
 //!
 //! The thread notices it: a call that is under way may end with `EINTR`, which is counted, and what the kernel puts on its
-//! stack for the handler takes some kilobytes. So it is for those who ask for it. The signal is one of the real-time
+//! stack for the handler takes some kilobytes. So it is for those who ask for samples. The signal is one of the real-time
 //! signals that the program has left at their default; as soon as it sets an action for it, all timers stop.
 //!
 //! ```text

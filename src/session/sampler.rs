@@ -558,7 +558,7 @@ fn refusal(setting: &str, error: &io::Error) -> String {
     let remedy = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!(
             "; allow it by sysctl kernel.perf_event_paranoid={level}, in a container by a seccomp profile or CAP_PERFMON{}",
-            if setting == CPU_SAMPLES { ", or take a timer's signals instead (HZ,timer)" } else { "" }
+            if setting == CPU_SAMPLES { ", or take a timer's signals instead (without `,perf`)" } else { "" }
         ),
         Some(libc::ENOMEM) => "; raise ulimit -l or sysctl kernel.perf_event_mlock_kb".to_owned(),
         _ => String::new(),

@@ -458,22 +458,22 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_CPU_SAMPLES",
-        values: "Hz, or Hz,timer",
+        values: "Hz, or Hz,perf",
         default: "0",
         help: "So often a second of processor time it is looked where the threads are that launch, 99 for instance and \
-               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never. With \
-               `timer` also where the kernel takes no samples for us, by a signal to the thread.",
+               10000 at most: drawn as NAME.cpu.svg and NAME.cpu.folded, and named where a GPU waited for them. 0: never. Where \
+               the kernel takes no samples for us it is done by a signal to the thread; not with `perf`.",
         apply: |settings, value| {
             let (value, by_timer) = match value.split_once(',') {
-                Some((hertz, word)) if word.trim() == "timer" => (hertz.trim(), true),
-                _ => (value, false),
+                Some((hertz, word)) if word.trim() == "perf" => (hertz.trim(), false),
+                _ => (value, true),
             };
             let hertz = number(value, 0)?;
             if hertz > MOST_HERTZ {
                 return Err(Refused::All(format!("expected {MOST_HERTZ} Hz at most, not `{value}`")));
             }
             settings.cpu_samples = (hertz > 0).then_some(hertz as u32);
-            settings.cpu_timer = by_timer;
+            settings.cpu_timer = by_timer && hertz > 0;
             Ok(())
         },
     },
@@ -757,7 +757,7 @@ mod tests {
             ("GPUFLAME_ROOT", "stream, process,stream"),
             ("GPUFLAME_MAX_MEM", "64M"),
             ("GPUFLAME_REPORT", "/tmp/r"),
-            ("GPUFLAME_CPU_SAMPLES", "99, timer"),
+            ("GPUFLAME_CPU_SAMPLES", "99"),
             ("GPUFLAME_OFF_CPU", "1"),
             ("GPUFLAME_VERIFY", "100"),
             ("GPUFLAME_LAUNCH_MARKER", "1"),

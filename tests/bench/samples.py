@@ -20,7 +20,7 @@ WAYS = {
     "99 Hz": {"GPUFLAME_CPU_SAMPLES": "99"},
     "999 Hz": {"GPUFLAME_CPU_SAMPLES": "999"},
     "99 Hz and waits": {"GPUFLAME_CPU_SAMPLES": "99", "GPUFLAME_OFF_CPU": "1"},
-    "99 Hz by a timer": {"GPUFLAME_CPU_SAMPLES": "99,timer"},
+    "99 Hz by a timer": {"GPUFLAME_CPU_SAMPLES": "99"},
 }
 
 
@@ -34,7 +34,7 @@ def prepare(folder):
     return program
 
 
-def turn(folder, program, settings):
+def turn(folder, program, way, settings):
     keep = {name: value for name, value in os.environ.items() if not name.startswith(("GPUFLAME_", "GPUSIM_", "CUDA_INJ"))}
     env = keep | {
         "LD_LIBRARY_PATH": str(folder),
@@ -42,7 +42,7 @@ def turn(folder, program, settings):
         "GPUFLAME_FORMATS": "folded",
         "GPUFLAME_QUIET": "1",
     } | settings
-    words = [program, "fixed"] + (["refused"] if "timer" in settings.get("GPUFLAME_CPU_SAMPLES", "") else [])
+    words = [program, "fixed"] + (["refused"] if "timer" in way else [])
     done = subprocess.run(words, env=env, cwd=folder, text=True, capture_output=True, check=True)
     return [int(word) for word in done.stdout.split()]
 
@@ -54,7 +54,7 @@ def main():
         taken = {way: [] for way in WAYS}
         for _ in range(RUNS):
             for way, settings in WAYS.items():
-                taken[way].append(turn(folder, program, settings))
+                taken[way].append(turn(folder, program, way, settings))
     base = [statistics.median(column) for column in zip(*taken["without samples"])]
     print("| samples | the thread | the process |\n| --- | ---: | ---: |")
     for way, rows in taken.items():
