@@ -386,9 +386,10 @@ fn the_library_for_shells_is_small_and_needs_nothing() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// 3.44 MiB today. When it grows by a tenth somebody should know why.
+/// 3.9 MiB today where the command is built along, of which 0.4 are unwind tables of what the linker leaves out; 3.46 by
+/// itself. When it grows by a tenth somebody should know why.
 #[test]
-fn optimized_its_code_and_data_are_3_8_mib_at_most() {
+fn optimized_its_code_and_data_are_4_2_mib_at_most() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
     if !release.exists() {
         assert!(!is_ci(), "CI builds it before the tests");
@@ -400,5 +401,5 @@ fn optimized_its_code_and_data_are_3_8_mib_at_most() {
     let line = sizes.lines().nth(1).unwrap();
     let [text, data]: [u64; 2] =
         std::array::from_fn(|field| line.split_whitespace().nth(field).unwrap().parse().unwrap());
-    assert!(text + data <= 3_800 << 10, "{sizes}");
+    assert!(text + data <= 4_200 << 10, "{sizes}");
 }
