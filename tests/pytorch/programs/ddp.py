@@ -49,7 +49,8 @@ def train(rank, meeting):
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()
-    print(f"rank {rank} of {RANKS}", flush=True)
+    # At once: `print` writes a line in two parts, and the other rank's may come between.
+    os.write(1, f"rank {rank} of {RANKS}\n".encode())
 
 
 if __name__ == "__main__":
