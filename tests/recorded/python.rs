@@ -355,7 +355,10 @@ fn samples_have_functions_of_python_where_it_calls_them_by_trampolines() {
             let named =
                 |name: &str| format!("py::{name}:{}", root().join("tests/programs/slow.py").display());
             let expected = [named("<module>"), named("main"), named(function)];
-            assert_eq!(heaviest[..3], expected, "{heaviest:?}\n{}", done.stderr);
+            // An interpreter that was started by a loader of its own has native frames that nobody can name.
+            let of_loader = |frame: &&String| !frame.starts_with("ld-linux-x86-64.so.2+0x");
+            let shown: Vec<&String> = heaviest.iter().filter(of_loader).take(3).collect();
+            assert_eq!(shown, expected.each_ref(), "{heaviest:?}\n{}", done.stderr);
         }
     }
 }
