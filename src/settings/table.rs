@@ -466,7 +466,8 @@ pub const SETTINGS: &[Setting] = &[
         apply: |settings, value| {
             let (value, by_timer) = match value.split_once(',') {
                 Some((hertz, word)) if word.trim() == "perf" => (hertz.trim(), false),
-                _ => (value, true),
+                Some(_) => return Err(Refused::All(format!("expected Hz or Hz,perf, not `{value}`"))),
+                None => (value, true),
             };
             let hertz = number(value, 0)?;
             if hertz > MOST_HERTZ {
