@@ -263,8 +263,9 @@ impl Build {
             }
         };
         let end = self.upon(stack, composer, sample);
-        let nodes = self.nodes.len().max(end.index() + 1);
-        self.nodes.resize_with(nodes, Node::default);
+        if end.index() >= self.nodes.len() {
+            self.nodes.resize(end.index() + 1, Node::default());
+        }
         let own = &mut self.nodes[end.index()].own;
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }

@@ -59,12 +59,17 @@ impl Tree {
 
     /// The chain `from` with `symbols` at its end.
     pub(crate) fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        let mut symbols = symbols.into_iter().peekable();
-        let mut at = from;
-        while let Some(&first) = symbols.peek() {
-            let Some(child) = self.child(at, first) else { return self.add(at, symbols) };
+        // Not with `Peekable`: to move it waits for all that was written before, 0.1 us a chain where nodes are new.
+        let mut symbols = symbols.into_iter();
+        let (mut at, mut next) = (from, symbols.next());
+        while let Some(first) = next {
+            let hash = hash_one(&(at, first));
+            let Some(child) = self.child(at, first, hash) else { return self.add(at, first, symbols, hash) };
             let run = &self.symbols[self.nodes[child as usize].run()];
-            let shared = run.iter().take_while(|symbol| symbols.next_if_eq(*symbol).is_some()).count();
+            let mut shared = 0;
+            while shared < run.len() && next == Some(run[shared]) {
+                (shared, next) = (shared + 1, symbols.next());
+            }
             at = if shared == run.len() { NodeId(child) } else { self.split(child, shared as u32) };
         }
         at
@@ -113,19 +118,24 @@ impl Tree {
             + self.index.heap_bytes()
     }
 
-    /// The node after `parent` whose run begins with `first`.
-    fn child(&self, parent: NodeId, first: u32) -> Option<u32> {
-        self.index.find(hash_one(&(parent, first)), |at| {
+    /// The node after `parent` whose run begins with `first`, which have this hash together.
+    fn child(&self, parent: NodeId, first: u32, hash: u64) -> Option<u32> {
+        self.index.find(hash, |at| {
             let node = &self.nodes[at as usize];
             node.parent == parent && self.symbols[node.first as usize] == first
         })
     }
 
-    /// Adds a node with these symbols, of which there is one at least and the first is new after `parent`.
-    fn add(&mut self, parent: NodeId, symbols: impl Iterator<Item = u32>) -> NodeId {
-        let first = self.symbols.len();
-        self.symbols.extend(symbols);
-        self.put(Node { parent, first: first as u32, len: (self.symbols.len() - first) as u32 })
+    /// Adds a node of these symbols, of which the first is new after `parent`.
+    fn add(&mut self, parent: NodeId, head: u32, tail: impl Iterator<Item = u32>, hash: u64) -> NodeId {
+        let (first, at) = (self.symbols.len(), self.nodes.len() as u32);
+        self.symbols.push(head);
+        self.symbols.extend(tail);
+        let len = self.symbols.len() - first;
+        self.nodes.push(Node { parent, first: first as u32, len: len as u32 });
+        let Self { nodes, symbols, index } = self;
+        index.insert(hash, at, |at| hash_of(nodes, symbols, at));
+        NodeId(at)
     }
 
     /// Gives the first `len` symbols of a node's run a node of their own, of which the rest is the child.
@@ -139,14 +149,6 @@ impl Tree {
         let Self { nodes, symbols, index } = self;
         index.insert(hash_of(nodes, symbols, at), at, |at| hash_of(nodes, symbols, at));
         head
-    }
-
-    fn put(&mut self, node: Node) -> NodeId {
-        let at = self.nodes.len() as u32;
-        self.nodes.push(node);
-        let Self { nodes, symbols, index } = self;
-        index.insert(hash_of(nodes, symbols, at), at, |at| hash_of(nodes, symbols, at));
-        NodeId(at)
     }
 
     fn hash(&self, at: u32) -> u64 {
