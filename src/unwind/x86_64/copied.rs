@@ -10,6 +10,7 @@ use gimli::X86_64;
 use super::compile::Compiler;
 use super::end::End;
 use super::registers::Registers;
+use super::trails::Lead;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use super::{ATTEMPTS, Nowhere, Places};
@@ -100,7 +101,7 @@ impl Room {
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
         let mut walk =
             Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let walked = walk.run(&at, &mut words, &mut Nowhere);
+        let walked = walk.run(&at, &mut words, &mut Nowhere, &mut Lead::none());
         for (frame, step) in self.frames.iter_mut().zip(&self.steps[..walked.count]) {
             *frame = step.rule.frame(step.pc);
         }

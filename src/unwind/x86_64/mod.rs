@@ -10,6 +10,7 @@ mod rule;
 mod slow;
 mod stub;
 mod table;
+mod trails;
 mod walk;
 mod words;
 
@@ -20,6 +21,7 @@ use self::compile::Compiler;
 use self::end::End;
 use self::memo::Memo;
 use self::stub::Entry;
+use self::trails::{Lead, Trails};
 use self::walk::{Cursor, Join, Step, Walk, Walked};
 use self::words::Own;
 use super::bounds::Stack;
@@ -60,6 +62,7 @@ pub(super) struct Engine {
     /// The steps that were walked, leaf first: those of the frames before `joined`.
     steps: [Step; MAX_FRAMES],
     memo: Memo,
+    trails: Trails,
 }
 
 impl Owned {
@@ -153,7 +156,11 @@ impl Engine {
         let mut words = Own::above(entry.sp(), self.own);
         let mut walk =
             Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let walked = walk.run(entry, &mut words, &mut standing);
+        let mut lead = if self.forgets { Lead::none() } else { self.trails.lead(counts) };
+        let walked = walk.run(entry, &mut words, &mut standing, &mut lead);
+        if let Some(lost) = lead.lost() {
+            self.trails.keep(&self.steps[lost.min(walked.count)..walked.count], counts);
+        }
         let joined = match walked.end {
             End::Joined(frame) => frame,
             End::Elsewhere => return self.capture_elsewhere(entry, counts),
@@ -176,7 +183,11 @@ impl Engine {
         self.copy.clear();
         let mut walk =
             Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
+        let mut lead = if self.forgets { Lead::none() } else { self.trails.lead(counts) };
+        let walked = walk.run(entry, &mut self.copy, &mut Nowhere, &mut lead);
+        if let Some(lost) = lead.lost() {
+            self.trails.keep(&self.steps[lost.min(walked.count)..walked.count], counts);
+        }
         self.keep(&walked, MAX_FRAMES, counts);
     }
 

@@ -12,6 +12,7 @@ use super::registers::Registers;
 use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
+use super::trails::Lead;
 use super::words::Words;
 use crate::record::ModuleEpoch;
 use crate::unwind::counts::Counts;
@@ -79,6 +80,12 @@ impl Cursor {
         Self { place: pc.wrapping_add(u64::from(is_exact)), sp, bp, is_exact }
     }
 
+    /// What rules are stored under.
+    #[inline(always)]
+    pub(super) fn place(&self) -> u64 {
+        self.place
+    }
+
     /// The return address, or the instruction that was interrupted.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
@@ -123,13 +130,15 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first.
+    /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first. `lead` knows
+    /// rules that it may need.
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
         entry: &impl Beginning,
         words: &mut W,
         join: &mut impl Join,
+        lead: &mut Lead<'_>,
     ) -> Walked {
         let mut cursor = entry.cursor();
         if let Err(end) = words.begin(cursor.sp) {
@@ -140,11 +149,12 @@ impl Walk<'_> {
             if let Some(frame) = join.reached(&cursor) {
                 return self.result(count, End::Joined(frame), W::ARE_OWN);
             }
-            let rule = match table.and_then(|table| table.get(cursor.place, self.counts)) {
+            let known = lead.rule(&cursor, count);
+            let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
                 Some(rule) => rule,
-                None => self.compile(cursor),
+                None => self.compile_beside(lead, cursor),
             };
-            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor) };
+            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor, lead) };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, words)
@@ -174,9 +184,17 @@ impl Walk<'_> {
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
         match known {
-            Some(rule) => self.up_to_date(rule, cursor),
+            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::none()),
             None => self.compile(cursor),
         }
+    }
+
+    /// The same for a walk that `lead` leads: it does not learn what was made just now.
+    #[cold]
+    #[inline(never)]
+    fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
+        lead.forget();
+        self.compile(cursor)
     }
 
     /// Finds out the rule for where `cursor` is, and stores it for all threads.
@@ -208,9 +226,9 @@ impl Walk<'_> {
 
     /// The rule, unless it says that nothing is known here and an object was loaded since: it may have been here.
     #[inline]
-    fn up_to_date(&mut self, rule: Rule, cursor: Cursor) -> Rule {
+    fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
-        if is_old { self.compile(cursor) } else { rule }
+        if is_old { self.compile_beside(lead, cursor) } else { rule }
     }
 
     /// Where there is no unwind information, goes by the epilogue, or trusts rbp if it can be a frame pointer at all.
