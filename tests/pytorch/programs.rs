@@ -72,6 +72,10 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(told_by(done, "out.csv"), ran_by(done, "truth.json"));
 }
 
+/// Each way in with each version of CUPTI.
+const EVERY_WAY: [(Way, &str); 4] =
+    [(Way::Injected, "13.0"), (Way::Injected, "13.2"), (Way::Preloaded, "13.0"), (Way::Preloaded, "13.2")];
+
 /// Runs a program alone, and by each way with a version of CUPTI.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
     let Some(folder) = folder() else { return Vec::new() };
@@ -113,6 +117,67 @@ fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
         launched += 1;
     }
     assert_eq!(launched, 2);
+}
+
+/// What torch.compile makes of a model: kernels of Inductor's, by Triton, forward and backward, stand under the compiled code
+/// that launches them; with `reduce-overhead` they are in graphs, under what captured them. `.ci/long` installs Triton.
+#[test]
+#[ignore = "two minutes"]
+fn kernels_of_a_compiled_model_stand_under_the_model() {
+    let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
+    // Compiled once: what comes after finds it in the caches.
+    let cache = scratch("compiled");
+    for mode in ["default", "reduce-overhead"] {
+        let run = |way| {
+            let run = run(folder, "compiled.py", way).arg(mode).env("PYTHONPATH", triton);
+            let run = run.env("TORCHINDUCTOR_COMPILE_THREADS", "1").env("TORCHINDUCTOR_CACHE_DIR", &cache);
+            run.env("TRITON_CACHE_DIR", cache.join("triton"))
+        };
+        drop(run(Way::None).ok());
+        let alone = run(Way::None).ok();
+        for (way, version) in EVERY_WAY {
+            let run = run(way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
+            let done = run.ok();
+            check(&done, &alone);
+            assert_compiled(&done, mode == "reduce-overhead");
+        }
+    }
+}
+
+/// Asserts where the kernels of a compiled model stand, and that all of those in graphs stand under what captured them.
+fn assert_compiled(done: &Done, has_graphs: bool) {
+    let stacks = done.folded();
+    let kernels: Vec<_> =
+        stacks.iter().filter(|(frames, _)| frames.last().unwrap().contains("]triton_")).collect();
+    let has = |frames: &[String], begin: &str| frames.iter().any(|frame| frame.starts_with(begin));
+    let of =
+        |mark: &str| kernels.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with(mark))).count();
+    // Inductor's own code: `call` of a module that it wrote.
+    assert!(
+        kernels.len() > 10 && kernels.iter().all(|(frames, _)| has(frames, "Runner.call (")),
+        "{kernels:#?}"
+    );
+    assert!(
+        kernels.iter().all(|(frames, _)| !has(frames, "dynamo_") && !has(frames, "[unknown]")),
+        "{kernels:#?}"
+    );
+    // Forward under the model, and backward on autograd's thread.
+    assert!(
+        of("Gpt.forward (model.py:") > 5 && of("torch::autograd::Engine::thread_main") > 2,
+        "{kernels:#?}"
+    );
+    assert_eq!(of("[graph]") > 5, has_graphs, "{kernels:#?}");
+    for (frames, _) in &kernels {
+        let Some(graph) = frames.iter().position(|frame| frame == "[graph]") else { continue };
+        let (launch, capture) = frames.split_at(graph);
+        assert!(
+            has(launch, "at::cuda::CUDAGraph::replay") && has(capture, "CachingAutotuner.run"),
+            "{frames:#?}"
+        );
+    }
+    let (nodes, parts) = done.sum("graph activities");
+    assert_eq!(parts["created"], nodes, "{}", done.stderr);
+    assert_eq!(nodes > 50, has_graphs, "{nodes}");
 }
 
 #[test]
