@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::installed::{folder, run, triton};
+use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, gpuflame, scratch};
 use serde_json::Value;
 
@@ -50,6 +50,13 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
+/// Asserts that so many processes took stacks a second time, by libgcc too, and found the same.
+pub(crate) fn assert_verified(done: &Done, processes: usize) {
+    let verified = done.ledger("verified: ");
+    let same = " taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
+    assert!(verified.len() == processes && verified.iter().all(|it| it.ends_with(same)), "{}", done.stderr);
+}
+
 fn check(done: &Done, alone: &Done) {
     assert_eq!((done.code, &done.stdout), (alone.code, &alone.stdout), "{}", done.stderr);
     let truth = done.truth();
@@ -62,25 +69,29 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(done.sum("activities").0, count);
     let stacks = done.folded();
     assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), truth.count("total_ns"));
-    let [verified] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
-    assert!(
-        verified.ends_with(" taken again, 0 unlike a walk of every frame, 0 unlike libgcc's"),
-        "{verified}"
-    );
+    assert_verified(done, 1);
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     assert_eq!(told_by(done, "out.csv"), ran_by(done, "truth.json"));
 }
 
-/// Each way in with each version of CUPTI.
-const EVERY_WAY: [(Way, &str); 4] =
-    [(Way::Injected, "13.0"), (Way::Injected, "13.2"), (Way::Preloaded, "13.0"), (Way::Preloaded, "13.2")];
+/// Each way in with a version of CUPTI, and with the other version.
+pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
+pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
+
+/// All of them.
+fn every_way() -> Vec<(Way, &'static str)> {
+    [ONE, OTHER].concat()
+}
 
 /// Runs a program alone, and by each way with a version of CUPTI.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
-    let Some(folder) = folder() else { return Vec::new() };
-    let devices = if program == "devices.py" { "2" } else { "1" };
-    let run = |way| run(folder, program, way).env("GPUSIM_NDEV", devices);
+    let (Some(folder), Some(packages)) = (folder(), packages(program)) else { return Vec::new() };
+    let cache = scratch("triton");
+    let run = |way| {
+        let run = run(folder, program, way).env("GPUSIM_NDEV", devices(program));
+        run.env("PYTHONPATH", packages).env("TRITON_CACHE_DIR", &cache)
+    };
     let alone = run(Way::None).ok();
     let observed = |(way, version): &(Way, &str)| {
         let run = run(*way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
@@ -95,32 +106,41 @@ fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
 /// `.ci/long` installs it.
 #[test]
 fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
-    let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    let cache = scratch("triton");
-    let run = |way| {
-        let run = run(folder, "triton_kernels.py", way).env("PYTHONPATH", triton);
-        run.env("TRITON_CACHE_DIR", &cache)
-    };
-    let alone = run(Way::None).ok();
-    let done = run(Way::Injected).env("GPUFLAME_VERIFY", "1").ok();
-    check(&done, &alone);
-    let mut launched = 0;
-    for (frames, _) in done.folded() {
-        let caller = match frames.last().unwrap().as_str() {
-            "[GPU_Kernel]add" => "Block.forward (triton_kernels.py:28)",
-            "[GPU_Kernel]scale" => "Block.backward (triton_kernels.py:31)",
-            _ => continue,
-        };
-        assert!(frames[0].starts_with("<module> (triton_kernels.py:"), "{frames:?}");
-        assert_eq!(frames[2], caller, "{frames:?}");
-        assert_eq!(frames[frames.len() - 2], "cuLaunchKernelEx", "{frames:?}");
-        launched += 1;
+    for done in check_program("triton_kernels.py", &every_way()) {
+        let mut launched = 0;
+        for (frames, _) in done.folded() {
+            let caller = match frames.last().unwrap().as_str() {
+                "[GPU_Kernel]add" => "Block.forward (triton_kernels.py:28)",
+                "[GPU_Kernel]scale" => "Block.backward (triton_kernels.py:31)",
+                _ => continue,
+            };
+            assert!(frames[0].starts_with("<module> (triton_kernels.py:"), "{frames:?}");
+            assert_eq!(frames[2], caller, "{frames:?}");
+            assert_eq!(frames[frames.len() - 2], "cuLaunchKernelEx", "{frames:?}");
+            launched += 1;
+        }
+        assert_eq!(launched, 2);
     }
-    assert_eq!(launched, 2);
 }
 
-/// What torch.compile makes of a model: kernels of Inductor's, by Triton, forward and backward, stand under the compiled code
-/// that launches them; with `reduce-overhead` they are in graphs, under what captured them. `.ci/long` installs Triton.
+/// `.ci/long` installs Transformers.
+#[test]
+fn transformers_models_are_seen_whole() {
+    check_program("transformers_models.py", &every_way());
+}
+
+/// What the tests below leave out.
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn every_program_is_seen_whole_by_each_way_in_with_each_version() {
+    for program in ["train.py", "loader.py", "pressure.py"] {
+        check_program(program, &OTHER);
+    }
+    for program in ["decode.py", "ranges.py", "devices.py"] {
+        check_program(program, &ONE);
+    }
+}
+
 #[test]
 #[ignore = "two minutes"]
 fn kernels_of_a_compiled_model_stand_under_the_model() {
@@ -135,7 +155,7 @@ fn kernels_of_a_compiled_model_stand_under_the_model() {
         };
         drop(run(Way::None).ok());
         let alone = run(Way::None).ok();
-        for (way, version) in EVERY_WAY {
+        for (way, version) in every_way() {
             let run = run(way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
             let done = run.ok();
             check(&done, &alone);
@@ -182,7 +202,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 
 #[test]
 fn a_training_step_is_seen_whole() {
-    for done in check_program("train.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]) {
+    for done in check_program("train.py", &ONE) {
         // The backward pass is on a thread of autograd's, whose stacks begin where it was started.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
@@ -203,7 +223,7 @@ fn a_training_step_is_seen_whole() {
 
 #[test]
 fn captured_graphs_are_under_the_stacks_of_their_capture() {
-    for done in check_program("decode.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("decode.py", &OTHER) {
         let (nodes, parts) = done.sum("graph activities");
         assert_eq!(parts["created"], nodes, "{}", done.stderr);
         assert!(nodes > 1000, "{nodes}");
@@ -223,12 +243,12 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
 /// use no GPU.
 #[test]
 fn a_loader_with_workers_is_seen_whole() {
-    check_program("loader.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+    check_program("loader.py", &ONE);
 }
 
 #[test]
 fn ranges_of_the_program_and_of_every_operator_are_frames() {
-    for done in check_program("ranges.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("ranges.py", &OTHER) {
         let stacks = done.folded();
         let share = |range: &str| {
             let is_it = |frame: &String| frame.starts_with("[range") && frame.contains(range);
@@ -244,12 +264,12 @@ fn ranges_of_the_program_and_of_every_operator_are_frames() {
 /// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.
 #[test]
 fn trouble_in_the_program_is_none_of_ours() {
-    check_program("pressure.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+    check_program("pressure.py", &ONE);
 }
 
 #[test]
 fn two_devices_in_one_process_are_told_apart() {
-    for done in check_program("devices.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("devices.py", &OTHER) {
         for device in ["GPU 0:", "GPU 1:"] {
             assert_eq!(done.ledger(device).len(), 1, "{}", done.stderr);
         }
