@@ -23,6 +23,8 @@ struct Space {
     live: BTreeMap<u64, (u64, Memory)>,
     /// Freed device ranges by length, to be handed out again.
     spare: BTreeMap<u64, Vec<u64>>,
+    /// What belongs to graphs, by its start: live from the node that allocates it to the one that frees it, and never spare.
+    of_graphs: BTreeMap<u64, u64>,
     /// Bytes of an element of each array, by its start.
     arrays: BTreeMap<u64, usize>,
     /// Per device: bytes handed out, and where untouched space begins.
@@ -68,6 +70,30 @@ pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(std::mem::replace(next, end))
 }
 
+/// Addresses for a graph, whose node allocates memory there whenever it runs.
+pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
+    let start = reserve(device, bytes)?;
+    space().of_graphs.insert(start, bytes.next_multiple_of(PAGE as u64));
+    Ok(start)
+}
+
+/// The node runs. Memory that the launch before has left allocated is kept.
+pub fn alloc_of_graph(start: u64) {
+    let mut space = space();
+    let Some(&length) = space.of_graphs.get(&start) else { return };
+    let was_live = space.live.insert(start, (length, Memory::Device)).is_some();
+    if let (false, Some((used, _))) = (was_live, device_of(start).and_then(|d| space.used.get_mut(&d))) {
+        *used += length;
+    }
+}
+
+/// Bytes that graphs have allocated on a device.
+pub fn bytes_of_graphs(device: u32) -> u64 {
+    let space = space();
+    let is_live = |start: &u64| device_of(*start) == Some(device) && space.live.contains_key(start);
+    space.of_graphs.iter().filter(|(start, _)| is_live(start)).map(|(_, length)| length).sum()
+}
+
 /// An array of so many elements on a device. Its handle is its address.
 pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u64, CuError> {
     let start = alloc_device(device, elements.saturating_mul(bytes_of_each as u64))?;
@@ -96,7 +122,9 @@ pub fn free_device(start: u64) -> Result<(), CuError> {
         _ => return Err(INVALID_VALUE),
     }
     let (length, _) = space.live.remove(&start).ok_or(INVALID_VALUE)?;
-    space.spare.entry(length).or_default().push(start);
+    if !space.of_graphs.contains_key(&start) {
+        space.spare.entry(length).or_default().push(start);
+    }
     if let Some((used, _)) = device_of(start).and_then(|device| space.used.get_mut(&device)) {
         *used -= length;
     }
@@ -336,6 +364,18 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(free_device(b), Ok(()));
         assert_eq!(free_device(b), Err(INVALID_VALUE));
+    }
+
+    #[test]
+    fn memory_of_a_graph_comes_again_at_its_address_and_is_nobody_elses() {
+        let start = reserve_for_graph(0, 5000).unwrap();
+        assert_eq!((free_device(start), bytes_of_graphs(0)), (Err(INVALID_VALUE), 0));
+        for _ in 0..2 {
+            alloc_of_graph(start);
+            assert_eq!((range_of(start + 4999), bytes_of_graphs(0)), (Some((start, 8192)), 8192));
+            free_device(start).unwrap();
+            assert_ne!(alloc_device(0, 8192).unwrap(), start);
+        }
     }
 
     #[test]

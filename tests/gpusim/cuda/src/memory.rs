@@ -4,6 +4,7 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::context::Context;
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
+use gpusim_core::graph::What;
 use gpusim_core::memory::{self, Cuboid, Location, Rectangle};
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::work::{Copy, Memory, Place};
@@ -129,12 +130,18 @@ driver_api! {
 
     cuMemAllocAsync @ 598 / cuMemAllocAsync_ptsz @ 599 |own| (pointer: Out<u64>, bytes: usize, stream: Handle) {
         let stream = Stream::resolve(stream, own)?;
-        pointer.set(memory::alloc_device(stream.context.device, bytes as u64)?)
+        let (device, bytes) = (stream.context.device, bytes as u64);
+        let Some(capture) = stream.capture() else { return pointer.set(memory::alloc_device(device, bytes)?) };
+        let address = memory::reserve_for_graph(device, bytes)?;
+        capture.add(What::Alloc(address))?;
+        pointer.set(address)
     }
 
     cuMemFreeAsync @ 600 / cuMemFreeAsync_ptsz @ 601 |own| (pointer: u64, stream: Handle) {
-        Stream::resolve(stream, own)?;
-        memory::free_device(pointer)
+        match Stream::resolve(stream, own)?.capture() {
+            Some(capture) => capture.add(What::Free(pointer)),
+            None => memory::free_device(pointer),
+        }
     }
 
     cuMemAllocHost_v2 @ 294 |_own| (pointer: Out<u64>, bytes: usize) {
