@@ -239,6 +239,23 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
     }
 }
 
+/// With GPUSIM_MATH=1 the GPU says what the program works out itself, in whole numbers.
+#[test]
+fn products_of_matrices_are_computed_where_they_are_asked_for() {
+    let Some(folder) = folder() else { return };
+    for way in [Way::None, Way::Injected] {
+        let done = run(folder, "words.py", way).env("GPUSIM_MATH", "1").ok();
+        let lines: Vec<&str> = done.stdout.lines().collect();
+        let [host, one, two, all] = lines[..] else { panic!("{lines:?}") };
+        let words = host.strip_prefix("host ").unwrap();
+        assert_eq!([one, two].map(|gpu| gpu.strip_prefix("gpu ")), [Some(words); 2]);
+        assert_eq!(all, "all True");
+        if way == Way::Injected {
+            assert_eq!(told_by(&done, "out.csv"), ran_by(&done, "truth.json"));
+        }
+    }
+}
+
 /// Workers of a DataLoader are children: forked ones are nobody to us, and spawned ones, which are loaded into as well,
 /// use no GPU.
 #[test]

@@ -1,6 +1,7 @@
 //! Device memory is address space without memory behind it: a pointer tells its device and no byte is
-//! ever copied. Host allocations are real, since programs write to them.
+//! ever copied, but for `contents`. Host allocations are real, since programs write to them.
 
+use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::settings;
 use crate::unified;
@@ -44,6 +45,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(OUT_OF_MEMORY)?;
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
+    contents::back(base, DEVICE_SPACE)?;
     let (used, next) = *space.used.entry(device).or_insert((0, base));
     if used + length > DEVICE_BYTES {
         return Err(OUT_OF_MEMORY);
@@ -62,6 +64,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
 pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
+    contents::back(base, DEVICE_SPACE)?;
     let (_, next) = space.used.entry(device).or_insert((0, base));
     let end = next.checked_add(bytes.next_multiple_of(PAGE as u64)).ok_or(OUT_OF_MEMORY)?;
     if bytes == 0 || end > base + DEVICE_SPACE {
@@ -285,6 +288,16 @@ impl End {
             3 => self.array,
             _ => self.device,
         }
+    }
+
+    /// Whether it lies in an array.
+    pub fn is_array(&self) -> bool {
+        self.kind == 3
+    }
+
+    /// Where a row of it begins.
+    pub fn row(&self, row: usize) -> u64 {
+        self.address() + ((self.y + row) * self.pitch + self.x) as u64
     }
 
     /// An array.
