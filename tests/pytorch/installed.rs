@@ -39,6 +39,15 @@ pub(crate) fn triton() -> Option<&'static Path> {
     FOLDER.get_or_init(|| found("tests/pytorch/triton")).as_deref()
 }
 
+/// Where what a program needs beside PyTorch is; `None`, with a sentence: that, or PyTorch, is not installed.
+pub(crate) fn packages(program: &str) -> Option<&'static Path> {
+    match program {
+        "transformers_models.py" => transformers(),
+        "triton_kernels.py" | "compiled.py" => triton(),
+        _ => Some(Path::new("")),
+    }
+}
+
 fn found(script: &str) -> Option<PathBuf> {
     let output = Command::new(root().join(script)).arg("--found").output().unwrap();
     if output.status.success() {
@@ -72,4 +81,9 @@ fn libraries(folder: &Path) -> &'static Path {
 pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
     let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
     run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")
+}
+
+/// How many GPUs a program needs.
+pub(crate) fn devices(program: &str) -> &'static str {
+    if matches!(program, "devices.py" | "ddp.py") { "2" } else { "1" }
 }

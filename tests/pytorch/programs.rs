@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::installed::{folder, run, triton};
+use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, gpuflame, scratch};
 use serde_json::Value;
 
@@ -50,6 +50,13 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
+/// Asserts that so many processes took stacks a second time, by libgcc too, and found the same.
+pub(crate) fn assert_verified(done: &Done, processes: usize) {
+    let verified = done.ledger("verified: ");
+    let same = " taken again, 0 unlike a walk of every frame, 0 unlike libgcc's";
+    assert!(verified.len() == processes && verified.iter().all(|it| it.ends_with(same)), "{}", done.stderr);
+}
+
 fn check(done: &Done, alone: &Done) {
     assert_eq!((done.code, &done.stdout), (alone.code, &alone.stdout), "{}", done.stderr);
     let truth = done.truth();
@@ -62,21 +69,29 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(done.sum("activities").0, count);
     let stacks = done.folded();
     assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), truth.count("total_ns"));
-    let [verified] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
-    assert!(
-        verified.ends_with(" taken again, 0 unlike a walk of every frame, 0 unlike libgcc's"),
-        "{verified}"
-    );
+    assert_verified(done, 1);
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     assert_eq!(told_by(done, "out.csv"), ran_by(done, "truth.json"));
 }
 
+/// Each way in with a version of CUPTI, and with the other version.
+pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
+pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
+
+/// All of them.
+fn every_way() -> Vec<(Way, &'static str)> {
+    [ONE, OTHER].concat()
+}
+
 /// Runs a program alone, and by each way with a version of CUPTI.
 fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
-    let Some(folder) = folder() else { return Vec::new() };
-    let devices = if program == "devices.py" { "2" } else { "1" };
-    let run = |way| run(folder, program, way).env("GPUSIM_NDEV", devices);
+    let (Some(folder), Some(packages)) = (folder(), packages(program)) else { return Vec::new() };
+    let cache = scratch("triton");
+    let run = |way| {
+        let run = run(folder, program, way).env("GPUSIM_NDEV", devices(program));
+        run.env("PYTHONPATH", packages).env("TRITON_CACHE_DIR", &cache)
+    };
     let alone = run(Way::None).ok();
     let observed = |(way, version): &(Way, &str)| {
         let run = run(*way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
@@ -91,33 +106,103 @@ fn check_program(program: &str, runs: &[(Way, &str)]) -> Vec<Done> {
 /// `.ci/long` installs it.
 #[test]
 fn kernels_of_triton_stand_under_the_functions_that_launch_them() {
-    let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    let cache = scratch("triton");
-    let run = |way| {
-        let run = run(folder, "triton_kernels.py", way).env("PYTHONPATH", triton);
-        run.env("TRITON_CACHE_DIR", &cache)
-    };
-    let alone = run(Way::None).ok();
-    let done = run(Way::Injected).env("GPUFLAME_VERIFY", "1").ok();
-    check(&done, &alone);
-    let mut launched = 0;
-    for (frames, _) in done.folded() {
-        let caller = match frames.last().unwrap().as_str() {
-            "[GPU_Kernel]add" => "Block.forward (triton_kernels.py:28)",
-            "[GPU_Kernel]scale" => "Block.backward (triton_kernels.py:31)",
-            _ => continue,
-        };
-        assert!(frames[0].starts_with("<module> (triton_kernels.py:"), "{frames:?}");
-        assert_eq!(frames[2], caller, "{frames:?}");
-        assert_eq!(frames[frames.len() - 2], "cuLaunchKernelEx", "{frames:?}");
-        launched += 1;
+    for done in check_program("triton_kernels.py", &every_way()) {
+        let mut launched = 0;
+        for (frames, _) in done.folded() {
+            let caller = match frames.last().unwrap().as_str() {
+                "[GPU_Kernel]add" => "Block.forward (triton_kernels.py:28)",
+                "[GPU_Kernel]scale" => "Block.backward (triton_kernels.py:31)",
+                _ => continue,
+            };
+            assert!(frames[0].starts_with("<module> (triton_kernels.py:"), "{frames:?}");
+            assert_eq!(frames[2], caller, "{frames:?}");
+            assert_eq!(frames[frames.len() - 2], "cuLaunchKernelEx", "{frames:?}");
+            launched += 1;
+        }
+        assert_eq!(launched, 2);
     }
-    assert_eq!(launched, 2);
+}
+
+/// `.ci/long` installs Transformers.
+#[test]
+fn transformers_models_are_seen_whole() {
+    check_program("transformers_models.py", &every_way());
+}
+
+/// What the tests below leave out.
+#[test]
+#[ignore = "takes minutes; .ci/long runs it"]
+fn every_program_is_seen_whole_by_each_way_in_with_each_version() {
+    for program in ["train.py", "loader.py", "pressure.py"] {
+        check_program(program, &OTHER);
+    }
+    for program in ["decode.py", "ranges.py", "devices.py"] {
+        check_program(program, &ONE);
+    }
+}
+
+#[test]
+#[ignore = "two minutes"]
+fn kernels_of_a_compiled_model_stand_under_the_model() {
+    let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
+    // Compiled once: what comes after finds it in the caches.
+    let cache = scratch("compiled");
+    for mode in ["default", "reduce-overhead"] {
+        let run = |way| {
+            let run = run(folder, "compiled.py", way).arg(mode).env("PYTHONPATH", triton);
+            let run = run.env("TORCHINDUCTOR_COMPILE_THREADS", "1").env("TORCHINDUCTOR_CACHE_DIR", &cache);
+            run.env("TRITON_CACHE_DIR", cache.join("triton"))
+        };
+        drop(run(Way::None).ok());
+        let alone = run(Way::None).ok();
+        for (way, version) in every_way() {
+            let run = run(way).env("GPUSIM_CUPTI_VERSION", version).env("GPUFLAME_VERIFY", "1");
+            let done = run.ok();
+            check(&done, &alone);
+            assert_compiled(&done, mode == "reduce-overhead");
+        }
+    }
+}
+
+/// Asserts where the kernels of a compiled model stand, and that all of those in graphs stand under what captured them.
+fn assert_compiled(done: &Done, has_graphs: bool) {
+    let stacks = done.folded();
+    let kernels: Vec<_> =
+        stacks.iter().filter(|(frames, _)| frames.last().unwrap().contains("]triton_")).collect();
+    let has = |frames: &[String], begin: &str| frames.iter().any(|frame| frame.starts_with(begin));
+    let of =
+        |mark: &str| kernels.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with(mark))).count();
+    // Inductor's own code: `call` of a module that it wrote.
+    assert!(
+        kernels.len() > 10 && kernels.iter().all(|(frames, _)| has(frames, "Runner.call (")),
+        "{kernels:#?}"
+    );
+    assert!(
+        kernels.iter().all(|(frames, _)| !has(frames, "dynamo_") && !has(frames, "[unknown]")),
+        "{kernels:#?}"
+    );
+    // Forward under the model, and backward on autograd's thread.
+    assert!(
+        of("Gpt.forward (model.py:") > 5 && of("torch::autograd::Engine::thread_main") > 2,
+        "{kernels:#?}"
+    );
+    assert_eq!(of("[graph]") > 5, has_graphs, "{kernels:#?}");
+    for (frames, _) in &kernels {
+        let Some(graph) = frames.iter().position(|frame| frame == "[graph]") else { continue };
+        let (launch, capture) = frames.split_at(graph);
+        assert!(
+            has(launch, "at::cuda::CUDAGraph::replay") && has(capture, "CachingAutotuner.run"),
+            "{frames:#?}"
+        );
+    }
+    let (nodes, parts) = done.sum("graph activities");
+    assert_eq!(parts["created"], nodes, "{}", done.stderr);
+    assert_eq!(nodes > 50, has_graphs, "{nodes}");
 }
 
 #[test]
 fn a_training_step_is_seen_whole() {
-    for done in check_program("train.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]) {
+    for done in check_program("train.py", &ONE) {
         // The backward pass is on a thread of autograd's, whose stacks begin where it was started.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
@@ -138,7 +223,7 @@ fn a_training_step_is_seen_whole() {
 
 #[test]
 fn captured_graphs_are_under_the_stacks_of_their_capture() {
-    for done in check_program("decode.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("decode.py", &OTHER) {
         let (nodes, parts) = done.sum("graph activities");
         assert_eq!(parts["created"], nodes, "{}", done.stderr);
         assert!(nodes > 1000, "{nodes}");
@@ -154,16 +239,33 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
     }
 }
 
+/// With GPUSIM_MATH=1 the GPU says what the program works out itself, in whole numbers.
+#[test]
+fn products_of_matrices_are_computed_where_they_are_asked_for() {
+    let Some(folder) = folder() else { return };
+    for way in [Way::None, Way::Injected] {
+        let done = run(folder, "words.py", way).env("GPUSIM_MATH", "1").ok();
+        let lines: Vec<&str> = done.stdout.lines().collect();
+        let [host, one, two, all] = lines[..] else { panic!("{lines:?}") };
+        let words = host.strip_prefix("host ").unwrap();
+        assert_eq!([one, two].map(|gpu| gpu.strip_prefix("gpu ")), [Some(words); 2]);
+        assert_eq!(all, "all True");
+        if way == Way::Injected {
+            assert_eq!(told_by(&done, "out.csv"), ran_by(&done, "truth.json"));
+        }
+    }
+}
+
 /// Workers of a DataLoader are children: forked ones are nobody to us, and spawned ones, which are loaded into as well,
 /// use no GPU.
 #[test]
 fn a_loader_with_workers_is_seen_whole() {
-    check_program("loader.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+    check_program("loader.py", &ONE);
 }
 
 #[test]
 fn ranges_of_the_program_and_of_every_operator_are_frames() {
-    for done in check_program("ranges.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("ranges.py", &OTHER) {
         let stacks = done.folded();
         let share = |range: &str| {
             let is_it = |frame: &String| frame.starts_with("[range") && frame.contains(range);
@@ -179,12 +281,12 @@ fn ranges_of_the_program_and_of_every_operator_are_frames() {
 /// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.
 #[test]
 fn trouble_in_the_program_is_none_of_ours() {
-    check_program("pressure.py", &[(Way::Injected, "13.2"), (Way::Preloaded, "13.0")]);
+    check_program("pressure.py", &ONE);
 }
 
 #[test]
 fn two_devices_in_one_process_are_told_apart() {
-    for done in check_program("devices.py", &[(Way::Injected, "13.0"), (Way::Preloaded, "13.2")]) {
+    for done in check_program("devices.py", &OTHER) {
         for device in ["GPU 0:", "GPU 1:"] {
             assert_eq!(done.ledger(device).len(), 1, "{}", done.stderr);
         }

@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::installed::{folder, run};
-use crate::programs::{ran_by, told_by};
+use crate::programs::{ONE, OTHER, assert_verified, ran_by, told_by};
 use crate::support::{Done, Way};
 
 /// The process of each rank, as the files beside its outputs say.
@@ -37,6 +37,16 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
 /// Each rank is seen whole; what is said of how long they wait for each other is what the truth files say.
 #[test]
 fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wait() {
+    check_ranks(&ONE);
+}
+
+#[test]
+#[ignore = "a minute"]
+fn two_ranks_are_seen_whole_by_each_way_in_with_each_version() {
+    check_ranks(&OTHER);
+}
+
+fn check_ranks(runs: &[(Way, &str)]) {
     let Some(python) = folder() else { return };
     let run = |way| run(python, "ddp.py", way).env("GPUSIM_NDEV", "2");
     let sorted = |done: &Done| {
@@ -45,7 +55,7 @@ fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wai
         lines
     };
     let alone = run(Way::None).env("GPUSIM_TRUTH", "").ok();
-    for (way, version) in [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")] {
+    for &(way, version) in runs {
         let run = run(way).env("GPUSIM_TRUTH", "summary:sums-%p.json,truth-%p.json");
         let run = run.env("GPUFLAME_OUTPUT", "rank%r").env("GPUFLAME_FORMATS", "folded,csv,gfr");
         let done = run.env("GPUFLAME_VERIFY", "1").env("GPUSIM_CUPTI_VERSION", version).ok();
@@ -60,12 +70,7 @@ fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wai
             let ran = ran_by(&done, &format!("sums-{process}.json"));
             assert_eq!(told_by(&done, &format!("rank{rank}.csv")), ran, "rank {rank}");
         }
-        for verified in done.ledger("verified: ") {
-            assert!(
-                verified.ends_with(" taken again, 0 unlike a walk of every frame, 0 unlike libgcc's"),
-                "{verified}"
-            );
-        }
+        assert_verified(&done, 2);
         let recordings = [0, 1].map(|rank| format!("rank{rank}.gfr"));
         let flags = ["--format", "json"].map(str::to_owned);
         let args = ["merge-ranks".to_owned()].into_iter().chain(recordings).chain(flags);
@@ -83,21 +88,25 @@ fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wai
 fn work_on_memory_that_two_processes_share_is_seen_in_both() {
     let Some(python) = folder() else { return };
     let alone = run(python, "share.py", Way::None).env("GPUSIM_TRUTH", "").ok();
-    let run = run(python, "share.py", Way::Injected).env("GPUSIM_TRUTH", "summary:truth-%p.json");
-    let done = run.env("GPUFLAME_OUTPUT", "out-%p").ok();
-    assert_eq!(done.stdout, alone.stdout);
-    let names =
-        fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    let mut kernels = Vec::new();
-    for truth in names.filter(|name| name.starts_with("truth-")) {
-        let ran = ran_by(&done, &truth);
-        assert_eq!(told_by(&done, &truth.replace("truth-", "out-").replace(".json", ".csv")), ran);
-        let of_kernels = ran.iter().filter(|((kind, _), _)| kind == "kernel");
-        kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
+    for (way, version) in ONE {
+        let run = run(python, "share.py", way).env("GPUSIM_TRUTH", "summary:truth-%p.json");
+        let run = run.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_VERIFY", "1");
+        let done = run.env("GPUSIM_CUPTI_VERSION", version).ok();
+        assert_verified(&done, 2);
+        assert_eq!(done.stdout, alone.stdout);
+        let names =
+            fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut kernels = Vec::new();
+        for truth in names.filter(|name| name.starts_with("truth-")) {
+            let ran = ran_by(&done, &truth);
+            assert_eq!(told_by(&done, &truth.replace("truth-", "out-").replace(".json", ".csv")), ran);
+            let of_kernels = ran.iter().filter(|((kind, _), _)| kind == "kernel");
+            kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
+        }
+        kernels.sort_unstable();
+        // mul_ and add_: 30 times in one, 50 times in the other.
+        assert_eq!(kernels, [60, 100]);
     }
-    kernels.sort_unstable();
-    // mul_ and add_: 30 times in one, 50 times in the other.
-    assert_eq!(kernels, [60, 100]);
 }
 
 /// A rank leaves without a word while the other waits for it in a collective, inside a launch. Whether that ends the wait

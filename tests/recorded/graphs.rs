@@ -204,6 +204,24 @@ fn one_of_the_two_stacks_can_be_asked_for() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
+/// Nodes that allocate and free do nothing that is recorded; those in conditional nodes, and those that were changed, stand
+/// where they were made.
+#[test]
+fn nodes_of_conditions_and_changed_ones_are_exact() {
+    let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
+    for version in VERSIONS {
+        let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
+        // Launches of which nothing came: two that only allocate, and three whose condition picks no graph.
+        let (_, launches) = done.sum("launches");
+        assert_eq!((launches["launch_pending"], total(&done, "graph_launches")), (5, 15), "{}", done.stderr);
+        let mut found = found(&done);
+        found.retain(|_, nanos| *nanos > 0);
+        assert_eq!(found, truth(&done, |_| true), "{}", done.stderr);
+        let (nodes, parts) = ledger(&done);
+        assert_eq!((nodes, parts["created"]), (13, 13), "{}", done.stderr);
+    }
+}
+
 #[test]
 fn launches_that_only_made_a_node_are_counted_as_such() {
     let done = run("captured").ok();

@@ -1,7 +1,8 @@
 """What gpuflame costs a PyTorch program, beside what people use: one table for tests/bench/performance.md.
 
     tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..]
-    GPUFLAME=libgpuflame.so      default: target/release/libgpuflame.so
+    GPUFLAME=libgpuflame.so                default: target/release/libgpuflame.so
+    PYTHONPATH=$(tests/pytorch/triton)     with Triton's proton, which is left out otherwise
 
 In a round every way is run once, in a process of its own that is forked when PyTorch is loaded and CUDA is not, in an
 order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
@@ -10,7 +11,9 @@ that holds it in 95 of 100 cases (by order statistics).
 """
 
 import argparse
+import contextlib
 import gc
+import importlib.util
 import os
 import pathlib
 import statistics
@@ -51,18 +54,45 @@ def null_client(folder):
     return path
 
 
+def torch_profiler(with_stack):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    return torch.profiler.profile(activities=activities, with_stack=with_stack)
+
+
+@contextlib.contextmanager
+def proton():
+    import triton.profiler
+
+    triton.profiler.start("proton", backend="cupti")
+    yield
+    triton.profiler.finalize()
+
+
+def cupti_for_proton(folder):
+    """A folder that has the simulated CUPTI under the name that proton looks for."""
+    places = os.environ["LD_LIBRARY_PATH"].split(":")
+    found = (path for place in places for path in pathlib.Path(place).glob("libcupti.so.*"))
+    link = pathlib.Path(folder, "cupti", "libcupti.so")
+    link.parent.mkdir()
+    link.symlink_to(next(found))
+    return str(link.parent)
+
+
 def ways(folder):
     """By name: environment, and what surrounds the steps."""
     gpuflame = library("GPUFLAME", "target/release/libgpuflame.so")
     recording = {"CUDA_INJECTION64_PATH": gpuflame, "GPUFLAME_FORMATS": "folded,svg,csv,gfr"}
-    return {
-        "off": ({}, None),
-        "null client": ({"CUDA_INJECTION64_PATH": null_client(folder)}, None),
-        "gpuflame": ({"CUDA_INJECTION64_PATH": gpuflame}, None),
-        "gpuflame with recording": (recording, None),
-        "torch.profiler": ({}, {"with_stack": False}),
-        "torch.profiler with stacks": ({}, {"with_stack": True}),
+    all_ways = {
+        "off": ({}, contextlib.nullcontext),
+        "null client": ({"CUDA_INJECTION64_PATH": null_client(folder)}, contextlib.nullcontext),
+        "gpuflame": ({"CUDA_INJECTION64_PATH": gpuflame}, contextlib.nullcontext),
+        "gpuflame with recording": (recording, contextlib.nullcontext),
+        "torch.profiler": ({}, lambda: torch_profiler(False)),
+        "torch.profiler with stacks": ({}, lambda: torch_profiler(True)),
     }
+    if importlib.util.find_spec("triton") is not None:
+        all_ways["proton"] = ({"TRITON_CUPTI_LIB_PATH": cupti_for_proton(folder)}, proton)
+    return all_ways
 
 
 def measured_steps(step):
@@ -87,12 +117,8 @@ def child(pipe, profiler):
     for _ in range(WARM_UP):
         step()
     gc.disable()
-    if profiler is None:
+    with profiler():
         nanos = measured_steps(step)
-    else:
-        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities, **profiler):
-            nanos = measured_steps(step)
     os.write(pipe, f"{nanos} {time.monotonic_ns()}".encode())
     sys.stdout.flush()
 
@@ -143,8 +169,8 @@ def main():
     options = parser.parse_args()
     folder = tempfile.mkdtemp()
     always = ("off", "null client")
-    names = [*ways(folder).items()]
-    names = [way for way in names if way[0] in always or way[0] in picked(dict(names), options.ways)]
+    every = ways(folder)
+    names = [way for way in every.items() if way[0] in always or way[0] in picked(every, options.ways)]
     print(f"{options.rounds} rounds, load {os.getloadavg()[0]:.1f} at the start\n", flush=True)
     for loop, settings in picked(LOOPS, options.loops).items():
         found = {name: [] for name, _ in names}

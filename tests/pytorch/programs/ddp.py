@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from model import Gpt, settle, steps
 
 RANKS = 2
+# TRACE=NAME: each rank is under PyTorch's own profiler, which writes NAME0.json and NAME1.json.
 # LEAVES=1: that rank ends after its first step, without a word to the other. PATIENT=1: the other is left alone then.
 
 
@@ -21,10 +22,20 @@ def more_work(x):
     return x
 
 
-def train(rank, meeting):
+def one_of(rank, meeting):
     # As torchrun sets it.
     os.environ["RANK"] = str(rank)
     torch.cuda.set_device(rank)
+    if "TRACE" not in os.environ:
+        train(rank, meeting)
+        return
+    torch.cuda.init()
+    with torch.profiler.profile() as profiler:
+        train(rank, meeting)
+    profiler.export_chrome_trace(f"{os.environ['TRACE']}{rank}.json")
+
+
+def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
     # Whether all ranks have the same shapes is asked of the GPUs, which compute nothing here.
@@ -55,7 +66,7 @@ def train(rank, meeting):
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        ranks = mp.spawn(train, args=(os.path.join(folder, "meeting"),), nprocs=RANKS, join=False)
+        ranks = mp.spawn(one_of, args=(os.path.join(folder, "meeting"),), nprocs=RANKS, join=False)
         if "PATIENT" in os.environ:
             for process in ranks.processes:
                 process.join()

@@ -1,7 +1,11 @@
-// cuBLAS: handles, and one kernel for each product of matrices. Nothing is computed.
+// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 those of 32-bit floats are computed, but
+// for cublasSgemmEx and arrays of matrices.
 #include "launch.h"
 
 struct handle { void *stream; int math_mode, pointer_mode; };
+
+// CUDA_R_32F
+enum { FLOAT = 0 };
 
 #define FUNCTION(name, ...) int name(__VA_ARGS__)
 
@@ -22,6 +26,22 @@ __attribute__((visibility("hidden"), noinline)) int standin_kernel(struct handle
 
 #define GEMM(name, type) \
     int name(struct handle *h, int ta, int tb, int m, int n, int k) { return multiply(type, ta, tb, m, n, 1, h->stream); }
+FUNCTION(cublasSgemm_v2, struct handle *h, int ta, int tb, int m, int n, int k, float *alpha, float *a, int lda, float *b,
+         int ldb, float *beta, float *c, int ldc) {
+    struct matrix first = {a, lda}, second = {b, ldb}, out = {c, ldc};
+    int status = multiply(FLOAT, ta, tb, m, n, 1, h->stream);
+    if (!status && computes()) compute(ta, tb, m, n, k, *alpha, first, second, *beta, out);
+    return status;
+}
+
+FUNCTION(cublasGemmEx, struct handle *h, int ta, int tb, int m, int n, int k, float *alpha, float *a, int type, int lda,
+         float *b, int type_b, int ldb, float *beta, float *c, int type_c, int ldc) {
+    struct matrix first = {a, lda}, second = {b, ldb}, out = {c, ldc};
+    int status = multiply(type, ta, tb, m, n, 1, h->stream), are_floats = type == FLOAT && type_c == FLOAT;
+    if (!status && are_floats && computes()) compute(ta, tb, m, n, k, *alpha, first, second, *beta, out);
+    return status;
+}
+
 #define GEMM_EX(name) \
     int name(struct handle *h, int ta, int tb, int m, int n, int k, void *alpha, void *a, int type) { \
         return multiply(type, ta, tb, m, n, 1, h->stream); }
@@ -35,13 +55,17 @@ __attribute__((visibility("hidden"), noinline)) int standin_kernel(struct handle
 #define GEMM_STRIDED_EX(name) \
     int name(struct handle *h, int ta, int tb, int m, int n, int k, void *alpha, void *a, int type, int lda, long sa, \
              void *b, int btype, int ldb, long sb, void *beta, void *c, int ctype, int ldc, long sc, int batch) { \
-        return multiply(type, ta, tb, m, n, batch, h->stream); }
+        int status = multiply(type, ta, tb, m, n, batch, h->stream); \
+        for (long at = 0; at < batch && !status && type == FLOAT && ctype == FLOAT && computes(); at++) { \
+            struct matrix first = {(float *)a + at * sa, lda}, second = {(float *)b + at * sb, ldb}; \
+            struct matrix out = {(float *)c + at * sc, ldc}; \
+            compute(ta, tb, m, n, k, *(float *)alpha, first, second, *(float *)beta, out); \
+        } \
+        return status; }
 
-GEMM(cublasSgemm_v2, 0)
 GEMM(cublasDgemm_v2, 1)
 GEMM(cublasCgemm_v2, 4)
 GEMM(cublasZgemm_v2, 5)
-GEMM_EX(cublasGemmEx)
 GEMM_EX(cublasSgemmEx)
 GEMM_BATCHED(cublasSgemmBatched, 0)
 GEMM_BATCHED(cublasDgemmBatched, 1)

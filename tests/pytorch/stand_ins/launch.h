@@ -63,6 +63,28 @@ static const char *type_name(int type) {
     }
 }
 
+// With GPUSIM_MATH=1 memory has contents, and products of 32-bit floats are computed: C = alpha op(A) op(B) + beta C, each
+// matrix by columns.
+static int computes(void) {
+    const char *math = getenv("GPUSIM_MATH");
+    return math && !strcmp(math, "1");
+}
+
+struct matrix { float *at; long rows; };
+
+static void compute(int transposed_a, int transposed_b, long m, long n, long k, float alpha, struct matrix a,
+                    struct matrix b, float beta, struct matrix c) {
+    for (long row = 0; row < m; row++)
+        for (long column = 0; column < n; column++) {
+            float sum = 0, *out = &c.at[row + column * c.rows];
+            for (long at = 0; at < k; at++)
+                sum += a.at[transposed_a ? at + row * a.rows : row + at * a.rows]
+                    * b.at[transposed_b ? column + at * b.rows : at + column * b.rows];
+            // What stands there may be anything where it is not asked for.
+            *out = alpha * sum + (beta ? beta * *out : 0);
+        }
+}
+
 // A product of matrices: a tile for each block of threads, smaller ones for small matrices.
 static int multiply(int type, int transposed_a, int transposed_b, long m, long n, long batch, void *stream) {
     unsigned tile = m * n > 256 * 256 ? 128 : 64;

@@ -11,6 +11,7 @@ use crate::error::{
 };
 use crate::gpu::{self, Order};
 use crate::host_fn::{self, HostFn};
+use crate::memory;
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, resource, with_hooks};
@@ -61,6 +62,13 @@ pub enum What {
     Host(HostFn, usize),
     /// All nodes of a graph of its own.
     Child(&'static Graph),
+    /// Allocates a graph's memory, at this address.
+    Alloc(u64),
+    /// Frees memory.
+    Free(u64),
+    /// All nodes of one of these graphs, or of none. Kernels do nothing here, and so set no condition: which one it is, the
+    /// condition's default says, and a loop goes round once.
+    Conditional(&'static [&'static Graph], usize),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,13 +166,36 @@ fn tell(what: u32, data: &GraphData) {
 }
 
 impl What {
+    /// The graphs that are a part of it, and end with it.
+    fn parts(&self) -> &[&'static Graph] {
+        match self {
+            What::Child(child) => std::slice::from_ref(child),
+            What::Conditional(bodies, _) => bodies,
+            _ => &[],
+        }
+    }
+
+    /// The same in another graph, with graphs of its own.
+    fn copy(self) -> What {
+        match self {
+            What::Child(child) => What::Child(child.copy()),
+            What::Conditional(bodies, chosen) => {
+                What::Conditional(bodies.iter().map(|body| body.copy()).collect::<Vec<_>>().leak(), chosen)
+            }
+            other => other,
+        }
+    }
+
     /// CUgraphNodeType
-    fn node_type(&self) -> u32 {
+    pub fn node_type(&self) -> u32 {
         match self {
             What::Work(order) => order.kind.node_type(),
             What::Host(..) => 3,
             What::Child(_) => 4,
             What::Empty => 5,
+            What::Alloc(_) => 10,
+            What::Free(_) => 11,
+            What::Conditional(..) => 13,
         }
     }
 }
@@ -205,7 +236,8 @@ impl Graph {
         let starting = GraphData { graph: self.handle(), node_type: what.node_type(), ..NOBODY };
         tell(resource::GRAPHNODE_CREATE_STARTING, &starting);
         let what = match what {
-            What::Child(child) => What::Child(child.copy()),
+            What::Child(_) => what.copy(),
+            // A conditional node's graphs are filled later.
             other => other,
         };
         let site = thread::current().site.get();
@@ -239,9 +271,7 @@ impl Graph {
         for original in nodes {
             let mut state = *lock(&original.state);
             state.source = (self.id(), original.id());
-            if let What::Child(child) = state.what {
-                state.what = What::Child(child.copy());
-            }
+            state.what = state.what.copy();
             let node = copy.push(state);
             let created = GraphData { node: node.handle(), node_type: state.what.node_type(), ..pair() };
             let original_graph = null_mut();
@@ -264,9 +294,8 @@ impl Graph {
             resource::GRAPHNODE_DESTROY_STARTING,
             &GraphData { graph: self.handle(), node: node.handle(), ..NOBODY },
         );
-        if let What::Child(child) = lock(&node.state).what {
-            child.free();
-        }
+        let what = lock(&node.state).what;
+        what.parts().iter().for_each(|part| part.free());
         node.magic.store(0, Relaxed);
         lock(&NODES).push(node);
     }
@@ -294,9 +323,11 @@ impl Graph {
         for (node, new) in lock(&self.nodes).iter().zip(&*lock(&from.nodes)) {
             let new_state = *lock(&new.state);
             let mut state = lock(&node.state);
-            match (state.what, new_state.what) {
-                (What::Child(mine), What::Child(theirs)) => mine.update(theirs)?,
-                _ => state.what = new_state.what,
+            let parts = state.what.parts().iter().zip(new_state.what.parts());
+            parts.clone().try_for_each(|(mine, theirs)| mine.update(theirs))?;
+            // A graph's memory stays where it is.
+            if parts.len() == 0 && !matches!(state.what, What::Alloc(_) | What::Free(_)) {
+                state.what = new_state.what;
             }
             state.site = new_state.site;
             state.source = (from.id(), new.id());
@@ -306,9 +337,12 @@ impl Graph {
 
     fn matches(&self, other: &Graph) -> bool {
         let (mine, theirs) = (lock(&self.nodes).clone(), lock(&other.nodes).clone());
-        let alike = |(a, b): (&&Node, &&Node)| match (lock(&a.state).what, lock(&b.state).what) {
-            (What::Child(a), What::Child(b)) => a.matches(b),
-            (a, b) => a.node_type() == b.node_type(),
+        let alike = |(a, b): (&&Node, &&Node)| {
+            let (a, b) = (lock(&a.state).what, lock(&b.state).what);
+            let mut parts = a.parts().iter().zip(b.parts());
+            a.node_type() == b.node_type()
+                && a.parts().len() == b.parts().len()
+                && parts.all(|(a, b)| a.matches(b))
         };
         mine.len() == theirs.len() && mine.iter().zip(&theirs).all(alike)
     }
@@ -320,6 +354,11 @@ impl Graph {
             match state.what {
                 What::Empty => {}
                 What::Child(child) => child.run(run)?,
+                What::Alloc(address) => memory::alloc_of_graph(address),
+                What::Free(address) => memory::free_device(address)?,
+                What::Conditional(bodies, chosen) => {
+                    bodies.get(chosen).map_or(Ok(()), |body| body.run(run))?
+                }
                 What::Host(function, argument) => {
                     host_fn::launch(run.stream, function, argument as *mut c_void);
                 }
@@ -357,6 +396,21 @@ impl Node {
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
+
+    /// CUgraphNodeType
+    pub fn node_type(&self) -> u32 {
+        lock(&self.state).what.node_type()
+    }
+
+    /// Does something else of the same kind from now on.
+    pub fn set(&self, what: What) -> Result<(), CuError> {
+        let mut state = lock(&self.state);
+        if state.what.node_type() != what.node_type() {
+            return Err(INVALID_VALUE);
+        }
+        state.what = what;
+        Ok(())
+    }
 }
 
 impl Exec {
@@ -384,6 +438,13 @@ impl Exec {
     /// Takes over what the nodes of `from` do.
     pub fn update(&self, from: &Graph) -> Result<(), CuError> {
         self.graph()?.update(from)
+    }
+
+    /// Its node that came of a node of the graph it was made of: the one in the same place.
+    pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
+        let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
+        let place = graph.nodes().iter().position(|other| std::ptr::eq(*other, node)).ok_or(INVALID_VALUE)?;
+        self.graph()?.nodes().get(place).copied().ok_or(INVALID_VALUE)
     }
 
     /// Runs all nodes on a stream.

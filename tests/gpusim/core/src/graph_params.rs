@@ -3,11 +3,12 @@
 use crate::arg::Handle;
 use crate::error::{CuError, INVALID_VALUE};
 use crate::gpu::Order;
-use crate::graph::What;
+use crate::graph::{Graph, What};
 use crate::host_fn::HostFn;
 use crate::kernel::Kernel;
-use crate::memory::{self, Corner, Cuboid};
+use crate::memory::{self, Corner, Cuboid, Location};
 use crate::work::{Copy, Place};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// CUDA_KERNEL_NODE_PARAMS_v2
 #[repr(C)]
@@ -48,6 +49,65 @@ pub struct HostNode {
     pub data: Handle,
 }
 
+/// CUDA_MEM_ALLOC_NODE_PARAMS, and the runtime's struct of the same purpose.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct AllocNode {
+    pub kind: u32,
+    pub handle_types: u32,
+    pub location: Location,
+    /// What else a pool is told.
+    pub of_pool: [u64; 9],
+    pub access: Handle,
+    pub access_count: usize,
+    pub bytes: usize,
+    /// The answer.
+    pub address: u64,
+}
+
+const _: () = assert!(size_of::<AllocNode>() == 120, "the driver API's size");
+
+/// CUDA_CONDITIONAL_NODE_PARAMS
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // the driver API's fields
+pub struct ConditionalNode {
+    pub condition: u64,
+    /// 0 if, 1 while, 2 switch.
+    pub kind: u32,
+    /// How many graphs.
+    pub size: u32,
+    /// The answer: the graphs.
+    pub bodies: *const Handle,
+    pub context: Handle,
+}
+
+/// CUgraphNodeParams: what a node does, and which of the kinds that is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
+pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
+    /// CUgraphNodeType
+    pub kind: u32,
+    pub reserved: [u32; 3],
+    pub what: AnyParams<Kernel>,
+}
+
+/// The kinds of it. A kernel is told otherwise to the runtime.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
+pub union AnyParams<Kernel: Clone + std::marker::Copy> {
+    pub kernel: Kernel,
+    pub memset: MemsetNode,
+    pub host: HostNode,
+    pub child: Handle,
+    pub alloc: AllocNode,
+    pub free: u64,
+    pub conditional: ConditionalNode,
+}
+
 /// CUgraphExecUpdateResultInfo
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +117,58 @@ pub struct UpdateResult {
     pub result: u32,
     pub node: Handle,
     pub from_node: Handle,
+}
+
+impl HostNode {
+    /// The work.
+    pub fn what(&self) -> Result<What, CuError> {
+        Ok(What::Host(self.function.ok_or(INVALID_VALUE)?, self.data as usize))
+    }
+}
+
+impl AllocNode {
+    /// The work, for memory whose address is written into the parameters.
+    pub fn what(&mut self) -> Result<What, CuError> {
+        self.address = memory::reserve_for_graph(self.location.id as u32, self.bytes as u64)?;
+        Ok(What::Alloc(self.address))
+    }
+}
+
+impl ConditionalNode {
+    /// The work, with empty graphs that the program fills, and those as the program is told of them.
+    pub fn what(&mut self) -> Result<What, CuError> {
+        const IF: u32 = 0;
+        const WHILE: u32 = 1;
+        const SWITCH: u32 = 2;
+        if self.size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let bodies: Vec<_> = (0..self.size).map(|_| Graph::create()).collect();
+        let handles: Vec<Handle> = bodies.iter().map(|body| body.handle()).collect();
+        self.bodies = handles.leak().as_ptr();
+        let value = default_of(self.condition);
+        let chosen = match self.kind {
+            // A second graph is for else.
+            IF => usize::from(value == 0),
+            WHILE if value != 0 => 0,
+            WHILE => usize::MAX,
+            SWITCH => value as usize,
+            _ => return Err(INVALID_VALUE),
+        };
+        Ok(What::Conditional(bodies.leak(), chosen))
+    }
+}
+
+/// CUgraphConditionalHandle: a condition with what it is when a launch begins.
+pub fn condition(default: u32, flags: u32) -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    const ASSIGNS_DEFAULT: u32 = 1;
+    let default = if flags & ASSIGNS_DEFAULT == 0 { 0 } else { default };
+    NEXT.fetch_add(1, Relaxed) << 32 | u64::from(default)
+}
+
+fn default_of(condition: u64) -> u32 {
+    condition as u32
 }
 
 impl KernelNode {

@@ -6,6 +6,7 @@ pub mod api;
 pub mod arg;
 pub mod callback_ids;
 pub mod clock;
+pub mod contents;
 pub mod context;
 pub mod deps;
 pub mod error;

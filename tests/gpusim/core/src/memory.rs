@@ -1,6 +1,7 @@
 //! Device memory is address space without memory behind it: a pointer tells its device and no byte is
-//! ever copied. Host allocations are real, since programs write to them.
+//! ever copied, but for `contents`. Host allocations are real, since programs write to them.
 
+use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::settings;
 use crate::unified;
@@ -23,6 +24,8 @@ struct Space {
     live: BTreeMap<u64, (u64, Memory)>,
     /// Freed device ranges by length, to be handed out again.
     spare: BTreeMap<u64, Vec<u64>>,
+    /// What belongs to graphs, by its start: live from the node that allocates it to the one that frees it, and never spare.
+    of_graphs: BTreeMap<u64, u64>,
     /// Bytes of an element of each array, by its start.
     arrays: BTreeMap<u64, usize>,
     /// Per device: bytes handed out, and where untouched space begins.
@@ -42,6 +45,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(OUT_OF_MEMORY)?;
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
+    contents::back(base, DEVICE_SPACE)?;
     let (used, next) = *space.used.entry(device).or_insert((0, base));
     if used + length > DEVICE_BYTES {
         return Err(OUT_OF_MEMORY);
@@ -60,12 +64,37 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
 pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
+    contents::back(base, DEVICE_SPACE)?;
     let (_, next) = space.used.entry(device).or_insert((0, base));
     let end = next.checked_add(bytes.next_multiple_of(PAGE as u64)).ok_or(OUT_OF_MEMORY)?;
     if bytes == 0 || end > base + DEVICE_SPACE {
         return Err(OUT_OF_MEMORY);
     }
     Ok(std::mem::replace(next, end))
+}
+
+/// Addresses for a graph, whose node allocates memory there whenever it runs.
+pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
+    let start = reserve(device, bytes)?;
+    space().of_graphs.insert(start, bytes.next_multiple_of(PAGE as u64));
+    Ok(start)
+}
+
+/// The node runs. Memory that the launch before has left allocated is kept.
+pub fn alloc_of_graph(start: u64) {
+    let mut space = space();
+    let Some(&length) = space.of_graphs.get(&start) else { return };
+    let was_live = space.live.insert(start, (length, Memory::Device)).is_some();
+    if let (false, Some((used, _))) = (was_live, device_of(start).and_then(|d| space.used.get_mut(&d))) {
+        *used += length;
+    }
+}
+
+/// Bytes that graphs have allocated on a device.
+pub fn bytes_of_graphs(device: u32) -> u64 {
+    let space = space();
+    let is_live = |start: &u64| device_of(*start) == Some(device) && space.live.contains_key(start);
+    space.of_graphs.iter().filter(|(start, _)| is_live(start)).map(|(_, length)| length).sum()
 }
 
 /// An array of so many elements on a device. Its handle is its address.
@@ -96,7 +125,9 @@ pub fn free_device(start: u64) -> Result<(), CuError> {
         _ => return Err(INVALID_VALUE),
     }
     let (length, _) = space.live.remove(&start).ok_or(INVALID_VALUE)?;
-    space.spare.entry(length).or_default().push(start);
+    if !space.of_graphs.contains_key(&start) {
+        space.spare.entry(length).or_default().push(start);
+    }
     if let Some((used, _)) = device_of(start).and_then(|device| space.used.get_mut(&device)) {
         *used -= length;
     }
@@ -259,6 +290,16 @@ impl End {
         }
     }
 
+    /// Whether it lies in an array.
+    pub fn is_array(&self) -> bool {
+        self.kind == 3
+    }
+
+    /// Where a row of it begins.
+    pub fn row(&self, row: usize) -> u64 {
+        self.address() + ((self.y + row) * self.pitch + self.x) as u64
+    }
+
     /// An array.
     pub fn array(address: u64) -> End {
         End { kind: 3, array: address, ..End::unified(0, 0) }
@@ -336,6 +377,18 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(free_device(b), Ok(()));
         assert_eq!(free_device(b), Err(INVALID_VALUE));
+    }
+
+    #[test]
+    fn memory_of_a_graph_comes_again_at_its_address_and_is_nobody_elses() {
+        let start = reserve_for_graph(0, 5000).unwrap();
+        assert_eq!((free_device(start), bytes_of_graphs(0)), (Err(INVALID_VALUE), 0));
+        for _ in 0..2 {
+            alloc_of_graph(start);
+            assert_eq!((range_of(start + 4999), bytes_of_graphs(0)), (Some((start, 8192)), 8192));
+            free_device(start).unwrap();
+            assert_ne!(alloc_device(0, 8192).unwrap(), start);
+        }
     }
 
     #[test]

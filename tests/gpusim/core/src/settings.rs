@@ -101,6 +101,11 @@ pub const VARIABLES: &[Variable] = &[
         "`missing`: a function that a program asks for or calls, and that is not simulated, is named once on stderr.",
     ),
     var(
+        "GPUSIM_MATH",
+        "0",
+        "1: devices have memory, which is zero at first, and copies and fills move bytes when they are submitted; those of graphs, of three dimensions and of arrays do not. Kernels compute nothing; `../pytorch` computes products of 32-bit floats.",
+    ),
+    var(
         "GPUSIM_TRUTH",
         "",
         "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `started:PATH`: its line when it starts, at once. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
@@ -134,6 +139,7 @@ pub struct Settings {
     pub inject_in_child: bool,
     pub faults: Faults,
     pub log_missing: bool,
+    pub math: bool,
     pub truth: Option<PathBuf>,
     pub truth_summary: Option<PathBuf>,
     pub truth_deps: Option<PathBuf>,
@@ -181,6 +187,7 @@ impl Settings {
             other_subscriber: env.choice("GPUSIM_OTHER_SUBSCRIBER", "0", "1")?,
             inject_in_child: env.choice("GPUSIM_FORK", "304", "inject")?,
             faults: Faults::parse(&env.text("GPUSIM_FAULTS").unwrap_or_default())?,
+            math: env.choice("GPUSIM_MATH", "0", "1")?,
             log_missing: env.choice("GPUSIM_LOG", "", "missing")?,
             truth: None,
             truth_summary: None,

@@ -1,10 +1,24 @@
 //! Memory and events that processes share: a handle says where an allocation lies, and whoever opens it gets address space
 //! of the same size on the same device. An event that comes from elsewhere has happened.
 
-use crate::error::{CuError, INVALID_HANDLE};
+use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM};
 use crate::memory;
 use crate::stream::Event;
 use std::ffi::c_void;
+
+/// A descriptor for memory or a pool that a program sends to another process. Nothing is in it.
+pub fn descriptor() -> Result<i32, CuError> {
+    // SAFETY: the name is a C string.
+    let descriptor = unsafe { libc::memfd_create(c"gpusim".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 { Err(OPERATING_SYSTEM) } else { Ok(descriptor) }
+}
+
+/// Whether it is one, at least of some file.
+pub fn check_descriptor(descriptor: i32) -> Result<(), CuError> {
+    // SAFETY: F_GETFD takes any number.
+    let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
+    if flags < 0 { Err(INVALID_HANDLE) } else { Ok(()) }
+}
 
 /// CUipcMemHandle and CUipcEventHandle: 64 bytes that a program sends to another process.
 #[repr(C)]

@@ -1,11 +1,14 @@
 //! Graphs: making, copying, instantiating, updating, launching. Edges are taken and not looked at.
 
 use gpusim_core::arg::{Handle, In, Out};
-use gpusim_core::error::{CuError, INVALID_VALUE, UPDATE_FAILURE};
+use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};
 use gpusim_core::graph::{Exec, Graph, Node, What};
-use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::graph_params::{
+    self, AllocNode, AnyNode, AnyParams, HostNode, KernelNode, MemsetNode, UpdateResult,
+};
 use gpusim_core::host_fn::HostFn;
-use gpusim_core::memory::Cuboid;
+use gpusim_core::memory::{self, Cuboid};
+use gpusim_core::missing;
 use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
 use std::ptr::null_mut;
@@ -14,6 +17,43 @@ fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
     let graph = Graph::of_handle(graph)?;
     node.set(null_mut())?;
     node.set(graph.add(what).handle())
+}
+
+/// What a node of any kind is to do. Some kinds answer in their parameters.
+fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
+    let mut all = params.get()?;
+    let AnyNode { kind, what, .. } = all;
+    // SAFETY: the kind tells which member the program has set; all are plain numbers and pointers.
+    let (kernel, memset, host, child, free) =
+        unsafe { (what.kernel, what.memset, what.host, what.child, what.free) };
+    // SAFETY: as above.
+    let (mut alloc, mut conditional) = unsafe { (what.alloc, what.conditional) };
+    let what = match kind {
+        0 => kernel.what()?,
+        2 => memset.what(),
+        3 => host.what()?,
+        4 => What::Child(Graph::of_handle(child)?),
+        5 => What::Empty,
+        10 => alloc.what()?,
+        11 => What::Free(free),
+        13 => conditional.what()?,
+        _ => {
+            missing::note("a node of a graph of this kind");
+            return Err(NOT_SUPPORTED);
+        }
+    };
+    match kind {
+        10 => all.what = AnyParams { alloc },
+        13 => all.what = AnyParams { conditional },
+        _ => {}
+    }
+    params.set(all)?;
+    Ok(what)
+}
+
+/// What a node of an instantiated graph does from now on.
+fn set(exec: Handle, node: Handle, what: What) -> Result<(), CuError> {
+    Exec::of_handle(exec)?.node_of(Node::of_handle(node)?)?.set(what)
 }
 
 fn update(exec: Handle, graph: Handle, info: Out<UpdateResult>) -> Result<(), CuError> {
@@ -45,8 +85,7 @@ driver_api! {
     cuGraphAddHostNode @ 530 |_own| (
         node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, params: In<HostNode>,
     ) {
-        let HostNode { function, data } = params.get()?;
-        add(node, graph, What::Host(function.ok_or(INVALID_VALUE)?, data as usize))
+        add(node, graph, params.get()?.what()?)
     }
 
     cuGraphAddChildGraphNode @ 525 |_own| (
@@ -56,6 +95,58 @@ driver_api! {
     cuGraphAddEmptyNode @ 526 |_own| (node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize) {
         add(node, graph, What::Empty)
     }
+
+    cuGraphAddMemAllocNode @ 638 |_own| (
+        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, params: Out<AllocNode>,
+    ) {
+        let mut alloc = params.get()?;
+        add(node, graph, alloc.what()?)?;
+        params.set(alloc)
+    }
+
+    cuGraphAddMemFreeNode @ 639 |_own| (
+        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, address: u64,
+    ) { add(node, graph, What::Free(address)) }
+
+    cuGraphAddNode_v2 @ 723 |_own| (
+        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize,
+        params: Out<AnyNode<KernelNode>>,
+    ) { add(node, graph, any(params)?) }
+
+    cuGraphConditionalHandleCreate @ 722 |_own| (
+        condition: Out<u64>, graph: Handle, _context: Handle, default: u32, flags: u32,
+    ) {
+        Graph::of_handle(graph)?;
+        condition.set(graph_params::condition(default, flags))
+    }
+
+    cuGraphNodeGetType @ 509 |_own| (node: Handle, kind: Out<u32>) { kind.set(Node::of_handle(node)?.node_type()) }
+
+    cuGraphExecKernelNodeSetParams_v2 @ 692 |_own| (exec: Handle, node: Handle, params: In<KernelNode>) {
+        let params = params.get()?;
+        crate::launch::check_extents(params.grid, params.block)?;
+        set(exec, node, params.what()?)
+    }
+
+    cuGraphExecMemcpyNodeSetParams @ 562 |_own| (
+        exec: Handle, node: Handle, what: In<Cuboid>, _context: Handle,
+    ) { set(exec, node, what.get()?.what()) }
+
+    cuGraphExecMemsetNodeSetParams @ 563 |_own| (
+        exec: Handle, node: Handle, what: In<MemsetNode>, _context: Handle,
+    ) { set(exec, node, what.get()?.what()) }
+
+    cuGraphExecHostNodeSetParams @ 564 |_own| (exec: Handle, node: Handle, params: In<HostNode>) {
+        set(exec, node, params.get()?.what()?)
+    }
+
+    cuDeviceGraphMemTrim @ 640 |_own| (_device: u32) { Ok(()) }
+
+    cuDeviceGetGraphMemAttribute @ 641 |_own| (device: u32, _what: u32, bytes: Out<u64>) {
+        bytes.set(memory::bytes_of_graphs(device))
+    }
+
+    cuDeviceSetGraphMemAttribute @ 642 |_own| (_device: u32, _what: u32, _bytes: In<u64>) { Ok(()) }
 
     cuGraphClone @ 523 |_own| (copy: Out<Handle>, graph: Handle) {
         copy.set(Graph::of_handle(graph)?.copy().handle())

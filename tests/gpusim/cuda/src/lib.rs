@@ -11,6 +11,7 @@ mod function;
 mod graph;
 mod ipc;
 mod launch;
+mod linker;
 mod mapped;
 mod memory;
 mod module;

@@ -1,9 +1,11 @@
-//! Allocation, copies and memsets. No byte moves; see the core's `memory`.
+//! Allocation, copies and memsets. Bytes move only with GPUSIM_MATH=1; see the core's `contents`.
 
 use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::contents;
 use gpusim_core::context::Context;
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
+use gpusim_core::graph::What;
 use gpusim_core::memory::{self, Cuboid, Location, Rectangle};
 use gpusim_core::stream::{Default, Stream};
 use gpusim_core::work::{Copy, Memory, Place};
@@ -11,7 +13,7 @@ use gpusim_core::{thread, unified};
 use std::ptr::null_mut;
 
 /// Submits a copy whose direction the addresses tell.
-fn copy(
+fn submit(
     own: Default,
     stream: Handle,
     target: u64,
@@ -29,18 +31,38 @@ fn copy(
     if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
 }
 
+/// The same of bytes that lie in a row.
+fn copy(
+    own: Default,
+    stream: Handle,
+    target: u64,
+    source: u64,
+    bytes: u64,
+    asynchronous: bool,
+) -> Result<(), CuError> {
+    submit(own, stream, target, source, bytes, asynchronous)?;
+    contents::copy(Stream::resolve(stream, own)?, target, source, bytes as usize);
+    Ok(())
+}
+
 /// Submits a copy of a direction that the function's name tells, whatever the addresses are.
 fn directed(
     own: Default,
     stream: Handle,
     direction: Copy,
-    host: u64,
-    bytes: u64,
+    (target, source): (u64, u64),
+    bytes: usize,
     asynchronous: bool,
 ) -> Result<(), CuError> {
     let stream = Stream::resolve(stream, own)?;
-    let order = Order::memcpy(direction, memory::kind_of(host), bytes, asynchronous);
-    if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
+    let host = if direction == Copy::HtoD { source } else { target };
+    let order = Order::memcpy(direction, memory::kind_of(host), bytes as u64, asynchronous);
+    if bytes == 0 {
+        return Ok(());
+    }
+    gpu::submit(stream, order)?;
+    contents::copy(stream, target, source, bytes);
+    Ok(())
 }
 
 /// The device of an address; its context is the one current here if that fits, else unknown.
@@ -67,29 +89,42 @@ fn peer(
     gpu::submit(Stream::resolve(stream, own)?, order)
 }
 
+/// Submits a fill with a value of some bytes, in rows.
 fn set(
     own: Default,
     stream: Handle,
-    target: u64,
-    value: u32,
-    bytes: u64,
+    (target, pitch): (u64, usize),
+    value: (u32, usize),
+    (width, height): (usize, usize),
     asynchronous: bool,
 ) -> Result<(), CuError> {
     let stream = Stream::resolve(stream, own)?;
-    let order = Order::memset(bytes, value, memory::kind_of(target), asynchronous);
-    if bytes == 0 { Ok(()) } else { gpu::submit(stream, order) }
+    let bytes = value.1 * width * height;
+    let order = Order::memset(bytes as u64, value.0, memory::kind_of(target), asynchronous);
+    if bytes == 0 {
+        return Ok(());
+    }
+    gpu::submit(stream, order)?;
+    (0..height).for_each(|row| contents::fill(stream, target + (row * pitch) as u64, value, width));
+    Ok(())
 }
 
 fn copy_2d(own: Default, stream: Handle, what: In<Rectangle>, asynchronous: bool) -> Result<(), CuError> {
     let Rectangle { source, target, width, height } = what.get()?;
     let bytes = (width * height) as u64;
-    copy(own, stream, target.address(), source.address(), bytes, asynchronous)
+    submit(own, stream, target.address(), source.address(), bytes, asynchronous)?;
+    let stream = Stream::resolve(stream, own)?;
+    if target.is_array() || source.is_array() {
+        return Ok(());
+    }
+    (0..height).for_each(|row| contents::copy(stream, target.row(row), source.row(row), width));
+    Ok(())
 }
 
 fn copy_3d(own: Default, stream: Handle, what: In<Cuboid>, asynchronous: bool) -> Result<(), CuError> {
     let Cuboid { source, target, width, height, depth } = what.get()?;
     let bytes = (width * height * depth) as u64;
-    copy(own, stream, target.address(), source.address(), bytes, asynchronous)
+    submit(own, stream, target.address(), source.address(), bytes, asynchronous)
 }
 
 /// Several copies as one, as the real driver makes of those that it finds alike. Here all must go the same
@@ -113,7 +148,12 @@ fn copy_batch(
     let direction = memory::direction(target, source);
     let host = if direction == Copy::HtoD { source } else { target };
     let order = Order::memcpy(direction, memory::kind_of(host), bytes, true);
-    gpu::submit(stream, Order { copies: count as u64, ..order })
+    gpu::submit(stream, Order { copies: count as u64, ..order })?;
+    for at in 0..count {
+        let ends = (In(targets.0.wrapping_add(at)).get()?, In(sources.0.wrapping_add(at)).get()?);
+        contents::copy(stream, ends.0, ends.1, In(sizes.0.wrapping_add(at)).get()?);
+    }
+    Ok(())
 }
 
 fn current_device() -> Result<u32, CuError> {
@@ -129,12 +169,18 @@ driver_api! {
 
     cuMemAllocAsync @ 598 / cuMemAllocAsync_ptsz @ 599 |own| (pointer: Out<u64>, bytes: usize, stream: Handle) {
         let stream = Stream::resolve(stream, own)?;
-        pointer.set(memory::alloc_device(stream.context.device, bytes as u64)?)
+        let (device, bytes) = (stream.context.device, bytes as u64);
+        let Some(capture) = stream.capture() else { return pointer.set(memory::alloc_device(device, bytes)?) };
+        let address = memory::reserve_for_graph(device, bytes)?;
+        capture.add(What::Alloc(address))?;
+        pointer.set(address)
     }
 
     cuMemFreeAsync @ 600 / cuMemFreeAsync_ptsz @ 601 |own| (pointer: u64, stream: Handle) {
-        Stream::resolve(stream, own)?;
-        memory::free_device(pointer)
+        match Stream::resolve(stream, own)?.capture() {
+            Some(capture) => capture.add(What::Free(pointer)),
+            None => memory::free_device(pointer),
+        }
     }
 
     cuMemAllocHost_v2 @ 294 |_own| (pointer: Out<u64>, bytes: usize) {
@@ -176,21 +222,21 @@ driver_api! {
         target: u64, source: u64, bytes: usize, stream: Handle,
     ) { copy(own, stream, target, source, bytes as u64, true) }
 
-    cuMemcpyHtoD_v2 @ 276 / cuMemcpyHtoD_v2_ptds @ 397 |own| (_target: u64, source: u64, bytes: usize) {
-        directed(own, null_mut(), Copy::HtoD, source, bytes as u64, false)
+    cuMemcpyHtoD_v2 @ 276 / cuMemcpyHtoD_v2_ptds @ 397 |own| (target: u64, source: u64, bytes: usize) {
+        directed(own, null_mut(), Copy::HtoD, (target, source), bytes, false)
     }
 
     cuMemcpyHtoDAsync_v2 @ 277 / cuMemcpyHtoDAsync_v2_ptsz @ 421 |own| (
-        _target: u64, source: u64, bytes: usize, stream: Handle,
-    ) { directed(own, stream, Copy::HtoD, source, bytes as u64, true) }
+        target: u64, source: u64, bytes: usize, stream: Handle,
+    ) { directed(own, stream, Copy::HtoD, (target, source), bytes, true) }
 
-    cuMemcpyDtoH_v2 @ 278 / cuMemcpyDtoH_v2_ptds @ 398 |own| (target: u64, _source: u64, bytes: usize) {
-        directed(own, null_mut(), Copy::DtoH, target, bytes as u64, false)
+    cuMemcpyDtoH_v2 @ 278 / cuMemcpyDtoH_v2_ptds @ 398 |own| (target: u64, source: u64, bytes: usize) {
+        directed(own, null_mut(), Copy::DtoH, (target, source), bytes, false)
     }
 
     cuMemcpyDtoHAsync_v2 @ 279 / cuMemcpyDtoHAsync_v2_ptsz @ 422 |own| (
-        target: u64, _source: u64, bytes: usize, stream: Handle,
-    ) { directed(own, stream, Copy::DtoH, target, bytes as u64, true) }
+        target: u64, source: u64, bytes: usize, stream: Handle,
+    ) { directed(own, stream, Copy::DtoH, (target, source), bytes, true) }
 
     cuMemcpyDtoD_v2 @ 280 / cuMemcpyDtoD_v2_ptds @ 399 |own| (target: u64, source: u64, bytes: usize) {
         copy(own, null_mut(), target, source, bytes as u64, false)
@@ -201,12 +247,20 @@ driver_api! {
     ) { copy(own, stream, target, source, bytes as u64, true) }
 
     cuMemcpyPeer @ 318 / cuMemcpyPeer_ptds @ 409 |own| (
-        _target: u64, target_context: Handle, _source: u64, source_context: Handle, bytes: usize,
-    ) { peer(own, null_mut(), (target_context, source_context), bytes as u64, false) }
+        target: u64, target_context: Handle, source: u64, source_context: Handle, bytes: usize,
+    ) {
+        peer(own, null_mut(), (target_context, source_context), bytes as u64, false)?;
+        contents::copy(Stream::resolve(null_mut(), own)?, target, source, bytes);
+        Ok(())
+    }
 
     cuMemcpyPeerAsync @ 319 / cuMemcpyPeerAsync_ptsz @ 426 |own| (
-        _target: u64, target_context: Handle, _source: u64, source_context: Handle, bytes: usize, stream: Handle,
-    ) { peer(own, stream, (target_context, source_context), bytes as u64, true) }
+        target: u64, target_context: Handle, source: u64, source_context: Handle, bytes: usize, stream: Handle,
+    ) {
+        peer(own, stream, (target_context, source_context), bytes as u64, true)?;
+        contents::copy(Stream::resolve(stream, own)?, target, source, bytes);
+        Ok(())
+    }
 
     cuMemcpy2D_v2 @ 287 / cuMemcpy2D_v2_ptds @ 405 |own| (what: In<Rectangle>) {
         copy_2d(own, null_mut(), what, false)
@@ -230,36 +284,36 @@ driver_api! {
     ) { copy_batch(own, stream, (targets, sources, sizes), count) }
 
     cuMemsetD8_v2 @ 249 / cuMemsetD8_v2_ptds @ 411 |own| (target: u64, value: u8, count: usize) {
-        set(own, null_mut(), target, value.into(), count as u64, false)
+        set(own, null_mut(), (target, 0), (value.into(), 1), (count, 1), false)
     }
 
     cuMemsetD16_v2 @ 250 / cuMemsetD16_v2_ptds @ 412 |own| (target: u64, value: u16, count: usize) {
-        set(own, null_mut(), target, value.into(), 2 * count as u64, false)
+        set(own, null_mut(), (target, 0), (value.into(), 2), (count, 1), false)
     }
 
     cuMemsetD32_v2 @ 251 / cuMemsetD32_v2_ptds @ 413 |own| (target: u64, value: u32, count: usize) {
-        set(own, null_mut(), target, value, 4 * count as u64, false)
+        set(own, null_mut(), (target, 0), (value, 4), (count, 1), false)
     }
 
     cuMemsetD8Async @ 216 / cuMemsetD8Async_ptsz @ 428 |own| (
         target: u64, value: u8, count: usize, stream: Handle,
-    ) { set(own, stream, target, value.into(), count as u64, true) }
+    ) { set(own, stream, (target, 0), (value.into(), 1), (count, 1), true) }
 
     cuMemsetD16Async @ 218 / cuMemsetD16Async_ptsz @ 429 |own| (
         target: u64, value: u16, count: usize, stream: Handle,
-    ) { set(own, stream, target, value.into(), 2 * count as u64, true) }
+    ) { set(own, stream, (target, 0), (value.into(), 2), (count, 1), true) }
 
     cuMemsetD32Async @ 220 / cuMemsetD32Async_ptsz @ 430 |own| (
         target: u64, value: u32, count: usize, stream: Handle,
-    ) { set(own, stream, target, value, 4 * count as u64, true) }
+    ) { set(own, stream, (target, 0), (value, 4), (count, 1), true) }
 
     cuMemsetD2D8_v2 @ 252 / cuMemsetD2D8_v2_ptds @ 414 |own| (
-        target: u64, _pitch: usize, value: u8, width: usize, height: usize,
-    ) { set(own, null_mut(), target, value.into(), (width * height) as u64, false) }
+        target: u64, pitch: usize, value: u8, width: usize, height: usize,
+    ) { set(own, null_mut(), (target, pitch), (value.into(), 1), (width, height), false) }
 
     cuMemsetD2D8Async @ 222 / cuMemsetD2D8Async_ptsz @ 431 |own| (
-        target: u64, _pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
-    ) { set(own, stream, target, value.into(), (width * height) as u64, true) }
+        target: u64, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
+    ) { set(own, stream, (target, pitch), (value.into(), 1), (width, height), true) }
 
     cuMemGetAddressRange_v2 @ 246 |_own| (start: Out<u64>, bytes: Out<usize>, address: u64) {
         let (first, length) = memory::range_of(address).ok_or(INVALID_VALUE)?;

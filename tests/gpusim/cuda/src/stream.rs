@@ -167,7 +167,9 @@ driver_api! {
     }
 
     cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {
-        graph.set(Capture::end(Stream::resolve(stream, own)?)?.handle())
+        // Who captures into a graph of its own has it already.
+        graph.set_if_wanted(Capture::end(Stream::resolve(stream, own)?)?.handle());
+        Ok(())
     }
 
     cuStreamIsCapturing @ 499 / cuStreamIsCapturing_ptsz @ 500 |own| (stream: Handle, status: Out<u32>) {

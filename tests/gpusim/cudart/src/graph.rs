@@ -6,12 +6,12 @@ use crate::memory::Copy3d;
 use crate::runtime_api::{check, runtime, stream};
 use crate::stubs;
 use gpusim_core::arg::{Handle, In, Out};
-use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION, NOT_SUPPORTED};
-use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::error::{CuError, INVALID_DEVICE_FUNCTION};
+use gpusim_core::graph_params::{AllocNode, AnyNode, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
 use gpusim_core::memory::Cuboid;
+use gpusim_core::settings;
 use gpusim_core::version::CuptiVersion;
-use gpusim_core::{missing, settings};
 use std::ptr::null_mut;
 
 /// cudaKernelNodeParams
@@ -43,50 +43,22 @@ impl RuntimeKernelNode {
     }
 }
 
-/// cudaGraphNodeParams, as far as it is read.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct AnyNode {
-    /// cudaGraphNodeType
-    kind: u32,
-    _reserved: [u32; 3],
-    what: AnyParams,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-union AnyParams {
-    kernel: RuntimeKernelNode,
-    memset: MemsetNode,
-    host: HostNode,
-    child: Handle,
-}
-
-/// Adds a node of a kind that its parameters tell.
+/// Adds a node of a kind that its parameters tell. The driver's are the same, but for a kernel's.
 fn add_any(
     driver: &Driver,
     node: Out<Handle>,
     graph: Handle,
-    (edges, count): (In<Handle>, usize),
-    params: In<AnyNode>,
+    (edges, edge_data, count): (In<Handle>, In<u64>, usize),
+    params: Out<AnyNode<RuntimeKernelNode>>,
 ) -> Result<(), CuError> {
     let AnyNode { kind, what, .. } = params.get()?;
-    // SAFETY: the kind tells which member the program has set; all are plain numbers and pointers.
-    let (kernel, memset, host, child) = unsafe { (what.kernel, what.memset, what.host, what.child) };
-    check(match kind {
-        0 => (driver.cuGraphAddKernelNode_v2)(node, graph, edges, count, In(&kernel.for_driver()?)),
-        2 => (driver.cuGraphAddMemsetNode)(node, graph, edges, count, In(&memset), null_mut()),
-        3 => (driver.cuGraphAddHostNode)(node, graph, edges, count, In(&host)),
-        4 => (driver.cuGraphAddChildGraphNode)(node, graph, edges, count, child),
-        5 => (driver.cuGraphAddEmptyNode)(node, graph, edges, count),
-        _ => {
-            missing::note("cudaGraphAddNode of this kind");
-            NOT_SUPPORTED
-        }
-    })
+    if kind != 0 {
+        return check((driver.cuGraphAddNode_v2)(node, graph, edges, edge_data, count, Out(params.0.cast())));
+    }
+    // SAFETY: it is a kernel, by its kind.
+    let kernel = unsafe { what.kernel }.for_driver()?;
+    check((driver.cuGraphAddKernelNode_v2)(node, graph, edges, count, In(&kernel)))
 }
-
-gpusim_core::not_simulated! { cudaGraphConditionalHandleCreate }
 
 fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) -> Result<(), CuError> {
     driver.context()?;
@@ -188,11 +160,69 @@ runtime_api! {
     }
 
     cudaGraphAddNode @ 460 |driver, _own| (
-        node: Out<Handle>, graph: Handle, edges: In<Handle>, _edge_data: In<u64>, count: usize,
-        params: In<AnyNode>,
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize,
+        params: Out<AnyNode<RuntimeKernelNode>>,
     ) {
         driver.context()?;
-        add_any(driver, node, graph, (edges, count), params)
+        add_any(driver, node, graph, (edges, edge_data, count), params)
+    }
+
+    cudaGraphAddMemAllocNode @ 419 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: Out<AllocNode>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddMemAllocNode)(node, graph, edges, count, params))
+    }
+
+    cudaGraphAddMemFreeNode @ 421 |driver, _own| (
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, address: u64,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphAddMemFreeNode)(node, graph, edges, count, address))
+    }
+
+    cudaGraphConditionalHandleCreate @ 454 |driver, _own| (
+        condition: Out<u64>, graph: Handle, default: u32, flags: u32,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphConditionalHandleCreate)(condition, graph, null_mut(), default, flags))
+    }
+
+    cudaGraphNodeGetType @ 303 |driver, _own| (node: Handle, kind: Out<u32>) {
+        driver.context()?;
+        check((driver.cuGraphNodeGetType)(node, kind))
+    }
+
+    cudaGraphExecKernelNodeSetParams @ 326 |driver, _own| (
+        exec: Handle, node: Handle, params: In<RuntimeKernelNode>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphExecKernelNodeSetParams_v2)(exec, node, In(&params.get()?.for_driver()?)))
+    }
+
+    cudaGraphExecMemcpyNodeSetParams @ 332 |driver, _own| (exec: Handle, node: Handle, what: In<Copy3d>) {
+        driver.context()?;
+        check((driver.cuGraphExecMemcpyNodeSetParams)(exec, node, In(&what.get()?.cuboid()), null_mut()))
+    }
+
+    cudaGraphExecMemcpyNodeSetParams1D @ 358 |driver, _own| (
+        exec: Handle, node: Handle, target: u64, source: u64, bytes: usize, _kind: u32,
+    ) {
+        driver.context()?;
+        let what = Cuboid::line(target, source, bytes);
+        check((driver.cuGraphExecMemcpyNodeSetParams)(exec, node, In(&what), null_mut()))
+    }
+
+    cudaGraphExecMemsetNodeSetParams @ 333 |driver, _own| (
+        exec: Handle, node: Handle, params: In<MemsetNode>,
+    ) {
+        driver.context()?;
+        check((driver.cuGraphExecMemsetNodeSetParams)(exec, node, params, null_mut()))
+    }
+
+    cudaGraphExecHostNodeSetParams @ 334 |driver, _own| (exec: Handle, node: Handle, params: In<HostNode>) {
+        driver.context()?;
+        check((driver.cuGraphExecHostNodeSetParams)(exec, node, params))
     }
 
     cudaUserObjectCreate @ 413 |driver, _own| (

@@ -2,7 +2,7 @@
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
-use gpusim_core::graph_params::{HostNode, KernelNode, MemsetNode, UpdateResult};
+use gpusim_core::graph_params::{AllocNode, AnyNode, HostNode, KernelNode, MemsetNode, UpdateResult};
 use gpusim_core::host_fn::HostFn;
 use gpusim_core::memory::{Cube, Cuboid, Location, Rectangle};
 use gpusim_core::share::Shared;
@@ -119,6 +119,17 @@ driver! {
     cuGraphAddHostNode(Out<Handle>, Handle, In<Handle>, usize, In<HostNode>);
     cuGraphAddChildGraphNode(Out<Handle>, Handle, In<Handle>, usize, Handle);
     cuGraphAddEmptyNode(Out<Handle>, Handle, In<Handle>, usize);
+    cuGraphAddMemAllocNode(Out<Handle>, Handle, In<Handle>, usize, Out<AllocNode>);
+    cuGraphAddMemFreeNode(Out<Handle>, Handle, In<Handle>, usize, u64);
+    cuGraphAddNode_v2(Out<Handle>, Handle, In<Handle>, In<u64>, usize, Out<AnyNode<KernelNode>>);
+    cuGraphConditionalHandleCreate(Out<u64>, Handle, Handle, u32, u32);
+    cuGraphNodeGetType(Handle, Out<u32>);
+    cuGraphExecKernelNodeSetParams_v2(Handle, Handle, In<KernelNode>);
+    cuGraphExecMemcpyNodeSetParams(Handle, Handle, In<Cuboid>, Handle);
+    cuGraphExecMemsetNodeSetParams(Handle, Handle, In<MemsetNode>, Handle);
+    cuGraphExecHostNodeSetParams(Handle, Handle, In<HostNode>);
+    cuDeviceGraphMemTrim(u32);
+    cuDeviceGetGraphMemAttribute(u32, u32, Out<u64>);
     cuGraphClone(Out<Handle>, Handle);
     cuGraphDestroyNode(Handle);
     cuGraphInstantiateWithFlags(Out<Handle>, Handle, u64);

@@ -1,13 +1,15 @@
 //! Memory pools. Memory is the device's whatever pool it is said to come from: a pool keeps the attributes that it
 //! is given, and answers the memory in use of its device.
 
-use crate::runtime_api::check;
+use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
-use gpusim_core::error::{CuError, INVALID_DEVICE, INVALID_VALUE};
+use gpusim_core::error::{CuError, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use gpusim_core::settings;
+use gpusim_core::share::{self, Shared};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a cudaMemPool_t points to: a device's default pool.
+/// What a cudaMemPool_t points to.
 struct Pool {
     attributes: [AtomicU64; ATTRIBUTES],
 }
@@ -17,8 +19,40 @@ const MOST_DEVICES: usize = 16;
 static POOLS: [Pool; MOST_DEVICES] =
     [const { Pool { attributes: [const { AtomicU64::new(0) }; ATTRIBUTES] } }; MOST_DEVICES];
 
+/// Pools that the program has made.
+static MADE: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
+
+fn made() -> MutexGuard<'static, Vec<&'static Pool>> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    fn new() -> Pool {
+        Pool { attributes: [const { AtomicU64::new(0) }; ATTRIBUTES] }
+    }
+
+    fn handle(&'static self) -> Handle {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+/// A new pool, until it is destroyed.
+fn make() -> Handle {
+    let pool: &Pool = Box::leak(Box::new(Pool::new()));
+    made().push(pool);
+    pool.handle()
+}
+
 fn of_handle(handle: Handle) -> Result<&'static Pool, CuError> {
-    POOLS.iter().find(|pool| std::ptr::from_ref(*pool) == handle.cast_const().cast()).ok_or(INVALID_VALUE)
+    let is_it = |pool: &&Pool| std::ptr::from_ref(*pool) == handle.cast_const().cast();
+    POOLS.iter().find(is_it).or_else(|| made().iter().copied().find(is_it)).ok_or(INVALID_VALUE)
+}
+
+/// cudaMemAllocationHandleType
+const POSIX_DESCRIPTOR: u32 = 1;
+
+fn check_kind(kind: u32) -> Result<(), CuError> {
+    if kind == POSIX_DESCRIPTOR { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
 /// Attributes whose value is a number of bytes, in eight; the others' is a flag, in four.
@@ -32,7 +66,7 @@ const USED_HIGH: u32 = 8;
 runtime_api! {
     cudaDeviceGetDefaultMemPool @ 372 |_driver, _own| (pool: Out<Handle>, ordinal: u32) {
         let found = POOLS.get(ordinal as usize).filter(|_| ordinal < settings::get().devices);
-        pool.set(std::ptr::from_ref(found.ok_or(INVALID_DEVICE)?).cast_mut().cast())
+        pool.set(found.ok_or(INVALID_DEVICE)?.handle())
     }
 
     cudaMemPoolTrimTo @ 377 |_driver, _own| (pool: Handle, _keep: usize) { of_handle(pool).map(drop) }
@@ -60,8 +94,66 @@ runtime_api! {
         of_handle(pool).map(drop)
     }
 
-    cudaDeviceGetGraphMemAttribute @ 424 |_driver, _own| (_ordinal: u32, _what: u32, value: Out<u64>) {
-        value.set(0)
+    cudaMemPoolGetAccess @ 382 |_driver, _own| (access: Out<u32>, pool: Handle, _location: Handle) {
+        const READS_AND_WRITES: u32 = 3;
+        of_handle(pool)?;
+        access.set(READS_AND_WRITES)
+    }
+
+    cudaMemPoolCreate @ 383 |_driver, _own| (pool: Out<Handle>, properties: In<u64>) {
+        properties.get()?;
+        pool.set(make())
+    }
+
+    cudaMemPoolDestroy @ 384 |_driver, _own| (pool: Handle) {
+        of_handle(pool)?;
+        made().retain(|other| other.handle() != pool);
+        Ok(())
+    }
+
+    cudaMemPoolExportToShareableHandle @ 387 |_driver, _own| (
+        shared: Handle, pool: Handle, kind: u32, _flags: u32,
+    ) {
+        of_handle(pool)?;
+        check_kind(kind)?;
+        Out(shared.cast()).set(share::descriptor()?)
+    }
+
+    cudaMemPoolImportFromShareableHandle @ 388 |_driver, _own| (
+        pool: Out<Handle>, shared: Handle, kind: u32, _flags: u32,
+    ) {
+        check_kind(kind)?;
+        share::check_descriptor(shared as i32)?;
+        pool.set(make())
+    }
+
+    cudaMemPoolExportPointer @ 389 |driver, _own| (shared: Out<Shared>, address: u64) {
+        driver.context()?;
+        check((driver.cuIpcGetMemHandle)(shared, address))
+    }
+
+    cudaMemPoolImportPointer @ 390 |driver, _own| (address: Out<u64>, pool: Handle, shared: In<Shared>) {
+        driver.context()?;
+        of_handle(pool)?;
+        check((driver.cuIpcOpenMemHandle_v2)(address, shared.get()?, 0))
+    }
+
+    cudaMallocFromPoolAsync @ 391 / cudaMallocFromPoolAsync_ptsz @ 392 |driver, own| (
+        pointer: Out<u64>, bytes: usize, pool: Handle, handle: Handle,
+    ) {
+        driver.context()?;
+        of_handle(pool)?;
+        check((driver.cuMemAllocAsync)(pointer, bytes, stream(handle, own)))
+    }
+
+    cudaDeviceGraphMemTrim @ 423 |driver, _own| (ordinal: u32) {
+        driver.context()?;
+        check((driver.cuDeviceGraphMemTrim)(ordinal))
+    }
+
+    cudaDeviceGetGraphMemAttribute @ 424 |driver, _own| (ordinal: u32, what: u32, value: Out<u64>) {
+        driver.context()?;
+        check((driver.cuDeviceGetGraphMemAttribute)(ordinal, what, value))
     }
 
     cudaDeviceSetGraphMemAttribute @ 425 |_driver, _own| (_ordinal: u32, _what: u32, _value: In<u64>) { Ok(()) }

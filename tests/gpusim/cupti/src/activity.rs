@@ -221,13 +221,13 @@ extern "C" fn cuptiGetThreadIdType(what: Out<u32>) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityPushExternalCorrelationId(kind: u32, id: u64) -> Code {
-    answer(link::ready().map(|_| external::push(kind, id)))
+    answer(link::on_thread().map(|()| external::push(kind, id)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityPopExternalCorrelationId(kind: u32, last: Out<u64>) -> Code {
     let pop = || {
-        link::ready()?;
+        link::on_thread()?;
         last.set_if_wanted(external::pop(kind).ok_or(QUEUE_EMPTY)?);
         Ok(())
     };

@@ -78,6 +78,13 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
+/// For the calls that touch nothing but the calling thread. They are made in forked children too: workers of a DataLoader have
+/// the profiler of the thread that forked them, which says its ids around every operator.
+pub(crate) fn on_thread() -> Result<(), Code> {
+    let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
+    if is_child { Ok(()) } else { ready().map(drop) }
+}
+
 /// For the calls that need no device: an error only if this version wants a driver for them.
 pub(crate) fn loaded() -> Result<(), Code> {
     let works = version().works_without_driver() || core().is_some();

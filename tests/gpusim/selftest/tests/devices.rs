@@ -71,3 +71,10 @@ fn a_device_can_have_a_skewed_clock() {
 fn a_device_that_is_not_there_is_refused() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
+
+#[test]
+fn pools_and_memory_are_shared_and_code_is_linked() {
+    let outcome = Run::new("shared", &[]).outcome().expect_success();
+    // Each process sets 3,000 bytes: 1 us and 3 ns; the truth is the parent's, which ends last.
+    assert_eq!((outcome.total("count"), outcome.total("total_ns")), (1, 1_003));
+}

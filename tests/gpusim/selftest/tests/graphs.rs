@@ -102,3 +102,29 @@ fn with_the_kind_of_whole_graphs_there_is_one_record_a_launch() {
         assert_eq!((outcome.total("untraced"), outcome.total("delivered")), (9, 3));
     }
 }
+
+/// How many kernels of each name ran that were made at a site.
+fn made_at(outcome: &Outcome, site: &str) -> (usize, usize) {
+    let count = |name: &str| {
+        let is_it = |t: &&serde_json::Value| t["created"] == site && t["name"] == name;
+        outcome.truth.iter().filter(is_it).count()
+    };
+    (count("_Z10gemm_d3000v"), count("_Z10relu_d7000v"))
+}
+
+#[test]
+fn nodes_allocate_choose_and_are_changed() {
+    let outcome = Run::new("nodes", &[]).client("10,1,2", "").outcome().expect_success();
+    assert_eq!(made_at(&outcome, "main;memory"), (2, 0), "each launch once");
+    assert_eq!(made_at(&outcome, "main;captured;relu"), (0, 1));
+    assert_eq!(
+        made_at(&outcome, "main;changed"),
+        (2, 1),
+        "of an instantiation, that one changed, and another"
+    );
+    // Of the bodies that were chosen: if 1, else 2, a loop once 1, the switch's third 3. The last of each was captured.
+    assert_eq!(made_at(&outcome, "main;condition"), (1 + 2, 0));
+    assert_eq!(made_at(&outcome, "main;condition;gemm"), (4, 0));
+    assert_eq!(outcome.total("count"), 2 + 1 + 3 + 7);
+    assert_eq!(outcome.total("total_ns"), (2 + 2 + 7) * 3_000 + 2 * 7_000);
+}

@@ -1,0 +1,65 @@
+//! The linker of code for the GPU. What it makes is what it was last given: any image is accepted.
+
+use gpusim_core::arg::{Handle, In, Out, Text};
+use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Mutex, PoisonError};
+
+/// The image of each linking under way, by its number, which is its handle.
+#[derive(Default)]
+struct Linkings {
+    made: usize,
+    images: BTreeMap<usize, Vec<u8>>,
+}
+
+static LINKINGS: Mutex<Linkings> = Mutex::new(Linkings { made: 0, images: BTreeMap::new() });
+
+/// Does something with an image.
+fn with<T>(state: Handle, act: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, CuError> {
+    let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    linkings.images.get_mut(&(state as usize)).map(act).ok_or(INVALID_HANDLE)
+}
+
+driver_api! {
+    cuLinkCreate_v2 @ 381 |_own| (_count: u32, _options: In<u32>, _values: In<Handle>, state: Out<Handle>) {
+        let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        linkings.made += 1;
+        let number = linkings.made;
+        linkings.images.insert(number, Vec::new());
+        state.set(number as Handle)
+    }
+
+    cuLinkAddData_v2 @ 382 |_own| (
+        state: Handle, _kind: u32, data: *const u8, bytes: usize, _name: Text, _count: u32, _options: In<u32>,
+        _values: In<Handle>,
+    ) {
+        if data.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the C API's contract: `bytes` bytes at `data`.
+        let data = unsafe { std::slice::from_raw_parts(data, bytes) };
+        with(state, |image| *image = data.to_vec())
+    }
+
+    cuLinkAddFile_v2 @ 383 |_own| (
+        state: Handle, _kind: u32, file: Text, _count: u32, _options: In<u32>, _values: In<Handle>,
+    ) {
+        let path = OsStr::from_bytes(file.get().ok_or(INVALID_VALUE)?.to_bytes());
+        let data = std::fs::read(path).map_err(|_| FILE_NOT_FOUND)?;
+        with(state, |image| *image = data)
+    }
+
+    cuLinkComplete @ 365 |_own| (state: Handle, image: Out<*const u8>, bytes: Out<usize>) {
+        let (start, length) = with(state, |image| (image.as_ptr(), image.len()))?;
+        image.set(start)?;
+        bytes.set_if_wanted(length);
+        Ok(())
+    }
+
+    cuLinkDestroy @ 366 |_own| (state: Handle) {
+        let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        linkings.images.remove(&(state as usize)).map(drop).ok_or(INVALID_HANDLE)
+    }
+}

@@ -1,0 +1,73 @@
+/* Pools that the program makes and shares, memory whose handle is sent away, and the linker of code for the GPU. */
+#include "cuda_mini.h"
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+cudaError_t cudaMemPoolCreate(void **, const void *);
+cudaError_t cudaMemPoolDestroy(void *);
+cudaError_t cudaMemPoolGetAccess(unsigned *, void *, const void *);
+cudaError_t cudaMallocFromPoolAsync(void **, size_t, void *, cudaStream_t);
+cudaError_t cudaMemPoolExportToShareableHandle(void *, void *, unsigned, unsigned);
+cudaError_t cudaMemPoolImportFromShareableHandle(void **, void *, unsigned, unsigned);
+cudaError_t cudaMemPoolExportPointer(void *, void *);
+cudaError_t cudaMemPoolImportPointer(void **, void *, const void *);
+int cuMemCreate(unsigned long long *, size_t, const void *, unsigned long long);
+int cuMemExportToShareableHandle(void *, unsigned long long, unsigned, unsigned long long);
+int cuMemImportFromShareableHandle(unsigned long long *, void *, unsigned);
+int cuLinkCreate_v2(unsigned, const void *, const void *, void **);
+int cuLinkAddData_v2(void *, unsigned, const void *, size_t, const char *, unsigned, const void *, const void *);
+int cuLinkComplete(void *, const void **, size_t *);
+int cuLinkDestroy(void *);
+
+enum { DESCRIPTOR = 1 };
+
+/* Another process, which has the pool's descriptor and the pointer's 64 bytes. */
+static int other(int descriptor, int from) {
+    char shared[64];
+    void *pool, *device;
+    if (read(from, shared, sizeof shared) != sizeof shared) return 20;
+    if (cudaMemPoolImportFromShareableHandle(&pool, (void *)(long)descriptor, DESCRIPTOR, 0)) return 21;
+    if (cudaMemPoolImportPointer(&device, pool, shared) || cudaMemset(device, 0, 3000)) return 22;
+    return cudaFreeAsync(device, NULL) ? 23 : 0;
+}
+
+static int pools(int to) {
+    char properties[88] = {1}, shared[64];
+    int descriptor;
+    unsigned access = 0;
+    void *pool, *device, *unwanted;
+    if (cudaMemPoolCreate(&pool, properties) || cudaMemPoolGetAccess(&access, pool, NULL) || access != 3) return 10;
+    if (cudaMallocFromPoolAsync(&device, 3000, pool, NULL) || cudaMemset(device, 0, 3000)) return 11;
+    if (!cudaMemPoolExportToShareableHandle(&descriptor, pool, 2, 0)) return 12;
+    if (cudaMemPoolExportToShareableHandle(&descriptor, pool, DESCRIPTOR, 0)) return 13;
+    if (cudaMemPoolExportPointer(shared, device) || !cudaMemPoolImportPointer(&unwanted, pool, shared)) return 14;
+    if (write(to, shared, sizeof shared) != sizeof shared || cudaFreeAsync(device, NULL)) return 15;
+    if (!cudaMemPoolImportFromShareableHandle(&unwanted, (void *)12345L, DESCRIPTOR, 0)) return 16;
+    return cudaMemPoolDestroy(pool) || !cudaMallocFromPoolAsync(&device, 1, pool, NULL) ? 17 : 0;
+}
+
+static int linker(void) {
+    const char code[] = "code", *linked;
+    size_t bytes;
+    void *state;
+    unsigned long long handle, imported;
+    int descriptor;
+    if (cuLinkCreate_v2(0, NULL, NULL, &state) || cuLinkAddData_v2(state, 1, code, 5, "a", 0, NULL, NULL)) return 30;
+    if (cuLinkComplete(state, (const void **)&linked, &bytes) || bytes != 5 || strcmp(linked, code)) return 31;
+    if (cuLinkDestroy(state) || !cuLinkDestroy(state)) return 32;
+    if (cuMemCreate(&handle, 1 << 21, NULL, 0)) return 33;
+    if (cuMemExportToShareableHandle(&descriptor, handle, DESCRIPTOR, 0)) return 34;
+    return cuMemImportFromShareableHandle(&imported, (void *)(long)descriptor, DESCRIPTOR) ? 35 : 0;
+}
+
+int main(void) {
+    int way[2], failed, status;
+    if (pipe(way)) return 2;
+    /* Before CUDA: a child of a process with CUDA has none. Any descriptor is as good as the pool's. */
+    pid_t child = fork();
+    if (child == 0) return other(way[0], way[0]);
+    if ((failed = pools(way[1])) || (failed = linker())) return failed;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 3;
+    return WEXITSTATUS(status) ? WEXITSTATUS(status) : cudaDeviceSynchronize();
+}

@@ -1,0 +1,53 @@
+"""A loop that says the most likely next word, by products of matrices on the GPU and what is largest on the host. With
+GPUSIM_MATH=1 products are computed, and it says what whole numbers say."""
+
+import random
+
+import torch
+
+WORDS, WIDTH, SAID = 48, 16, 20
+
+
+def table(rows, columns, seed):
+    numbers = random.Random(seed)
+    return [[numbers.randrange(-9, 10) for _ in range(columns)] for _ in range(rows)]
+
+
+def product(a, b):
+    return [[sum(x * y for x, y in zip(row, column)) for column in zip(*b)] for row in a]
+
+
+def largest(row):
+    return max(range(len(row)), key=lambda at: (row[at], -at))
+
+
+def on_host(embedding, head):
+    words = [1]
+    while len(words) < SAID:
+        words.append(largest(product([embedding[words[-1]]], head)[0]))
+    return words
+
+
+def on_gpu(embedding, head, batched):
+    """Also as a batch of two, the second with twice the numbers, whose largest is the same."""
+    head = torch.tensor([head, head] if batched else head, dtype=torch.float32).cuda()
+    words = [1]
+    while len(words) < SAID:
+        row = torch.tensor([embedding[words[-1]]], dtype=torch.float32)
+        if batched:
+            both = torch.bmm(torch.stack([row, 2 * row]).cuda(), head).cpu()
+            first, second = (largest(one[0].tolist()) for one in both)
+            assert first == second, (first, second)
+            words.append(second)
+        else:
+            words.append(largest((row.cuda() @ head).cpu()[0].tolist()))
+    return words
+
+
+embedding, head = table(WORDS, WIDTH, 1), table(WIDTH, WORDS, 2)
+print("host", on_host(embedding, head))
+print("gpu", on_gpu(embedding, head, batched=False))
+print("gpu", on_gpu(embedding, head, batched=True))
+transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
+products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
+print("all", products.int().tolist() == product(embedding, head))
