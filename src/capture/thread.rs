@@ -133,6 +133,10 @@ impl Entered {
 
     #[cold]
     fn at_first(at: usize) -> Option<Self> {
+        // What a thread without state was refused is refused to its end: it is counted once.
+        if REFUSED.with(|refused| refused.is_around(at)) {
+            return None;
+        }
         Some(Self::into(cancel::barred(attach)?, at))
     }
 
@@ -200,7 +204,7 @@ impl Refused {
     pub(super) fn begins(&self, call: &Call<'_>) -> bool {
         match self {
             Self::Inside(thread) => thread.refused.call_begins(call),
-            Self::WithoutMemory => true,
+            Self::WithoutMemory => REFUSED.with(|refused| refused.call_begins(call)),
         }
     }
 
@@ -212,6 +216,11 @@ impl Refused {
             Self::WithoutMemory => lose_without_state(loss),
         }
     }
+}
+
+thread_local! {
+    /// What a thread was refused that has no state. It lies beside the pointer of [`tls`], whose first look made room for both.
+    static REFUSED: RefusedInHandlers = const { RefusedInHandlers::new() };
 }
 
 static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
@@ -441,11 +450,12 @@ fn of_this_thread() -> Option<&'static Thread> {
     unsafe { tls::get().cast::<Thread>().as_ref() }
 }
 
-/// The call ends that a signal handler was refused.
+/// The call ends that a signal handler was refused, or a thread without state.
 #[cold]
 pub(super) fn refused_call_ends() {
-    if let Some(thread) = of_this_thread() {
-        thread.refused.call_ends();
+    match of_this_thread() {
+        Some(thread) => thread.refused.call_ends(),
+        None => REFUSED.with(RefusedInHandlers::call_ends),
     }
 }
 

@@ -23,6 +23,7 @@ pub mod aside;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;
+pub mod clocks;
 pub mod cpu_timer;
 pub mod date;
 pub mod descriptor;

@@ -175,6 +175,27 @@ fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() 
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
+/// Each launch is a call of the runtime's and one of the driver's in it.
+#[test]
+fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
+    for nested in ["shared", "distinct"] {
+        let done = confined("memory").env("GPUSIM_CORR", nested).done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        assert_eq!(done.truth().count("count"), 20 + 8 * 101, "{}", done.stderr);
+        let (launches, parts) = done.sum("launches");
+        assert_eq!((launches, parts["matched"], parts["dropped"]), (828, 28, 800), "{}", done.stderr);
+        let (activities, parts) = done.sum("activities");
+        assert_eq!(
+            (activities, parts["matched"], parts["no_launch_stack"]),
+            (828, 28, 800),
+            "{}",
+            done.stderr
+        );
+        let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+        assert_eq!(nanos, 828 * 700);
+    }
+}
+
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
 /// The names of the files in a folder.
