@@ -10,7 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::control::window;
-use crate::host::{cancel, signals, threads};
+use crate::host::{cancel, leaks, signals, threads};
 use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
@@ -300,7 +300,9 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
     }
-    let at = memory::map(size_of::<Thread>())?.cast::<MaybeUninit<Thread>>();
+    let at = memory::map(size_of::<Thread>())?;
+    leaks::keeps(at.cast(), size_of::<Thread>());
+    let at = at.cast::<MaybeUninit<Thread>>();
     // SAFETY: a fresh mapping of that size, page-aligned, known to nobody else.
     let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
@@ -417,6 +419,7 @@ pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
     }
+    leaks::prepare();
     let mut key = 0;
     // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0

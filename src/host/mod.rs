@@ -33,6 +33,7 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod heap;
+pub mod leaks;
 #[cfg(feature = "cli")]
 pub mod library;
 pub mod loaded;
