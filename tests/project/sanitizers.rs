@@ -78,7 +78,7 @@ fn valgrind_finds_one_loop_in_the_demo_and_nothing_where_that_is_suppressed() {
         eprintln!("skipped: there is no valgrind; apt-get install valgrind");
         return;
     }
-    let suppressions = root().join("docs/valgrind.supp");
+    let suppressions = root().join("capi/valgrind.supp");
     let text = std::fs::read_to_string(&suppressions).unwrap();
     assert_eq!(text.matches("Memcheck:").count(), 1, "{text}");
     let checked = |options: &[&str]| {
