@@ -173,7 +173,14 @@ impl Aggregate {
         weight: Weight,
     ) -> usize {
         let key = Key { place, fate, device, stream: stream.filter(|_| self.by_stream) };
-        let Sums { series, cell } = self.recent.get(&key).unwrap_or_else(|| self.find(key));
+        let Sums { series, cell } = match fate {
+            // Once each as a rule, and without a kernel to be remembered by: to look for one reads what is not there.
+            Fate::Pending => self.find(key),
+            _ => self.recent.get(&key).unwrap_or_else(|| {
+                let sums = self.find(key);
+                self.recent.put(key, sums)
+            }),
+        };
         self.series[series as usize].add(weight);
         add(&mut self.cells[cell as usize].1, weight);
         series as usize
@@ -184,8 +191,7 @@ impl Aggregate {
         let series = self.series(key.fate, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
         let cell = Cell { place: key.place, series: lane };
-        let cell = self.cell(cell);
-        self.recent.put(key, Sums { series, cell })
+        Sums { series, cell: self.cell(cell) }
     }
 
     fn cell(&mut self, cell: Cell) -> u32 {

@@ -1,4 +1,5 @@
-//! What a thread's signal handlers were refused while it was inside gpuflame: they may not come in between.
+//! What a thread's signal handlers were refused while it was inside gpuflame: they may not come in between. And what a thread
+//! was refused for which no state could be had.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +17,7 @@ pub(super) struct RefusedInHandlers {
 }
 
 impl RefusedInHandlers {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
@@ -36,6 +37,11 @@ impl RefusedInHandlers {
         call.slot.set(REFUSED);
         self.call.store(depth, Ordering::Relaxed);
         true
+    }
+
+    /// Whether a call was refused that this is part of, by where the stack stands.
+    pub(super) fn is_around(&self, depth: usize) -> bool {
+        depth < self.call.load(Ordering::Relaxed)
     }
 
     /// The call ends.

@@ -10,7 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 use crate::control::window;
-use crate::host::{cancel, signals, threads};
+use crate::host::{cancel, leaks, signals, threads};
 use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
@@ -133,6 +133,10 @@ impl Entered {
 
     #[cold]
     fn at_first(at: usize) -> Option<Self> {
+        // What a thread without state was refused is refused to its end: it is counted once.
+        if REFUSED.with(|refused| refused.is_around(at)) {
+            return None;
+        }
         Some(Self::into(cancel::barred(attach)?, at))
     }
 
@@ -200,7 +204,7 @@ impl Refused {
     pub(super) fn begins(&self, call: &Call<'_>) -> bool {
         match self {
             Self::Inside(thread) => thread.refused.call_begins(call),
-            Self::WithoutMemory => true,
+            Self::WithoutMemory => REFUSED.with(|refused| refused.call_begins(call)),
         }
     }
 
@@ -212,6 +216,11 @@ impl Refused {
             Self::WithoutMemory => lose_without_state(loss),
         }
     }
+}
+
+thread_local! {
+    /// What a thread was refused that has no state. It lies beside the pointer of [`tls`], whose first look made room for both.
+    static REFUSED: RefusedInHandlers = const { RefusedInHandlers::new() };
 }
 
 static FIRST: AtomicPtr<Thread> = AtomicPtr::new(null_mut());
@@ -291,7 +300,9 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
     }
-    let at = memory::map(size_of::<Thread>())?.cast::<MaybeUninit<Thread>>();
+    let at = memory::map(size_of::<Thread>())?;
+    leaks::keeps(at.cast(), size_of::<Thread>());
+    let at = at.cast::<MaybeUninit<Thread>>();
     // SAFETY: a fresh mapping of that size, page-aligned, known to nobody else.
     let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
@@ -408,6 +419,7 @@ pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
     }
+    leaks::prepare();
     let mut key = 0;
     // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0
@@ -441,11 +453,12 @@ fn of_this_thread() -> Option<&'static Thread> {
     unsafe { tls::get().cast::<Thread>().as_ref() }
 }
 
-/// The call ends that a signal handler was refused.
+/// The call ends that a signal handler was refused, or a thread without state.
 #[cold]
 pub(super) fn refused_call_ends() {
-    if let Some(thread) = of_this_thread() {
-        thread.refused.call_ends();
+    match of_this_thread() {
+        Some(thread) => thread.refused.call_ends(),
+        None => REFUSED.with(RefusedInHandlers::call_ends),
     }
 }
 

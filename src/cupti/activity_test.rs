@@ -3,6 +3,7 @@
 //! Offsets stand here as numbers and not as the names of `cupti-sys`, so that one checks the other.
 
 use super::*;
+use crate::record::testing::Chance;
 use crate::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// What each release makes of its records: its name and the sizes of a kernel, a copy, a copy between
@@ -35,6 +36,25 @@ impl Sizes {
             2 => Some(self.fill),
             4 => Some(40),
             _ => None,
+        }
+    }
+
+    /// The same where a record may be cut.
+    fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
+        // SAFETY: the test's buffer has `valid` bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
+        let at = if record.is_null() { 0 } else { record.addr() - buffer.addr() };
+        let kind_at =
+            |at: usize| bytes.get(at..at + 4).map(|kind| u32::from_ne_bytes(kind.try_into().unwrap()));
+        let size = if record.is_null() { Some(0) } else { kind_at(at).and_then(|kind| self.of(kind)) };
+        let Some(next) = size.map(|size| at + size) else { return Status::INVALID_KIND };
+        match kind_at(next) {
+            None => Status::MAX_LIMIT_REACHED,
+            Some(kind) if self.of(kind).is_none() => Status::INVALID_KIND,
+            Some(_) => {
+                *record = buffer.wrapping_add(next);
+                Status::SUCCESS
+            }
         }
     }
 
@@ -451,5 +471,67 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_walk() {
             Status::SUCCESS
         };
         assert_eq!(count(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
+    }
+}
+
+/// How many turns tests of damaged bytes take: few, or as many as `GPUFLAME_MUTATIONS` says.
+fn turns() -> u64 {
+    std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
+}
+
+/// Bytes that changed, that came or went, at the end or in the middle.
+fn damage(bytes: &mut Vec<u8>, chance: &mut Chance) {
+    for _ in 0..=chance.below(5) {
+        let at = chance.below(bytes.len() as u64) as usize;
+        let length = (chance.below(60) as usize).min(bytes.len() - at);
+        match chance.below(6) {
+            0 => bytes[at] ^= 1 << chance.below(8),
+            1 => bytes[at] = chance.next() as u8,
+            2 => bytes[at..at + length].fill(0xff),
+            3 => bytes[at..at + length].fill(0),
+            4 if bytes.len() > 64 => bytes.truncate(at.max(8)),
+            _ => bytes[at & !3] = [1, 2, 3, 4, 10, 22][chance.below(6) as usize],
+        }
+    }
+}
+
+/// Names are the tracer's word, which cannot be doubted.
+fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
+    let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
+    while let Some(kind) = bytes.get(at..at + 4) {
+        let kind = u32::from_ne_bytes(kind.try_into().unwrap());
+        if let (3 | 10, Some(place)) = (kind, bytes.get_mut(at + 104..at + 112)) {
+            place.copy_from_slice(&pointer.to_ne_bytes());
+        }
+        let Some(size) = sizes.of(kind) else { return };
+        at += size;
+    }
+}
+
+#[test]
+fn of_damaged_records_each_is_an_activity_or_counted_and_none_is_read_beyond_its_end() {
+    for turn in 0..turns() {
+        let mut chance = Chance::new(turn + 1);
+        let (release, sizes) = RELEASES[turn as usize % RELEASES.len()];
+        let mut buffer = a_buffer_of_each_kind(sizes);
+        damage(&mut buffer, &mut chance);
+        mend_names(&mut buffer, sizes, c"_Z4gemmv");
+        // A buffer of its own, so that a byte behind it is another's.
+        let exact = buffer.into_boxed_slice();
+        let honest = |buffer: *mut u8, valid: usize, record: &mut *mut u8| match valid {
+            0..4 => Status::MAX_LIMIT_REACHED,
+            _ => sizes.step_within(buffer, valid, record),
+        };
+        let (mut activities, mut others) = (0, 0);
+        let mut sink = |row: Row<'_>| match row {
+            Row::Activity(_) => activities += 1,
+            Row::Name { .. } => {}
+            _ => others += 1,
+        };
+        // SAFETY: the step function knows the buffer's layout, the names in it are static.
+        let tally = unsafe { read(&exact, &honest, &mut KernelNames::new(), &mut sink) };
+        let most = exact.len() as u64 / 40 + 1;
+        assert_eq!(tally.activities, activities, "{release}, turn {turn}");
+        assert!(activities + others + tally.unreadable <= most, "{release}, turn {turn}: {tally:?}");
     }
 }

@@ -104,6 +104,14 @@ impl Apart {
         self.late
     }
 
+    /// Takes an edge that is of the clock alone: the windows are as they were.
+    pub(super) fn clock_was_set(&mut self, edge: &Row<'_>) {
+        let last = self.windows.back_mut().filter(|window| window.closed.is_none());
+        if let Some(part) = last.and_then(|last| last.part.as_mut()) {
+            part.timeline.row(edge);
+        }
+    }
+
     /// Takes an edge.
     pub(super) fn edge(&mut self, edge: WindowEdge, time: Nanos) {
         if edge == WindowEdge::Open {

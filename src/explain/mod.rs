@@ -219,6 +219,15 @@ impl Explain {
         }
     }
 
+    /// The clock was set: the window ends or goes on, and is none of its own for that.
+    pub fn clock_was_set(&mut self, edge: &Row<'_>) {
+        self.timeline.row(edge);
+        if let Some(apart) = &mut self.apart {
+            apart.clock_was_set(edge);
+        }
+        self.profile.push(edge);
+    }
+
     /// Has the timeline know whose launch this is.
     fn tell_thread(&mut self, thread: ThreadId, launch: &Launch) {
         if self.timeline.has_insides() {

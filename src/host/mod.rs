@@ -23,6 +23,7 @@ pub mod aside;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;
+pub mod clocks;
 pub mod cpu_timer;
 pub mod date;
 pub mod descriptor;
@@ -32,6 +33,7 @@ pub mod file;
 pub mod fork;
 pub mod futex;
 pub mod heap;
+pub mod leaks;
 #[cfg(feature = "cli")]
 pub mod library;
 pub mod loaded;

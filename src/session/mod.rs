@@ -46,6 +46,7 @@ mod sets;
 mod stage;
 mod stats;
 mod stream;
+mod times;
 mod told;
 mod windows;
 mod write;

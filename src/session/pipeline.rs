@@ -11,10 +11,11 @@ use crate::control::{Outputs, window};
 use crate::cupti::{Api, KernelNames};
 use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
 use crate::host::aside;
+use crate::host::clocks::Moment;
 use crate::profile::Profile;
 use crate::record::{
-    Blocked, Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled, SumsWriter,
-    ThreadId,
+    Activity, Blocked, Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled,
+    SumsWriter, ThreadId,
 };
 use crate::settings::{Root, Settings};
 use crate::symbolize;
@@ -29,6 +30,7 @@ use super::provenance;
 use super::sampler::{Found, Sampler, Stands};
 use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
+use super::times::Times;
 
 /// While so many launches wait for an activity, activities are read first: what was launched is to be
 /// paired before the join's window moves on.
@@ -95,6 +97,7 @@ struct Rows {
     sampler: Option<&'static Sampler>,
     count: u64,
     edges: Arc<Edges>,
+    times: Times,
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
     by_window: bool,
     window: window::State,
@@ -118,6 +121,7 @@ impl Pipeline {
                 sampler: None,
                 count: 0,
                 edges: Arc::default(),
+                times: Times::default(),
                 by_window: apart.is_some(),
                 window: window::State::NONE,
                 #[cfg(debug_assertions)]
@@ -260,9 +264,10 @@ impl Pipeline {
     }
 
     /// Under load this is where the collector spends its time, so chunks are made here, and the time is told.
-    fn renew(&self) {
+    fn renew(&mut self) {
         capture::refill();
         capture::renew_clock();
+        self.rows.look_at_clocks();
         progress::made();
     }
 
@@ -464,6 +469,11 @@ impl Pipeline {
         self.rows.count
     }
 
+    /// What became of the clock, in a line for the ledger.
+    pub(super) fn clock_line(&self) -> Option<String> {
+        self.rows.times.line()
+    }
+
     /// How much was added up as others: what was written of it before says other things.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.forgotten()
@@ -568,6 +578,11 @@ impl Rows {
                 self.take_edges();
                 self.pass_on(row);
             }
+            // Of no use, and counted as that.
+            Row::Activity(activity) if !self.times.can_be(activity.start, activity.end) => {
+                let (start, end) = (Nanos(0), Nanos(0));
+                self.pass_on(&Row::Activity(Activity { start, end, ..*activity }));
+            }
             // A thread's name is not the last word on it.
             Row::Thread { id, name } => self.note_thread(*id, name),
             // Now, and not when the process ends: there may be tens of thousands, and somebody waits then.
@@ -576,6 +591,19 @@ impl Rows {
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
             }
             _ => self.pass_on(row),
+        }
+    }
+
+    /// Has the windows know when somebody has set the clock.
+    fn look_at_clocks(&mut self) {
+        let Some(now) = Moment::now() else { return };
+        for row in self.times.look(now) {
+            self.take_edges();
+            if window::state().is_open() {
+                self.count += 1;
+                self.streams.row(&row);
+                self.explain.clock_was_set(&row);
+            }
         }
     }
 

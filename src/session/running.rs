@@ -497,6 +497,7 @@ impl Ends for Session {
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
         if !self.settings.quiet {
             let mut further: Vec<_> = pipeline.samples_lines();
+            further.extend(pipeline.clock_line());
             further.extend(pipeline.windows(drawn.as_ref()));
             let clients = (self.api.traffic(), self.rivals.lock().times());
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);

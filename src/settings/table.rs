@@ -701,6 +701,65 @@ mod tests {
         }
     }
 
+    /// `GPUFLAME_MUTATIONS` says how many turns.
+    #[test]
+    fn whatever_settings_are_set_to_each_is_taken_or_said_in_one_warning() {
+        const PIECES: [&str; 30] = [
+            "",
+            "0",
+            "1",
+            "-1",
+            "99",
+            "1e400",
+            "nan",
+            "18446744073709551616",
+            ",",
+            ";",
+            ":",
+            "-",
+            "=",
+            " ",
+            "\n",
+            "\0",
+            "%",
+            "%p",
+            "%w%",
+            "../",
+            "/",
+            "ns",
+            "all",
+            "K",
+            "G",
+            "\u{202e}",
+            "é",
+            "folded",
+            "timer",
+            "10..20",
+        ];
+        let turns = std::env::var("GPUFLAME_MUTATIONS").map_or(500, |text| text.parse().unwrap());
+        for turn in 0..turns {
+            let mut chance: u64 = turn + 1;
+            let mut below = |limit: usize| {
+                chance =
+                    chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (chance >> 33) as usize % limit
+            };
+            let mut value = || -> String {
+                let count = below(6);
+                (0..count).map(|_| PIECES[below(PIECES.len())]).collect()
+            };
+            let pairs: Vec<_> = SETTINGS.iter().map(|setting| (setting.name.to_owned(), value())).collect();
+            let (settings, warnings) = parse(pairs.clone());
+            assert!(warnings.len() <= pairs.len(), "turn {turn}: {warnings:?}");
+            let of = |name: &str| {
+                warnings.iter().filter(|warning| warning.starts_with(&format!("{name}="))).count()
+            };
+            assert!(pairs.iter().all(|(name, _)| of(name) <= 1), "turn {turn}: {warnings:?}");
+            let backwards = pairs.into_iter().rev();
+            assert_eq!(parse(backwards), (settings, warnings), "turn {turn}");
+        }
+    }
+
     #[test]
     fn the_defaults_are_these() {
         let default = Settings::default();

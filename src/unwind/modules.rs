@@ -117,8 +117,7 @@ fn nobody_knows(place: Range<u64>) -> Module {
 /// asked for, perhaps relative to where the process was at that time.
 fn with_full_path(mut module: Module) -> Module {
     if module.path.is_empty() {
-        let program = fs::read_link("/proc/self/exe").unwrap_or_default();
-        module.path = program.to_string_lossy().into_owned();
+        module.path = program(module.start);
     } else if module.path.starts_with("linux-vdso") || module.path.starts_with("linux-gate") {
         module.path = "[vdso]".to_owned();
     } else if Path::new(&module.path).is_relative()
@@ -127,6 +126,18 @@ fn with_full_path(mut module: Module) -> Module {
         module.path = full.to_string_lossy().into_owned();
     }
     module
+}
+
+/// The program's file, which lies at `start`. What the kernel was asked to run is the loader where that was told to run it.
+fn program(start: u64) -> String {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut mappings = maps.lines().filter_map(Mapping::parse);
+    let mapping = mappings.find(|mapping| (mapping.start..mapping.end).contains(&start));
+    // Odd characters are written in another way there.
+    match mapping.filter(|mapping| mapping.name.starts_with('/') && !mapping.name.contains('\\')) {
+        Some(mapping) => mapping.name.to_owned(),
+        None => fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+    }
 }
 
 /// A line of `/proc/self/maps`.

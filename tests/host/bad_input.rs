@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, gpuflame, is_ci, scratch, stage};
 
 /// The program's own code.
@@ -452,6 +453,53 @@ fn records_without_usable_times_are_counted_and_have_no_weight() {
         };
         assert!(done.folded().iter().any(untimed), "{:?}", done.folded());
         assert!(done.file("out.csv").contains("missing,[timestamp not collected],,10,0,"));
+    }
+}
+
+/// Of 1970, of next year, and a hundred years long: nothing of it is time of a GPU, busy or idle.
+#[test]
+fn records_of_times_at_which_nothing_can_have_run_are_counted_and_have_no_weight() {
+    for fault in ["epoch", "next_year", "endless"] {
+        let done = with_faults(&format!("{fault}:every=11"));
+        assert_eq!(done.truth().fault(fault), 10);
+        assert_whole(&done, ADDS - 10 * 301, MULS);
+        assert_parts(&done, "activities", 110, &[("matched", 110)]);
+        assert_eq!(lost(&done, "timestamp_not_collected"), 10);
+        let (window, parts) = done.sum("GPU 0 window_ns");
+        assert_eq!(parts["busy"], folded_sum(&done));
+        assert!(window < HOUR, "{fault}: {window}");
+    }
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+
+/// What the clock did and time did not is in no window, of the process or of its recording.
+#[test]
+fn a_clock_that_is_set_by_an_hour_is_said_and_makes_no_window_an_hour_longer() {
+    let program = compile("tests/programs/clock.c", &["-O2", "-rdynamic"]);
+    for (args, said, launches) in [
+        (&["3600"][..], "forward by 3600.", 100),
+        (&["-3600"], "back by 3600.", 100),
+        (&["3600", "3600"], "forward by 3600.", 150),
+        (&["-3600", "-3600"], "back by 3600.", 150),
+    ] {
+        let run = Run::new(&program, Way::Injected).args(args.iter().copied());
+        let done = run.env("GPUFLAME_FORMATS", "folded,idle,gfr").ok();
+        let clock = done.ledger("clock: ");
+        assert!(clock.len() == 1 && clock[0].contains(said), "{args:?} {}", done.stderr);
+        assert_eq!(done.sum("launches").0, launches, "{args:?} {}", done.stderr);
+        done.assert_exact();
+        let (window, parts) = done.sum("GPU 0 window_ns");
+        assert_eq!(parts["busy"], launches * 700, "{args:?} {}", done.stderr);
+        assert!(window < HOUR / 2, "{args:?}: {window}");
+        let drawn = ["flamegraph", "out.gfr", "--idle", "-o", "again.folded"];
+        command(&done.folder, drawn).ok();
+        let idle = |name| done.folded_file(name).iter().map(|(_, nanos)| nanos).sum::<u64>();
+        assert_eq!(
+            (idle("out.idle.folded"), idle("again.folded")),
+            (parts["idle"], parts["idle"]),
+            "{args:?}"
+        );
     }
 }
 

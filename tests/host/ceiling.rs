@@ -2,7 +2,8 @@
 //! sums are those of the truth file to the nanosecond, and the work that matters is still in the picture.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::support::{Done, Run, Way, compile, plugin};
@@ -14,7 +15,7 @@ const PLANTED: u64 = 1000;
 const BETWEEN: u64 = 64;
 
 fn program() -> &'static Path {
-    static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/flood.c", &["-O2"]))
 }
 
@@ -103,6 +104,63 @@ fn half_a_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
 fn ten_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
     assert_many_stacks(5_000_000, &[]);
     assert_many_stacks(10_000_000, &[]);
+}
+
+/// A control group below the one of this process, as long as this lives.
+struct Group(PathBuf);
+
+impl Group {
+    /// One with so much memory. `None`, with a sentence: it cannot be had here.
+    fn new(bytes: u64) -> Option<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let places = own.lines().filter_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let (root, limit) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max"),
+                "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                _ => return None,
+            };
+            // In a container the path is often that outside, and only the root is there.
+            let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
+            Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
+        });
+        for (around, limit) in places {
+            let group = Self(around.join(format!("gpuflame-test-{}", std::process::id())));
+            let is_there = fs::create_dir(&group.0).is_ok();
+            if is_there
+                && group.0.join(limit).exists()
+                && fs::write(group.0.join(limit), bytes.to_string()).is_ok()
+            {
+                return Some(group);
+            }
+        }
+        eprintln!("skipped: no control group with a limit on memory can be made here");
+        None
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Who exceeds what the group may have is killed.
+#[test]
+fn in_a_control_group_of_96_mib_a_program_of_20_mib_lives_and_its_sums_are_exact() {
+    let Some(group) = Group::new(96 << 20) else { return };
+    let count = 300_000;
+    let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
+    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
+    let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
+    // Whoever counts says that it has been as much as that.
+    let most =
+        ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
+    let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
+    eprintln!("{} MiB at most", most >> 20);
+    assert!(((20 << 20)..=(96 << 20)).contains(&most), "{most}");
+    assert_held_and_exact(&done, count);
+    assert_eq!(done.ledger("not kept apart:").len(), 1, "{}", done.stderr);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Run, Way, compile, gpuflame, is_ci, scratch};
+use crate::support::{Run, Way, compile, gpuflame, is_ci, root, scratch};
 
 #[test]
 fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
@@ -173,6 +173,66 @@ fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() 
     let lines: Vec<_> = done.stderr.lines().collect();
     assert!(lines.len() == 1 && lines[0].contains("cannot start a thread"), "{lines:?}");
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
+}
+
+/// Each launch is a call of the runtime's and one of the driver's in it.
+#[test]
+fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
+    for nested in ["shared", "distinct"] {
+        let done = confined("memory").env("GPUSIM_CORR", nested).done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        assert_eq!(done.truth().count("count"), 20 + 8 * 101, "{}", done.stderr);
+        let (launches, parts) = done.sum("launches");
+        assert_eq!((launches, parts["matched"], parts["dropped"]), (828, 28, 800), "{}", done.stderr);
+        let (activities, parts) = done.sum("activities");
+        assert_eq!(
+            (activities, parts["matched"], parts["no_launch_stack"]),
+            (828, 28, 800),
+            "{}",
+            done.stderr
+        );
+        let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+        assert_eq!(nanos, 828 * 700);
+    }
+}
+
+/// The system calls that the documentation names, but those of samples.
+fn documented_calls() -> Vec<String> {
+    let text = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| ") && !line.contains("GPUFLAME_CPU_SAMPLES"));
+    rows.flat_map(|row| row.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// A call that is not among them ends the process.
+#[test]
+fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
+    let program = compile("tests/programs/sandboxed.c", &["-O2"]);
+    let calls = documented_calls();
+    let sandboxed = |way, calls: &[String]| {
+        let run = Run::new(&program, way).args(calls.iter().map(String::as_str));
+        let formats = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
+        run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", formats).done()
+    };
+    for way in [Way::None, Way::Injected, Way::Preloaded] {
+        let done = sandboxed(way, &calls);
+        if done.code == Some(75) {
+            assert!(!is_ci(), "CI tests in a sandbox: {}", done.stdout);
+            eprintln!("skipped: no filter of system calls can be set here: {}", done.stdout);
+            return;
+        }
+        assert_eq!((done.code, &*done.stdout), (Some(7), ""), "{way:?} {}", done.stderr);
+        if way != Way::None {
+            assert_eq!(done.sum("launches").1["matched"], 604, "{}", done.stderr);
+            assert_eq!(done.ledger("wrote ").len(), 13, "{}", done.stderr);
+            let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+            assert_eq!(nanos, 604 * 700);
+        }
+    }
+    // And the filter is one.
+    let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
+    let done = sandboxed(Way::Injected, &fewer);
+    assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";

@@ -3,6 +3,7 @@
  *     confined depth          prints how many bytes of the stack each launch takes: the first of all, and those of another thread
  *     confined descriptors    no further descriptor can be opened, from the first launches on
  *     confined threads        no thread can be made by gpuflame
+ *     confined memory         eight threads find no memory to be had, launch 100 times each, and once more when there is some
  *
  * It launches 20 times in any case, and ends with code 7. */
 #define _GNU_SOURCE
@@ -11,7 +12,9 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <malloc.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -72,6 +75,60 @@ static void on_a_thread(void *is_first)
     pthread_join(thread, NULL);
 }
 
+enum { THREADS = 8, PIECES = 256 };
+static pthread_barrier_t turn;
+
+static void *launch_without_memory(void *nothing)
+{
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    launch(100);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    launch(1);
+    return nothing;
+}
+
+static unsigned long address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lu", &pages) != 1)
+        exit(1);
+    fclose(file);
+    return pages << 12;
+}
+
+/* What is asked for in small pieces there is: 16 MiB are free in the heap. */
+static void memory(void)
+{
+    pthread_t threads[THREADS];
+    void *pieces[PIECES];
+    struct rlimit all, limit;
+    int at;
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    pthread_barrier_init(&turn, NULL, THREADS + 1);
+    for (at = 0; at < THREADS; at++)
+        pthread_create(&threads[at], NULL, launch_without_memory, NULL);
+    pthread_barrier_wait(&turn);
+    for (at = 0; at < PIECES; at++)
+        pieces[at] = malloc(64 << 10);
+    for (at = 0; at < PIECES; at++)
+        free(pieces[at]);
+    getrlimit(RLIMIT_AS, &all);
+    limit = all;
+    limit.rlim_cur = address_space();
+    setrlimit(RLIMIT_AS, &limit);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    setrlimit(RLIMIT_AS, &all);
+    pthread_barrier_wait(&turn);
+    for (at = 0; at < THREADS; at++)
+        pthread_join(threads[at], NULL);
+}
+
 int main(int argc, char **argv)
 {
     const char *how = argc > 1 ? argv[1] : "";
@@ -81,6 +138,8 @@ int main(int argc, char **argv)
         on_a_thread(NULL);
     } else {
         launch(10);
+        if (!strcmp(how, "memory"))
+            memory();
         if (!strcmp(how, "descriptors")) {
             struct rlimit none = {3, 3};
             setrlimit(RLIMIT_NOFILE, &none);

@@ -7,7 +7,7 @@
  *
  * Before, between and after it four functions launch for real: `before` and `after` 1,000 times each, `between` at
  * every 64th of what is many, and on a thread of its own `second` once before and 1,000 times after. Every 4,096
- * launches the program waits until gpuflame has read all there is. */
+ * launches the program waits until gpuflame has read all there is. FLOOD_MIB: it takes so many MiB of its own. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -181,6 +181,15 @@ OWN_FRAME static void flood_threads(unsigned long count)
     KEEP_FRAME();
 }
 
+static void take(const char *mib)
+{
+    size_t bytes = mib ? strtoul(mib, NULL, 10) << 20 : 0;
+    char *taken = bytes ? malloc(bytes) : NULL;
+    if (taken)
+        memset(taken, 1, bytes);
+    __asm__ volatile("" : : "r"(taken) : "memory");
+}
+
 int main(int argc, char **argv)
 {
     const char *path = getenv("CUDA_INJECTION64_PATH"), *what = argc > 2 ? argv[1] : "";
@@ -188,6 +197,7 @@ int main(int argc, char **argv)
     void *library;
     pthread_t other;
     int i;
+    take(getenv("FLOOD_MIB"));
     cudaFree(0); /* loads the driver, which injects gpuflame */
     library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     if (library)

@@ -10,7 +10,7 @@ fn as_system() -> [String; 2] {
     ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
 }
 
-fn example(source: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn example(source: &str, flags: &[&str]) -> PathBuf {
     let system = as_system();
     let flags: Vec<&str> = system.iter().map(String::as_str).chain(flags.iter().copied()).collect();
     compile(source, &flags)
@@ -68,7 +68,7 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
 }
 
 /// Where cargo puts examples that are programs.
-fn rust_example(name: &str) -> PathBuf {
+pub(crate) fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
     // `cargo test --test project` does not.

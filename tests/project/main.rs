@@ -9,3 +9,4 @@ mod layers;
 mod library;
 mod python;
 mod readme;
+mod sanitizers;

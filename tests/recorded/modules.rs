@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::{Done, Run, Way, compile, plugin};
@@ -123,4 +123,16 @@ fn stacks_outside_a_library_that_comes_and_goes_are_recorded_once() {
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
     assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
+}
+
+/// The loader is the program then, as far as the kernel knows.
+#[test]
+fn a_program_that_the_loader_was_told_to_run_has_its_own_names() {
+    let program = compile("tests/programs/odd.c", &["-O2"]);
+    for way in [Way::Injected, Way::Preloaded] {
+        let loader = Run::new(Path::new("/lib64/ld-linux-x86-64.so.2"), way);
+        let done = loader.arg(&program).arg("plain").done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        done.assert_exact();
+    }
 }

@@ -7,12 +7,15 @@ use std::io::BufReader;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support::{Done, Run, Way, compile};
+use crate::support::command::gpuflame as command;
+use crate::support::{Done, Run, Way, compile, hand, scratch};
 use gpuflame::explain::{self, Explain, Ledger, Snapshot};
 use gpuflame::export::{self, FOLDED, Options, SVG};
 use gpuflame::profile::Profile;
 use gpuflame::profile::views::GPU;
-use gpuflame::record::Reader;
+use gpuflame::record::{
+    Activity, ContextId, CorrelationId, GraphId, GraphNodeId, Launch, Nanos, Reader, Row, WindowEdge, Writer,
+};
 use gpuflame::symbolize::{SymbolizeOptions, Symbolizer};
 
 fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
@@ -267,3 +270,39 @@ fn recordings_of_format_1_stay_readable() {
         assert_eq!((reader.skipped(), rows), (0, if has_rows { launches } else { 0 }), "{name}");
     }
 }
+
+/// No id of a file is a place in memory before it is known to be one: what has an id that nothing can have stands under no
+/// stack, and is in all sums.
+#[test]
+fn ids_that_no_recording_can_have_are_those_of_nothing() {
+    for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {
+        let mut writer = Writer::new(Vec::new()).unwrap();
+        let mut row = |row: Row<'_>| writer.row(&row).unwrap();
+        row(Row::Window { edge: WindowEdge::Open, time: Nanos(hand::BASE) });
+        for correlation in [1, 2] {
+            let (correlation, time) = (CorrelationId(correlation), Nanos(hand::BASE + 10));
+            let within = correlation;
+            row(Row::Launch(Launch { time, duration: 3, correlation, within, context: ContextId(id) }));
+        }
+        row(Row::GraphNode { graph: GraphId(id), node: GraphNodeId(7), context: ContextId(id) });
+        let at = |nanos| Nanos(hand::BASE + nanos);
+        let one = hand::activity(1, (id, id), at(100), at(400), hand::kernel(id));
+        row(Row::Activity(one));
+        let node = hand::activity(2, (0, 7), at(500), at(700), hand::kernel(1));
+        row(Row::Activity(Activity { graph: GraphId(id), graph_node: GraphNodeId(7), ..node }));
+        row(Row::Window { edge: WindowEdge::Close, time: at(1000) });
+        let folder = scratch("ids");
+        fs::write(folder.join("in.gfr"), writer.finish().unwrap()).unwrap();
+        for verb in ["info", "flamegraph --idle -o out.idle.folded", "convert --to chrome -o out.json"] {
+            let words = verb.split(' ');
+            command(&folder, words.clone().take(1).chain(["in.gfr"]).chain(words.skip(1))).ok();
+        }
+        let done = Done::of_folder(&folder);
+        command(&folder, ["flamegraph", "in.gfr", "-o", "out.folded"]).ok();
+        let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+        assert_eq!(nanos, if id == 1 { OUTSIDE_IS_NOT_SHOWN } else { 500 }, "{id:#x}: {:?}", done.folded());
+    }
+}
+
+/// The id of what was launched while no window was open.
+const OUTSIDE_IS_NOT_SHOWN: u64 = 0;

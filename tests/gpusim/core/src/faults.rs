@@ -32,12 +32,18 @@ pub enum Fault {
     NameBadUtf8,
     /// `name_4k`: the kernel's name has 4,096 bytes.
     Name4k,
+    /// `next_year`: start and end lie a year later.
+    NextYear,
+    /// `endless`: the end lies a hundred years later.
+    Endless,
+    /// `epoch`: start and end lie in 1970; the duration stays.
+    Epoch,
 }
 
 use Fault::*;
 
 impl Fault {
-    const NAMES: [(&'static str, Fault); 11] = [
+    const NAMES: [(&'static str, Fault); 14] = [
         ("zero_ts", ZeroTimestamps),
         ("reversed", Reversed),
         ("early_start", EarlyStart),
@@ -49,6 +55,9 @@ impl Fault {
         ("name_null", NameNull),
         ("name_bad_utf8", NameBadUtf8),
         ("name_4k", Name4k),
+        ("next_year", NextYear),
+        ("endless", Endless),
+        ("epoch", Epoch),
     ];
 
     /// The word used in `GPUSIM_FAULTS` and in the truth file.

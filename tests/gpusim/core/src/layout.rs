@@ -160,6 +160,8 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
     r.u32(offset + 8, work.stream);
 }
 
+const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
+
 /// The start and end that the record shall show, wrong where a fault wants it.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
@@ -169,6 +171,9 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
             let start = work.enter - 1_000_000;
             (start, start + (work.end - work.start))
         }
+        Some(Fault::NextYear) => (work.start + YEAR, work.end + YEAR),
+        Some(Fault::Endless) => (work.start, work.end + 100 * YEAR),
+        Some(Fault::Epoch) => (1, 1 + (work.end - work.start)),
         _ => (work.start, work.end),
     }
 }
@@ -407,6 +412,9 @@ mod tests {
             (Fault::ZeroTimestamps, (0, 0)),
             (Fault::Reversed, (250, 100)),
             (Fault::EarlyStart, (4_000_000, 4_000_150)),
+            (Fault::NextYear, (100 + YEAR, 250 + YEAR)),
+            (Fault::Endless, (100, 250 + 100 * YEAR)),
+            (Fault::Epoch, (1, 151)),
         ] {
             w.fault = Some(fault);
             assert_eq!(recorded_times(&w), times);

@@ -1,1 +1,0 @@
-timeout: failed to run command ‘./confined’: No such file or directory

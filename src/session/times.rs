@@ -1,0 +1,143 @@
+//! When things can have been: the system's clock may be set while we record, and a record may be of a time at which nothing
+//! ran. Neither is to become time of a GPU.
+//!
+//! At every visit of the collector the clock that work is timed on is held against one that nobody sets. Where it was put
+//! forward, the window ends there and goes on behind; where it was put back, it ends there and goes on when the clock is
+//! where it had been, since what is accounted for stays as it is. So time that did not pass is in no window.
+
+use crate::host::clocks::Moment;
+use crate::record::{Nanos, Row, WindowEdge};
+
+/// Further from the moments at which the clock was looked at nothing can have run: a tracer's clock is off by less, and no
+/// call to the GPU runs so far ahead of it.
+const MOST_OFF: u64 = 600_000_000_000;
+/// By how much the clocks may differ from visit to visit, as one may be corrected in small steps: a clock is set by more.
+const LEAST_STEP: u64 = 100_000_000;
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    last: Option<Moment>,
+    /// The earliest and the latest time that the clock showed.
+    range: Option<(u64, u64)>,
+    /// When the window goes on that ended where the clock was put back.
+    resumes: Option<u64>,
+    forward: u64,
+    back: u64,
+}
+
+impl Times {
+    /// Looks at the clocks. Returns what became of the window by what somebody did to the clock: nothing, as a rule.
+    pub(super) fn look(&mut self, now: Moment) -> Vec<Row<'static>> {
+        let (from, to) = self.range.unwrap_or((now.time, now.time));
+        self.range = Some((from.min(now.time), to.max(now.time)));
+        let Some(last) = self.last.replace(now) else { return Vec::new() };
+        // What it would show now.
+        let expected = last.time.saturating_add(now.steady.saturating_sub(last.steady));
+        if now.time.abs_diff(expected) < LEAST_STEP {
+            return self.resume(now.time).into_iter().collect();
+        }
+        let close = (self.resumes.is_none()).then(|| edge(WindowEdge::Close, expected));
+        if now.time > expected {
+            self.forward += now.time - expected;
+            let open = self
+                .resume(now.time)
+                .or_else(|| self.resumes.is_none().then(|| edge(WindowEdge::Open, now.time)));
+            return close.into_iter().chain(open).collect();
+        }
+        self.back += expected - now.time;
+        self.resumes.get_or_insert(expected);
+        close.into_iter().collect()
+    }
+
+    /// The window goes on, if the clock is where it was when it was put back.
+    fn resume(&mut self, time: u64) -> Option<Row<'static>> {
+        self.resumes.take_if(|at| *at <= time).map(|_| edge(WindowEdge::Open, time))
+    }
+
+    /// Whether something can have run from `start` to `end`.
+    pub(super) fn can_be(&self, start: Nanos, end: Nanos) -> bool {
+        self.range.is_none_or(|(from, to)| {
+            start.0.saturating_add(MOST_OFF) >= from && end.0 <= to.saturating_add(MOST_OFF)
+        })
+    }
+
+    /// The ledger's line of it, where the clock was set.
+    pub(super) fn line(&self) -> Option<String> {
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        (self.forward + self.back > 0).then(|| {
+            format!(
+                "clock: it was set forward by {:.3} s and back by {:.3} s: that time is in no window, nor is idle time until \
+                 the clock is where it had been",
+                seconds(self.forward),
+                seconds(self.back)
+            )
+        })
+    }
+}
+
+fn edge(edge: WindowEdge, time: u64) -> Row<'static> {
+    Row::Window { edge, time: Nanos(time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    /// What comes of looks at clocks that show these seconds since noon, and since the machine's start.
+    fn looked(moments: &[(f64, f64)]) -> (Times, Vec<(WindowEdge, f64)>) {
+        let (mut times, mut edges) = (Times::default(), Vec::new());
+        for (time, steady) in moments {
+            let nanos = |seconds: &f64| (seconds * 1e9) as u64;
+            for row in times.look(Moment { time: nanos(time) + 12 * HOUR, steady: nanos(steady) }) {
+                let Row::Window { edge, time } = row else { panic!("{row:?}") };
+                edges.push((edge, (time.0 - 12 * HOUR) as f64 / 1e9));
+            }
+        }
+        (times, edges)
+    }
+
+    #[test]
+    fn a_clock_that_is_corrected_bit_by_bit_is_let_be() {
+        let (times, edges) = looked(&[(0.0, 7.0), (1.0, 8.0), (2.05, 9.0), (3.0, 10.0)]);
+        assert_eq!((edges, times.line()), (vec![], None));
+    }
+
+    #[test]
+    fn an_hour_forward_is_in_no_window() {
+        let (times, edges) = looked(&[(0.0, 7.0), (3601.0, 8.0), (3602.0, 9.0)]);
+        assert_eq!(edges, [(WindowEdge::Close, 1.0), (WindowEdge::Open, 3601.0)]);
+        assert!(
+            times.line().unwrap().starts_with("clock: it was set forward by 3600.000 s and back by 0.000 s")
+        );
+    }
+
+    #[test]
+    fn an_hour_back_the_window_goes_on_when_the_clock_is_where_it_was() {
+        let (times, edges) =
+            looked(&[(5.0, 0.0), (-3594.0, 1.0), (-100.0, 3495.0), (5.5, 3600.5), (7.0, 3602.0)]);
+        assert_eq!(edges, [(WindowEdge::Close, 6.0), (WindowEdge::Open, 7.0)]);
+        assert!(
+            times.line().unwrap().starts_with("clock: it was set forward by 0.000 s and back by 3600.000 s")
+        );
+    }
+
+    #[test]
+    fn what_is_put_back_and_forward_again_goes_on_behind() {
+        let (_, edges) = looked(&[(5.0, 0.0), (-3594.0, 1.0), (7.0, 2.0), (8.0, 3.0)]);
+        assert_eq!(edges, [(WindowEdge::Close, 6.0), (WindowEdge::Open, 7.0)]);
+    }
+
+    #[test]
+    fn what_ran_ten_minutes_from_all_that_the_clock_showed_did_not() {
+        let (times, _) = looked(&[(0.0, 7.0), (1.0, 8.0)]);
+        let can_be = |start: u64, end: u64| times.can_be(Nanos(12 * HOUR + start), Nanos(12 * HOUR + end));
+        assert!(can_be(0, 601_000_000_000));
+        assert!(!can_be(0, 601_000_000_001));
+        assert!(times.can_be(Nanos(12 * HOUR - MOST_OFF), Nanos(12 * HOUR)));
+        assert!(!times.can_be(Nanos(12 * HOUR - MOST_OFF - 1), Nanos(12 * HOUR)));
+        assert!(!times.can_be(Nanos(1), Nanos(300)));
+    }
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# What gpuflame adds to a launch of a program whose coroutines take turns, as a table: nanoseconds of the launching thread's
+# processor, on the simulated stack.
+#
+#   cargo build --release && tests/bench/coroutines.sh [COUNT...]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+library=$(realpath "$target/release/libgpuflame.so")
+cuda=$(tests/gpusim/run --stage)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+gcc -O2 -g -std=gnu99 -I tests/gpusim/include tests/bench/launch/coroutines.c -o "$folder/coroutines" -L "$cuda" -lcudart -lcuda
+export LD_LIBRARY_PATH=$cuda GPUFLAME_QUIET=1 GPUFLAME_FORMATS=folded GPUFLAME_OUTPUT=$folder/out-%p
+
+# The least of three runs: whatever else the machine does only makes one slower.
+least() {
+    for _ in 1 2 3; do "$@"; done | sort -n | head -1
+}
+
+echo "| coroutines | ns a launch without gpuflame | with | more |"
+echo "| ---: | ---: | ---: | ---: |"
+[[ $# -gt 0 ]] || set -- 0 1 128 1000
+for count in "$@"; do
+    without=$(least "$folder/coroutines" "$count")
+    with=$(CUDA_INJECTION64_PATH=$library least "$folder/coroutines" "$count")
+    echo "| $count | $without | $with | $((with - without)) |"
+done

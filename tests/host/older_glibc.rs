@@ -1,0 +1,76 @@
+//! On a C library of years ago: the loader finds all that the library asks for there, and what is recorded is what ran.
+//!
+//! Programs and the simulated stack are linked to this machine's C library. Copies of them are made to look for their
+//! functions in the older one (`tests/older-glibc.py`); the library of gpuflame is as it is shipped.
+
+use std::env::join_paths;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Run, Way, cuda, gpuflame, root, scratch};
+
+/// What the older one has not.
+const SHIM: &str = "\
+struct stat;
+int __xstat(int, const char *, struct stat *);
+int __fxstat(int, int, struct stat *);
+int stat64(const char *path, struct stat *found) { return __xstat(1, path, found); }
+int fstat64(int file, struct stat *found) { return __fxstat(1, file, found); }
+";
+
+/// Where an older C library lies; `None`, with a sentence: it cannot be had.
+fn older() -> Option<PathBuf> {
+    let output = Command::new(root().join("tests/older-glibc")).output().unwrap();
+    if output.status.success() {
+        return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
+    }
+    let why = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{why}");
+    eprintln!("skipped: {why}");
+    None
+}
+
+fn gcc(folder: &Path, args: &[&str]) {
+    let mut command = Command::new("gcc");
+    command.current_dir(folder).args(args).arg("-I").arg(root().join("tests/gpusim/include"));
+    command.arg("-L").arg(cuda()).arg("-L.").args(["-lcudart", "-lcuda", "-lpthread", "-ldl"]);
+    assert!(command.status().unwrap().success(), "{command:?}");
+}
+
+#[test]
+#[ignore = "downloads 3 MB; .ci/long runs it"]
+fn on_an_older_c_library_all_is_recorded_as_elsewhere() {
+    let Some(older) = older() else { return };
+    let (new, old) = (scratch("newer"), scratch("older"));
+    // The older one's start does not call what the main program's constructors are: so they are a library's.
+    let source = root().join("tests/programs/odd.c");
+    gcc(&new, &["-g", "-O2", "-std=gnu99", "-shared", "-fPIC", "-o", "libodd.so", source.to_str().unwrap()]);
+    let loader = format!("-Wl,--dynamic-linker={}", older.join("ld-linux-x86-64.so.2").display());
+    gcc(&new, &["-Wl,--no-as-needed", "-o", "odd", &loader, "-lodd"]);
+    fs::write(old.join("shim.c"), SHIM).unwrap();
+    let mut shim = Command::new("gcc");
+    shim.current_dir(&old).args(["-shared", "-fPIC", "-nostdlib", "-o", "shim.so", "shim.c"]);
+    assert!(shim.status().unwrap().success());
+    let mut patch = Command::new("python3");
+    patch.arg(root().join("tests/older-glibc.py")).arg(&old).args(["libodd.so", "odd"]).current_dir(&new);
+    for (name, soname) in
+        [("cuda", "libcuda.so.1"), ("cudart", "libcudart.so.13"), ("cupti", "libcupti.so.13")]
+    {
+        let file = format!("libgpusim_{name}.so");
+        patch.arg(gpuflame().with_file_name(&file));
+        symlink(file, old.join(soname)).unwrap();
+    }
+    assert!(patch.status().unwrap().success());
+    for way in [Way::None, Way::Injected, Way::Preloaded] {
+        let list = [old.join("shim.so"), "libpthread.so.0".into(), "libdl.so.2".into()].into_iter();
+        let list = list.chain((way == Way::Preloaded).then(gpuflame));
+        let run = Run::new(&old.join("odd"), way).arg("plain").env("LD_PRELOAD", join_paths(list).unwrap());
+        let done = run.env("LD_LIBRARY_PATH", join_paths([&older, &old]).unwrap()).done();
+        assert_eq!(done.code, Some(7), "{way:?} {}", done.stderr);
+        if way != Way::None {
+            done.assert_exact();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+/* A program in a sandbox: when it has launched for the first time, a filter lets no system call pass but those that
+ * docs/troubleshooting.md names. Any other ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that
+ * takes no signals.
+ *
+ *     sandboxed NAME...     the calls that pass, by name
+ *
+ * It launches from many stacks, of its own, of two threads more and of a stack made by hand, waits and ends with code 7. */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define OWN_FRAME __attribute__((noinline, noclone))
+enum { CODE = 7, MOST = 120, STACK = 64 << 10 };
+
+KERNEL(step_d700, "step_d700", (int n), &n)
+
+static const struct {
+    const char *name;
+    int number;
+} known[] = {
+#define CALL(name) {#name, SYS_##name}
+    CALL(brk), CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone), CALL(close), CALL(exit), CALL(exit_group),
+    CALL(fcntl), CALL(flock), CALL(fstat), CALL(futex), CALL(getdents64), CALL(getpid), CALL(getpriority),
+    CALL(getrandom), CALL(gettid), CALL(ioctl), CALL(link), CALL(lseek), CALL(madvise), CALL(mkdir), CALL(mmap),
+    CALL(mprotect), CALL(mremap), CALL(munmap), CALL(newfstatat), CALL(open), CALL(openat), CALL(perf_event_open),
+    CALL(poll), CALL(prctl), CALL(process_vm_readv), CALL(read), CALL(readlink), CALL(renameat2), CALL(rt_sigaction),
+    CALL(rt_sigprocmask), CALL(rt_sigreturn), CALL(sched_getaffinity), CALL(sched_getscheduler),
+    CALL(sched_setaffinity), CALL(sched_yield), CALL(set_robust_list), CALL(setpriority), CALL(stat), CALL(statx),
+    CALL(unlink), CALL(write),
+#ifdef SYS_clone3
+    CALL(clone3),
+#endif
+#ifdef SYS_rseq
+    CALL(rseq),
+#endif
+};
+
+OWN_FRAME static void launch(int depth)
+{
+    if (depth)
+        launch(depth - 1);
+    else
+        LAUNCH(step_d700, 1, 32, 0)(1);
+    __asm__ volatile("" ::: "memory");
+}
+
+static ucontext_t back, other;
+
+static void on_another_stack(void)
+{
+    launch(3);
+}
+
+static void *work(void *nothing)
+{
+    int depth;
+    for (depth = 0; depth < 200; depth++)
+        launch(depth % 40);
+    return nothing;
+}
+
+/* A call that may not be made: its number, without another call than those that end the process. */
+static void refused(int signal, siginfo_t *info, void *context)
+{
+    char text[32];
+    int length = snprintf(text, sizeof text, "call %d\n", info->si_syscall);
+    (void)signal, (void)context;
+    if (write(STDOUT_FILENO, text, length) != length)
+        _exit(98);
+    _exit(99);
+}
+
+static struct sock_filter code[2 * MOST + 8];
+static unsigned short length;
+
+static void add(unsigned short what, unsigned char yes, unsigned char no, unsigned k)
+{
+    code[length++] = (struct sock_filter){what, yes, no, k};
+}
+
+/* From now on on all threads. */
+static int confine(int count, char **names)
+{
+    struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};
+    struct sock_fprog program = {0, code};
+    size_t at;
+    int name;
+    sigaction(SIGSYS, &action, NULL);
+    add(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
+    for (name = 0; name < count && name < MOST; name++) {
+        for (at = 0; at < sizeof known / sizeof *known && strcmp(known[at].name, names[name]); at++)
+            ;
+        if (at == sizeof known / sizeof *known) {
+            printf("unknown: %s\n", names[name]);
+            return 0;
+        }
+        add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, known[at].number);
+        add(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
+    }
+    add(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_TRAP);
+    program.len = length;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        return 0;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct timespec pause = {0, 700000000};
+    pthread_t threads[2];
+    int thread, stack;
+    SITE("main;work;launch");
+    launch(0);
+    cudaDeviceSynchronize();
+    if (!confine(argc - 1, argv + 1)) {
+        printf("no filter: %d\n", errno);
+        fflush(stdout);
+        return 75;
+    }
+    for (thread = 0; thread < 2; thread++)
+        pthread_create(&threads[thread], NULL, work, NULL);
+    work(NULL);
+    for (stack = 0; stack < 3; stack++) {
+        getcontext(&other);
+        other.uc_stack.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        other.uc_stack.ss_size = STACK;
+        other.uc_link = &back;
+        makecontext(&other, on_another_stack, 0);
+        swapcontext(&back, &other);
+    }
+    for (thread = 0; thread < 2; thread++)
+        pthread_join(threads[thread], NULL);
+    /* A checkpoint is written meanwhile. */
+    nanosleep(&pause, NULL);
+    cudaDeviceSynchronize();
+    return CODE;
+}

@@ -1,0 +1,97 @@
+//! The C examples as the sanitizers build them, and the demo under valgrind: with gpuflame they find what they find without it,
+//! and the program's end is the same.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::examples::{example, rust_example};
+use crate::support::{Done, Run, Way, gpuflame, is_ci, root, scratch};
+
+/// The runtime of a sanitizer of gcc's; `None`, with a sentence: it has none.
+fn runtime(name: &str) -> Option<PathBuf> {
+    let found = Command::new("gcc").arg(format!("-print-file-name=lib{name}.so")).output().unwrap();
+    let found = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
+    if found.is_absolute() {
+        return Some(found);
+    }
+    assert!(!is_ci(), "CI tests with all sanitizers");
+    eprintln!("skipped: gcc comes without lib{name}");
+    None
+}
+
+/// What a sanitizer said, without addresses and numbers of processes.
+fn reports(done: &Done) -> Vec<&str> {
+    let lines = done.stderr.lines();
+    lines.filter(|line| line.contains("Sanitizer") && !line.starts_with("==")).collect()
+}
+
+fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
+    let sanitized = format!("-fsanitize={sanitizer}");
+    let programs = [
+        (example("examples/graph_decode.c", &["-std=c99", "-O1", &sanitized]), false),
+        (example("examples/llm_inference.c", &["-std=c99", "-O1", &sanitized]), false),
+        (example("examples/embed.c", &["-std=c99", "-O1", "-DGPUSIM", "-DLINKED", &sanitized]), true),
+    ];
+    for (program, is_linked) in programs {
+        let run = |way| {
+            let run = Run::new(&program, way).env(options.0, options.1);
+            run.env("GPUFLAME_FORMATS", "folded,svg,activities,gfr")
+        };
+        let without = run(Way::None).done();
+        if without.stderr.contains("FATAL: ") {
+            assert!(!is_ci(), "{}", without.stderr);
+            eprintln!("skipped: {}", without.stderr);
+            return;
+        }
+        let list = first.map(Path::to_owned).into_iter().chain([gpuflame()]);
+        let preloaded = run(Way::Preloaded).env("LD_PRELOAD", std::env::join_paths(list).unwrap());
+        for done in [run(Way::Injected).done(), preloaded.done()] {
+            assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
+            assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
+        }
+        // Alone it has gpuflame in it, too.
+        assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
+    }
+}
+
+#[test]
+fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
+    if let Some(runtime) = runtime("asan") {
+        // It wants to be the first library that is loaded.
+        assert_clean("address", ("ASAN_OPTIONS", "detect_leaks=1"), Some(&runtime));
+    }
+}
+
+/// It sees the memory that libraries touch and not what orders it, unless they were built for it.
+#[test]
+fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
+    if runtime("tsan").is_some() {
+        assert_clean("thread", ("TSAN_OPTIONS", "ignore_noninstrumented_modules=1"), None);
+    }
+}
+
+/// The only thing that valgrind finds is the loop that reads the stack's slots of the last walk again: some hold nothing now.
+#[test]
+fn valgrind_finds_one_loop_in_the_demo_and_nothing_where_that_is_suppressed() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        assert!(!is_ci(), "CI has valgrind");
+        eprintln!("skipped: there is no valgrind; apt-get install valgrind");
+        return;
+    }
+    let suppressions = root().join("capi/valgrind.supp");
+    let text = std::fs::read_to_string(&suppressions).unwrap();
+    assert_eq!(text.matches("Memcheck:").count(), 1, "{text}");
+    let checked = |options: &[&str]| {
+        let mut command = Command::new("valgrind");
+        command.args(["-q", "--trace-children=yes", "--error-exitcode=33"]).args(options);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
+            command.env_remove(name);
+        }
+        let ran = command.arg(rust_example("demo")).current_dir(scratch("valgrind")).output().unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let (code, said) = checked(&[&format!("--suppressions={}", suppressions.display())]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("=="), "{said}");
+    assert!(said.contains("gpuflame: launches "), "{said}");
+}
