@@ -10,7 +10,6 @@ use gimli::X86_64;
 use super::compile::Compiler;
 use super::end::End;
 use super::registers::Registers;
-use super::trails::Lead;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use super::{ATTEMPTS, Nowhere, Places};
@@ -99,9 +98,8 @@ impl Room {
             return;
         }
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
-        let mut walk =
-            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let walked = walk.run(&at, &mut words, &mut Nowhere, &mut Lead::none());
+        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
+        let walked = walk.run(&at, &mut words, &mut Nowhere);
         for (frame, step) in self.frames.iter_mut().zip(&self.steps[..walked.count]) {
             *frame = step.rule.frame(step.pc);
         }

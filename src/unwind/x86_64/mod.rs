@@ -21,7 +21,7 @@ use self::compile::Compiler;
 use self::end::End;
 use self::memo::Memo;
 use self::stub::Entry;
-use self::trails::{Lead, Trails};
+use self::trails::Trails;
 use self::walk::{Cursor, Join, Step, Walk, Walked};
 use self::words::Own;
 use super::bounds::Stack;
@@ -154,13 +154,11 @@ impl Engine {
         self.memo.expire(counts);
         let mut standing = self.memo.verify(&self.steps, entry.sp());
         let mut words = Own::above(entry.sp(), self.own);
-        let mut walk =
-            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let mut lead = if self.forgets { Lead::none() } else { self.trails.lead(counts) };
-        let walked = walk.run(entry, &mut words, &mut standing, &mut lead);
-        if let Some(lost) = lead.lost() {
-            self.trails.keep(&self.steps[lost.min(walked.count)..walked.count], counts);
-        }
+        let trails = (!self.forgets).then_some(&self.trails);
+        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, trails);
+        let walked = walk.run(entry, &mut words, &mut standing);
+        let lost = walk.lost;
+        self.remember(lost, &walked, counts);
         let joined = match walked.end {
             End::Joined(frame) => frame,
             End::Elsewhere => return self.capture_elsewhere(entry, counts),
@@ -181,14 +179,20 @@ impl Engine {
     fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
         self.memo.clear(counts);
         self.copy.clear();
-        let mut walk =
-            Walk { counts, compiler: &mut self.compiler, steps: &mut self.steps, is_guessed: false };
-        let mut lead = if self.forgets { Lead::none() } else { self.trails.lead(counts) };
-        let walked = walk.run(entry, &mut self.copy, &mut Nowhere, &mut lead);
-        if let Some(lost) = lead.lost() {
-            self.trails.keep(&self.steps[lost.min(walked.count)..walked.count], counts);
-        }
+        let trails = (!self.forgets).then_some(&self.trails);
+        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, trails);
+        let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
+        let lost = walk.lost;
+        self.remember(lost, &walked, counts);
         self.keep(&walked, MAX_FRAMES, counts);
+    }
+
+    /// Keeps the way of a walk from the step on at which no other led it.
+    #[inline(always)]
+    fn remember(&mut self, lost: Option<usize>, walked: &Walked, counts: Counts) {
+        if let Some(lost) = lost {
+            self.trails.keep(self.steps[..walked.count].get(lost..).unwrap_or_default(), counts);
+        }
     }
 
     /// Captures where that is rare.

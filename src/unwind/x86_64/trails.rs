@@ -59,12 +59,6 @@ pub(super) struct Lead<'a> {
 }
 
 impl Trails {
-    /// What leads a walk in the loader state `counts`.
-    #[inline(always)]
-    pub(super) fn lead(&self, counts: Counts) -> Lead<'_> {
-        Lead { trails: Some(self), unloads: counts.unloads(), rest: &[], lost: None }
-    }
-
     /// Keeps the way of a walk that made these `steps`, as far as its lead did not know it, if it is taken again.
     #[inline(never)]
     pub(super) fn keep(&mut self, steps: &[Step], counts: Counts) {
@@ -99,9 +93,10 @@ fn home(place: u64, sp: u64) -> usize {
 }
 
 impl<'a> Lead<'a> {
-    /// No lead.
-    pub(super) fn none() -> Self {
-        Self { trails: None, unloads: 0, rest: &[], lost: None }
+    /// What leads a walk in the loader state `counts`, if there are ways.
+    #[inline(always)]
+    pub(super) fn by(trails: Option<&'a Trails>, counts: Counts) -> Self {
+        Self { trails, unloads: counts.unloads(), rest: &[], lost: None }
     }
 
     /// The rule for where the walk has come after `count` steps, if a way leads on from there.
@@ -161,7 +156,7 @@ mod tests {
 
     /// How many rules at the beginning of these steps are known, each of which is the right one; and what is lost then.
     fn led(trails: &Trails, steps: &[Step], counts: Counts) -> (usize, Option<usize>) {
-        let mut lead = trails.lead(counts);
+        let mut lead = Lead::by(Some(trails), counts);
         let mut known = 0;
         for (count, step) in steps.iter().enumerate() {
             let found = lead.rule(&Cursor::at(step.pc, step.sp, step.bp, false), count);

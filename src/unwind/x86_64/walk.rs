@@ -12,7 +12,7 @@ use super::registers::Registers;
 use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use super::stub::Entry;
 use super::table;
-use super::trails::Lead;
+use super::trails::{Lead, Trails};
 use super::words::Words;
 use crate::record::ModuleEpoch;
 use crate::unwind::counts::Counts;
@@ -127,28 +127,58 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
+    /// The ways that walks have taken.
+    pub(super) trails: Option<&'a Trails>,
+    /// From which step on none of them led the walk.
+    pub(super) lost: Option<usize>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(
+        counts: Counts,
+        compiler: &'a mut Compiler,
+        steps: &'a mut [Step; MAX_FRAMES],
+        trails: Option<&'a Trails>,
+    ) -> Self {
+        Self { counts, compiler, steps, is_guessed: false, trails, lost: None }
+    }
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first. `lead` knows
-    /// rules that it may need.
+    /// Walks from `entry` on, by `words`, until `join` knows the rest, and writes the steps, leaf first.
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
         entry: &impl Beginning,
         words: &mut W,
         join: &mut impl Join,
-        lead: &mut Lead<'_>,
     ) -> Walked {
-        let mut cursor = entry.cursor();
+        let cursor = entry.cursor();
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
+        // The stack of the capture before, as often as not: nothing is made ready for more.
+        if let Some(frame) = join.reached(&cursor) {
+            return self.result(0, End::Joined(frame), W::ARE_OWN);
+        }
+        let mut lead = Lead::by(self.trails, self.counts);
+        let walked = self.run_by(&mut lead, entry, words, join);
+        self.lost = lead.lost();
+        walked
+    }
+
+    /// Walks from `entry` on, which `join` does not know.
+    #[inline(always)]
+    fn run_by<W: Words>(
+        &mut self,
+        lead: &mut Lead<'_>,
+        entry: &impl Beginning,
+        words: &mut W,
+        join: &mut impl Join,
+    ) -> Walked {
+        let mut cursor = entry.cursor();
         let table = table::current(self.counts);
         for count in 0..MAX_FRAMES {
-            if let Some(frame) = join.reached(&cursor) {
-                return self.result(count, End::Joined(frame), W::ARE_OWN);
-            }
             let known = lead.rule(&cursor, count);
             let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
                 Some(rule) => rule,
@@ -172,6 +202,9 @@ impl Walk<'_> {
                 Ok(caller) => cursor = caller,
                 Err(end) => return self.result(count + 1, end, W::ARE_OWN),
             }
+            if let Some(frame) = join.reached(&cursor) {
+                return self.result(count + 1, End::Joined(frame), W::ARE_OWN);
+            }
         }
         self.result(MAX_FRAMES, End::TooDeep, W::ARE_OWN)
     }
@@ -184,7 +217,7 @@ impl Walk<'_> {
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
         match known {
-            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::none()),
+            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::by(None, self.counts)),
             None => self.compile(cursor),
         }
     }
