@@ -196,17 +196,30 @@ fn forked_children_have_frames_of_their_own() {
 }
 
 /// Under the address sanitizer's allocator, which hands nothing out again soon and checks what is given back.
-#[test]
-fn functions_stand_in_stacks_under_the_address_sanitizer() {
+fn sanitized(run: Run) -> Done {
     let found = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let sanitizer = String::from_utf8(found.stdout).unwrap();
     assert!(Path::new(sanitizer.trim()).is_absolute(), "gcc comes with its sanitizer");
+    let run = run.env("LD_PRELOAD", sanitizer.trim()).env("ASAN_OPTIONS", "detect_leaks=0");
+    let done = run.env("PYTHONMALLOC", "malloc").env("GPUFLAME_PYTHON", "lines").ok();
+    assert!(!done.stderr.contains("AddressSanitizer"), "{}", done.stderr);
+    done
+}
+
+#[test]
+fn functions_stand_in_stacks_under_the_address_sanitizer() {
     for (_, python) in known() {
-        let run = program(&python, "tests/programs/frames.py").env("LD_PRELOAD", sanitizer.trim());
-        let run = run.env("ASAN_OPTIONS", "detect_leaks=0").env("PYTHONMALLOC", "malloc");
-        let done = run.env("GPUFLAME_PYTHON", "lines").ok();
-        assert!(!done.stderr.contains("AddressSanitizer"), "{}", done.stderr);
-        assert_as_said(&done);
+        assert_as_said(&sanitized(program(&python, "tests/programs/frames.py")));
+    }
+}
+
+#[test]
+fn an_interpreter_that_ends_under_the_address_sanitizer_harms_nobody() {
+    let library = library();
+    for (_, python) in known() {
+        let done = sanitized(program(&python, "tests/programs/finalizing.py").arg(&library));
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
+        assert!(done.sum("launches").0 >= 200, "{}", done.stderr);
     }
 }
 
