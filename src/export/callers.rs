@@ -7,6 +7,7 @@ use super::clean;
 use super::compose::{call, stack};
 use super::frame::Frame;
 use super::options::{GraphStacks, Names};
+use super::source::source_line;
 use crate::profile::{Place, Profile};
 use crate::record::{ContextId, IdMap, ThreadId};
 
@@ -14,6 +15,14 @@ use crate::record::{ContextId, IdMap, ThreadId};
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
     known: RefCell<IdMap<ContextId, Rc<Caller>>>,
+    sources: RefCell<IdMap<Place, Option<Rc<Source>>>>,
+}
+
+/// Where in the source a stack stands.
+pub(super) struct Source {
+    pub(super) language: &'static str,
+    pub(super) file: String,
+    pub(super) line: u32,
 }
 
 pub(super) struct Caller {
@@ -65,12 +74,21 @@ impl Caller {
 
 impl<'a> Callers<'a> {
     pub(super) fn of(profile: &'a Profile) -> Self {
-        Self { profile, known: RefCell::default() }
+        Self { profile, known: RefCell::default(), sources: RefCell::default() }
     }
 
     pub(super) fn get(&self, context: ContextId) -> Rc<Caller> {
         let mut known = self.known.borrow_mut();
         Rc::clone(known.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
+    }
+
+    /// The innermost frame of a stack of which it is known where in the source it stands.
+    pub(super) fn source(&self, place: Place) -> Option<Rc<Source>> {
+        let look_up = || {
+            let it = source_line(self.profile, place, Names::Kept)?;
+            Some(Rc::new(Source { language: it.language, file: clean::text(it.file), line: it.line }))
+        };
+        self.sources.borrow_mut().entry(place).or_insert_with(look_up).clone()
     }
 
     fn look_up(&self, context: ContextId) -> Caller {

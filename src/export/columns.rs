@@ -11,13 +11,16 @@
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
 //! | `grid_x` … `block_z`, `registers`, `static_shared`, `dynamic_shared` | int | of a kernel |
 //! | `call`, `stack` | text | the API call, and its frames from the root on, `;` in between |
+//! | `language`, `file`, `line` | text, text, int | where in the source the stack stands: its innermost frame that says so |
 //! | `thread`, `thread_name` | int, text | who called |
 //! | `launch_ns`, `launch_duration_ns` | long | when the call began, and how long it took |
 //! | `reason` | text | why it has no stack or no time; null where it has both |
 //!
 //! The stack of a graph's node goes on with `[graph]` and where the node was made. Rows stand in the order of time.
 
-use super::callers::{Caller, Callers};
+use std::rc::Rc;
+
+use super::callers::{Caller, Callers, Source};
 use super::clean;
 use super::compose::{event_place, stack_names, work_name};
 use crate::events::JoinedActivity;
@@ -35,7 +38,7 @@ pub(super) enum Column {
 
 use Column::{Int, Long, Text};
 
-pub(super) const COLUMNS: [(&str, Column); 28] = [
+pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("kind", Text(|line| Some(Key::Kind(line.activity().work())))),
     ("name", Text(|line| Some(Key::Name(line.activity().work())))),
     ("device", Int(|line| Some(line.activity().device.0 as i32))),
@@ -59,6 +62,9 @@ pub(super) const COLUMNS: [(&str, Column); 28] = [
     ("dynamic_shared", Int(|line| Some(line.kernel()?.dynamic_shared as i32))),
     ("call", Text(|line| line.caller().map(Key::Call))),
     ("stack", Text(|line| line.stack())),
+    ("language", Text(|line| line.language())),
+    ("file", Text(|line| line.source().map(|_| Key::File(line.place())))),
+    ("line", Int(|line| Some(line.source()?.line as i32))),
     ("thread", Int(|line| Some(line.callers.get(line.caller()?).thread.0 as i32))),
     ("thread_name", Text(|line| line.caller().map(Key::ThreadName))),
     ("launch_ns", Long(|line| Some(line.launched()?.time.0 as i64))),
@@ -81,6 +87,10 @@ pub(super) enum Key {
     Stack(ContextId),
     /// The stack of what is no call by itself.
     Place(Place),
+    /// What the innermost frame with a source is written in.
+    Language(&'static str),
+    /// Its file, of a stack.
+    File(Place),
     /// Why there is no stack, and whether there is no time.
     Reason(Option<Missing>, bool),
 }
@@ -122,8 +132,20 @@ impl Line<'_> {
     fn stack(&self) -> Option<Key> {
         match self.activity().created {
             None => self.caller().map(Key::Stack),
-            Some(_) => Some(Key::Place(event_place(self.event))),
+            Some(_) => Some(Key::Place(self.place())),
         }
+    }
+
+    fn place(&self) -> Place {
+        event_place(self.event)
+    }
+
+    fn source(&self) -> Option<Rc<Source>> {
+        self.callers.source(self.place())
+    }
+
+    fn language(&self) -> Option<Key> {
+        self.source().map(|source| source.language).filter(|it| !it.is_empty()).map(Key::Language)
     }
 
     fn correlation(&self) -> u32 {
@@ -137,7 +159,7 @@ impl Line<'_> {
 
     /// The text that belongs to a key of this row.
     pub(super) fn text(&self, key: Key) -> String {
-        let caller = |context| -> std::rc::Rc<Caller> { self.callers.get(context) };
+        let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {
             Key::Kind(work) => Kind::of(work).word().to_owned(),
             Key::Name(work) => clean::text(&work_name(self.profile, work)),
@@ -148,6 +170,8 @@ impl Line<'_> {
                 let names = stack_names(self.profile, place);
                 names.iter().map(|name| clean::frame(name)).collect::<Vec<_>>().join(";")
             }
+            Key::Language(language) => language.to_owned(),
+            Key::File(place) => self.callers.source(place).map_or_else(String::new, |it| it.file.clone()),
             Key::Reason(stack, is_untimed) => {
                 let untimed = is_untimed.then_some(Missing::Untimed);
                 stack.into_iter().chain(untimed).map(Missing::word).collect::<Vec<_>>().join(" ")

@@ -32,15 +32,23 @@ struct Case {
     limit: u64,
 }
 
-const CASES: [Case; 4] = [
+const CASES: [Case; 8] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
     // our side counts.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1282 },
-    // The same stack, without and with the 15 functions of Python that it is in.
-    Case { name: "instructions_callback_python_off_70", run: without_python, limit: 1270 },
-    Case { name: "instructions_callback_python_15_of_70", run: with_python, limit: 2085 },
+    // The same stack, without and with the 15 functions of Python that it is in, as CPython 3.13, 3.11 and 3.9 have them, of four
+    // files.
+    Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1270 },
+    Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 2085 },
+    Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1270 },
+    Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2720 },
+    Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1270 },
+    Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2440 },
 ];
+
+/// Versions of Python whose layout the interpreter of the tests has.
+const VERSIONS: [u32; 3] = [0x309, 0x30b, 0x30d];
 
 const DEPTH: u32 = 64;
 const FEW: u32 = 1000;
@@ -83,24 +91,17 @@ fn callbacks_of(count: u32) {
     }
 }
 
-fn without_python(count: u32) {
-    in_python(count);
-}
-
-fn with_python(count: u32) {
-    unwind::python::want(true);
-    in_python(count);
-    assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
-}
-
-/// Launches from 15 frames of Python, which five calls of the evaluator run, in a stack of 70 native frames.
-fn in_python(count: u32) {
+/// Launches from 15 frames of Python in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them, before
+/// each has one of its own.
+fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
     }
+    unwind::python::want(IS_WANTED);
+    let interpreter = interpreter(VERSION);
     // SAFETY: a library of ours, whose constructor fills variables of its own.
-    let library = unsafe { libc::dlopen(interpreter().as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!library.is_null(), "the interpreter of the tests is loaded");
     // SAFETY: a library that was loaded, and a C string.
     let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
@@ -109,25 +110,27 @@ fn in_python(count: u32) {
     let evaluate = unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) };
     capture::refill();
     window::open();
-    deep(DEPTH - 10, &mut || {
+    let calls = if VERSION < 0x30b { 15 } else { 5 };
+    deep(DEPTH - 5 - calls, &mut || {
         let with = std::ptr::without_provenance_mut(count as usize);
         // SAFETY: it calls what it is given from inside of a few functions of its own.
         unsafe { evaluate(15, launches, with) };
     });
+    assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
 }
 
-/// The interpreter that evaluates nothing, compiled where this program lies: once for all runs of it.
-fn interpreter() -> CString {
+/// The interpreter that evaluates nothing, as of that version, compiled where this program lies: once for all runs of it.
+fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
-    let library = program.with_extension("interpreter.so");
+    let library = program.with_extension(format!("interpreter-{version:x}.so"));
     CString::new(library.to_str().expect("a path in UTF-8")).expect("a path without a zero")
 }
 
-fn compile_interpreter() {
+fn compile_interpreter(version: u32) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/interpreter.c");
     let mut command = Command::new("gcc");
-    command.args(["-std=gnu99", "-O2", "-shared", "-fPIC", "-o"]);
-    let status = command.arg(interpreter().to_str().expect("it was one")).arg(source).status();
+    command.args(["-std=gnu99", "-O2", "-shared", "-fPIC", &format!("-DVERSION={version:#x}00f0"), "-o"]);
+    let status = command.arg(interpreter(version).to_str().expect("it was one")).arg(source).status();
     assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
@@ -156,7 +159,7 @@ fn main() -> ExitCode {
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }
-    compile_interpreter();
+    VERSIONS.into_iter().for_each(compile_interpreter);
     if arguments.iter().any(|argument| argument == "--time") {
         return time();
     }

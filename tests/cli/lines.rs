@@ -3,6 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
+use arrow_ipc::reader::FileReader;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
 use serde_json::{Value, json};
 
 use gpuflame::record::{
@@ -106,6 +111,46 @@ fn functions_of_a_trace_say_their_lines() {
     assert_eq!(rows[0]["kernels"], "gemm");
 }
 
+/// Language, file and line of each row of `lines.gfr` as an Arrow table.
+fn arrow_places(folder: &Path) -> Vec<String> {
+    gpuflame(folder, ["-q", "convert", "lines.gfr", "--to", "arrow", "-o", "lines.arrow"]).ok();
+    let file = fs::File::open(folder.join("lines.arrow")).unwrap();
+    let mut places = Vec::new();
+    for batch in FileReader::try_new(file, None).unwrap() {
+        let batch = batch.unwrap();
+        let column = |name| batch.column_by_name(name).unwrap();
+        let text = |name, row| {
+            let column = column(name).as_dictionary::<Int32Type>();
+            column.key(row).map_or("", |key| column.values().as_string::<i32>().value(key))
+        };
+        let lines = column("line").as_primitive::<Int32Type>();
+        for (row, line) in lines.iter().enumerate() {
+            let line = line.map_or_else(String::new, |line| line.to_string());
+            places.push(format!("{},{},{line}", text("language", row), text("file", row)));
+        }
+    }
+    places
+}
+
+/// The same of Parquet.
+fn parquet_places(folder: &Path) -> Vec<String> {
+    gpuflame(folder, ["-q", "convert", "lines.gfr", "--to", "parquet", "-o", "lines.parquet"]).ok();
+    let file = fs::File::open(folder.join("lines.parquet")).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let text = |field: &Field| match field {
+        Field::Null => String::new(),
+        Field::Str(text) => text.clone(),
+        Field::Int(number) => number.to_string(),
+        other => panic!("{other}"),
+    };
+    let place = |row: parquet::record::Row| {
+        let columns = ["language", "file", "line"]
+            .map(|name| text(row.get_column_iter().find(|(column, _)| *column == name).unwrap().1));
+        columns.join(",")
+    };
+    reader.get_row_iter(None).unwrap().map(|row| place(row.unwrap())).collect()
+}
+
 #[test]
 fn files_and_lines_are_exported() {
     let folder = scratch("lines");
@@ -115,6 +160,11 @@ fn files_and_lines_are_exported() {
     let places: Vec<_> =
         stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
     assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
+    // A row for each kernel, in the order of time.
+    let [twelve, thirteen] = ["Python,/srv/model.py,12", "Python,/srv/model.py,13"];
+    let of_kernels = [twelve, twelve, thirteen, ",,", twelve, twelve];
+    assert_eq!(arrow_places(&folder), of_kernels);
+    assert_eq!(parquet_places(&folder), of_kernels);
     let ran = gpuflame(&folder, ["convert", "lines.gfr", "--to", "speedscope"]).ok();
     let json: Value = serde_json::from_str(&ran.stdout).unwrap();
     let frames = json["shared"]["frames"].as_array().unwrap();

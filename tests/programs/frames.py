@@ -506,10 +506,18 @@ def reused():
         made[name]()
 
 
+def reused_classes():
+    # Nothing but the qualified name tells these from one another: some short, some longer than a few words.
+    for number in range(300):
+        name = "%c%s" % (65 + number % 7, "lass" * (1 + number % 3 * 4))
+        made = {"launch": launch}
+        exec("class %s:\n    def run(self):\n        launch()\n%s().run()\n" % (name, name), made)
+
+
 SCENARIOS = [
     plain, recursion, methods, inits, finalizers, generators, coroutines, comprehensions, lambdas, callbacks,
     called_by_c, texts, exceptions, contexts, decorated, classes, names, threads, daemons, traced, long_lines, deep,
-    reused,
+    reused, reused_classes,
 ]  # fmt: skip
 
 

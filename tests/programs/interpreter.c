@@ -1,8 +1,9 @@
-/* A CPython 3.13 that evaluates nothing: frames of functions, calls of the evaluator, and the table that says where all of
- * it lies, as the real one has them. For counting instructions, which no interpreter that starts and collects garbage lets
- * one do, and for versions that nobody has released. A library.
+/* A CPython that evaluates nothing: frames of functions, calls of the evaluator, and what says where all of it lies, as the
+ * real ones of a few versions have them. For counting instructions, which no interpreter that starts and collects garbage
+ * lets one do, and for versions that nobody has released. A library.
  *
- * VERSION and THREADS (1: without the global lock) say what it says that it is. */
+ * VERSION and THREADS (1: without the global lock) say what it says that it is. It is laid out as 3.9, 3.11 or 3.13,
+ * whichever is the last that is not newer. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #endif
 
 #define FUNCTIONS 16
+#define FILES 4
 #define IN_EVALUATOR 3 /* who holds a frame: the evaluator keeps it on the C stack */
 
 struct object {
@@ -27,16 +29,71 @@ struct text {
     uint64_t length;
     uint64_t hash;
     uint32_t state;
-    char letters[36];
+#if VERSION < 0x030c0000
+    uint64_t wide;
+#endif
+    char letters[92];
 };
 
 struct bytes {
     struct object head;
     uint64_t length;
     uint64_t hash;
-    char bytes[16];
+    char bytes[48];
 };
 
+#if VERSION < 0x030b0000
+struct code {
+    struct object head;
+    uint32_t unread[6];
+    uint32_t first_line;
+    uint64_t others[7];
+    const struct text *file, *name;
+    const struct bytes *lines;
+    uint64_t last[12];
+};
+
+/* An object of its own. */
+struct frame {
+    struct object head;
+    uint64_t length;
+    struct frame *previous;
+    struct code *code;
+    uint64_t unread[8];
+    int32_t position, line;
+    uint64_t last;
+};
+#elif VERSION < 0x030d0000
+struct code {
+    struct object head;
+    uint64_t unread[7];
+    uint32_t first_line;
+    uint32_t more[9];
+    const struct text *file, *bare_name, *name;
+    const struct bytes *lines;
+    uint64_t rest[3];
+    uint32_t traceable, unused;
+    uint64_t last;
+    uint8_t instructions[56];
+};
+
+struct frame {
+    uint64_t unread[4];
+    struct code *code;
+    uint64_t unused;
+    struct frame *previous;
+    uint8_t *position;
+    uint32_t top;
+    uint8_t is_entry, owner, last[2];
+};
+
+/* What the evaluator keeps on the C stack. */
+struct cframe {
+    uint64_t tracing;
+    struct frame *frame;
+    struct cframe *previous;
+};
+#else
 struct code {
     struct object head;
     uint64_t unread[6];
@@ -62,19 +119,42 @@ struct frame {
     uint8_t owner;
     uint8_t last;
 };
+#endif
 
 struct thread {
+#if VERSION < 0x030b0000
+    uint64_t unread[3];
+    struct frame *frame;
+#elif VERSION < 0x030d0000
+    uint64_t unread[7];
+    struct cframe *cframe;
+#else
     uint64_t unread[9];
     struct frame *frame;
+#endif
 };
 
+#if VERSION < 0x030b0000
+_Static_assert(offsetof(struct code, first_line) == 40 && offsetof(struct code, file) == 104, "as in 3.9");
+_Static_assert(offsetof(struct code, name) == 112 && offsetof(struct code, lines) == 120, "as in 3.9");
+_Static_assert(offsetof(struct frame, code) == 32 && offsetof(struct frame, position) == 104, "as in 3.9");
+#elif VERSION < 0x030d0000
+_Static_assert(offsetof(struct code, first_line) == 72 && offsetof(struct code, file) == 112, "as in 3.11");
+_Static_assert(offsetof(struct code, lines) == 136 && offsetof(struct code, traceable) == 168, "as in 3.11");
+_Static_assert(offsetof(struct code, instructions) == 184, "as in 3.11");
+_Static_assert(offsetof(struct frame, previous) == 48 && offsetof(struct frame, owner) == 69, "as in 3.11");
+#else
 _Static_assert(offsetof(struct code, version) == 92, "as in 3.13");
 _Static_assert(offsetof(struct code, instructions) == 200, "as in 3.13");
 _Static_assert(offsetof(struct frame, owner) == 70, "as in 3.13");
+#endif
 
 char PyCode_Type[64], PyUnicode_Type[64], PyBytes_Type[64], PyFrame_Type[64];
 uint64_t Py_Version = VERSION;
 
+#if VERSION < 0x030d0000
+uint64_t _PyRuntime[128];
+#else
 /* The finalizing thread is the word at 608. */
 uint64_t _PyRuntime[128] = {
     [1] = VERSION,
@@ -98,10 +178,17 @@ uint64_t _PyRuntime[128] = {
     [69] = offsetof(struct text, length),
     [70] = offsetof(struct text, letters),
 };
+#endif
 
-static struct text file = {{1, PyUnicode_Type}, 8, UINT64_MAX, 1 << 2 | 1 << 5 | 1 << 6, "model.py"};
-static struct bytes lines = {{1, PyBytes_Type}, 4, UINT64_MAX, {(char)0x80, 0, (char)0xd8, 1}};
-static struct text names[FUNCTIONS];
+/* Paths as long as those of installed packages; the first is short. */
+static const char *const PATHS[FILES] = {
+    "model.py",
+    "/usr/lib/python3/site-packages/torch/nn/modules/module.py",
+    "/usr/lib/python3/site-packages/transformers/models/gpt2/modeling_gpt2.py",
+    "/usr/lib/python3/site-packages/torch/nn/modules/linear.py",
+};
+static struct text files[FILES], names[FUNCTIONS];
+static struct bytes lines[FUNCTIONS];
 static struct code codes[FUNCTIONS];
 static __thread struct thread thread;
 
@@ -110,16 +197,32 @@ struct thread *PyGILState_GetThisThreadState(void)
     return &thread;
 }
 
+static struct text text(const char *letters, uint64_t hash)
+{
+    struct text text = {
+        .head = {1, PyUnicode_Type}, .length = strlen(letters), .hash = hash, .state = 1 << 2 | 1 << 5 | 1 << 6};
+    strcpy(text.letters, letters);
+    return text;
+}
+
 __attribute__((constructor)) static void make(void)
 {
+#if VERSION >= 0x030d0000
     memcpy(_PyRuntime, "xdebugpy", 8);
+#endif
+    for (int at = 0; at < FILES; at++)
+        files[at] = text(PATHS[at], UINT64_MAX);
     for (int at = 0; at < FUNCTIONS; at++) {
-        names[at] = (struct text){{1, PyUnicode_Type}, 10, 1000 + at, 1 << 2 | 1 << 5 | 1 << 6, "function_x"};
+        names[at] = text("function_x", 1000 + at);
         names[at].letters[9] = 'a' + at;
-        codes[at] = (struct code){.head = {1, PyCode_Type}, .first_line = 10 * (at + 1), .version = 100 + at};
-        codes[at].file = &file;
-        codes[at].name = codes[at].bare_name = &names[at];
-        codes[at].lines = &lines;
+        lines[at] = (struct bytes){{1, PyBytes_Type}, 4, UINT64_MAX, {(char)0x80, 0, (char)0xd8, 1}};
+        codes[at] = (struct code){.head = {1, PyCode_Type}, .first_line = 10 * (at + 1)};
+#if VERSION >= 0x030d0000
+        codes[at].version = 100 + at;
+#endif
+        codes[at].file = at < 9 ? &files[0] : &files[at % FILES];
+        codes[at].name = &names[at];
+        codes[at].lines = &lines[at];
     }
 }
 
@@ -128,26 +231,65 @@ struct job {
     void *with;
 };
 
+static struct code *code_of(int frames)
+{
+    return &codes[frames % FUNCTIONS];
+}
+
+#if VERSION < 0x030b0000
+/* Each call of the evaluator runs one frame. */
+__attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
+{
+    struct frame held = {{1, PyFrame_Type}, .previous = thread.frame, .code = code_of(frames), .position = 2};
+    thread.frame = &held;
+    if (frames > 1)
+        frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
+    else
+        job->then(job->with);
+    thread.frame = held.previous;
+    __asm__ volatile("" ::: "memory");
+    return frames + 1;
+}
+#else
 /* Each call of the evaluator runs three frames. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
-    struct frame shim = {.previous = thread.frame, .owner = IN_EVALUATOR};
     struct frame held[3];
+#if VERSION < 0x030d0000
+    struct cframe *around = thread.cframe;
+    struct cframe call = {.previous = around};
+    struct frame *before = around ? around->frame : 0;
+#else
+    struct frame shim = {.previous = thread.frame, .owner = IN_EVALUATOR};
     struct frame *before = &shim;
+#endif
     for (int at = 0; at < 3 && frames > 0; at++, frames--) {
-        struct code *code = &codes[frames % FUNCTIONS];
+        struct code *code = code_of(frames);
         held[at] = (struct frame){.code = code, .previous = before, .position = code->instructions + 2};
+#if VERSION < 0x030d0000
+        held[at].is_entry = at == 0;
+#endif
         before = &held[at];
     }
+#if VERSION < 0x030d0000
+    call.frame = before;
+    thread.cframe = &call;
+#else
     thread.frame = before;
+#endif
     if (frames > 0)
         frames = _PyEval_EvalFrameDefault(frames, job) + 1;
     else
         job->then(job->with);
+#if VERSION < 0x030d0000
+    thread.cframe = around;
+#else
     thread.frame = shim.previous;
+#endif
     __asm__ volatile("" ::: "memory");
     return frames + 1;
 }
+#endif
 
 /* Calls `then` from so many frames. */
 int evaluate(int frames, void (*then)(void *), void *with)

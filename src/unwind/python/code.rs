@@ -3,10 +3,10 @@
 //! An address alone does not say: of functions that come and go, most get the address of one that was dropped. So a code
 //! object that was seen before is known by its address, the addresses of its name, file and line table, its first line,
 //! and the number that CPython gives each code object since 3.12, no two the same. Where it has none, by what those
-//! objects hold: the hash that Python keeps in the name, all of the path (once in a walk for each file), and length,
-//! beginning, middle and end of the line table. So another function at the same address is never shown under a name that
-//! was dropped; before 3.12 one of the same name, file and first line, all of whose parts have the addresses of the
-//! other's, is taken for it if their line tables differ only between those places.
+//! objects hold: the hash that Python keeps in the name, or its letters where 3.11 has no hash; all of the path (once in a
+//! walk for each file); and length, beginning, middle and end of the line table. So another function at the same address is
+//! never shown under a name that was dropped; before 3.12 one of the same name, file and first line, all of whose parts have
+//! the addresses of the other's, is taken for it if their line tables differ only between those places.
 //!
 //! CPython 3.12 would tell when one is destroyed (`PyCode_AddWatcher`), but only to who registers with the global lock
 //! held, in each interpreter anew: that takes a call on Python's own list of pending calls, which runs in the middle of
@@ -60,20 +60,143 @@ impl<'a> Description<'a> {
     }
 }
 
+/// What tells a code object from others that lay at its address, where Python numbers none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Marks {
+    name: u64,
+    file: u64,
+    lines: u64,
+    /// Or [`NO_LINE`].
+    first_line: u64,
+    /// The length of the line table.
+    length: u64,
+    /// The words below, and the line table's first, as one.
+    words: u64,
+    /// Where three words of the name lie: its hash, or all of it if Python has not hashed it, as 3.11 often has not.
+    of_name: [u16; 3],
+    /// Where two words of the line table lie, in the middle and at the end.
+    of_lines: [u16; 2],
+    /// The number in [`Texts`] of the path, and with it of a name of which words do not say all.
+    texts: u16,
+}
+
+const _: () =
+    assert!(size_of::<Marks>() <= 64, "Marks grew: they are compared for each frame of each launch");
+
+/// In versions before this all names have a hash.
+const FIRST_WITHOUT_HASH: u16 = 0x030b;
+
+/// The first line of what cannot be known by its marks, and is met anew each time: no code object has it.
+const NO_LINE: u64 = u64::MAX;
+
+impl Marks {
+    /// Of a code object with these parts.
+    ///
+    /// # Safety
+    /// They are strings and bytes (or null, each) that can be read.
+    unsafe fn of(
+        (name, file, lines): (u64, u64, u64),
+        first_line: u32,
+        layout: &Layout,
+        texts: &mut Texts,
+    ) -> Self {
+        let of_nothing = Self { name, file, lines, first_line: NO_LINE, ..Self::default() };
+        if name == 0 || lines == 0 {
+            return of_nothing;
+        }
+        // SAFETY: as the caller says.
+        let (of_name, texts) = unsafe {
+            let of_name = words_of_name(name, layout);
+            (of_name, texts.enter(file, if of_name.is_none() { name } else { 0 }, layout))
+        };
+        let Some(texts) = texts else { return of_nothing };
+        let of_name = of_name.unwrap_or([layout::HASH as u16; 3]);
+        // SAFETY: as above.
+        let length = unsafe { memory::word(lines + layout::LENGTH) };
+        let last = length.saturating_sub(8).min(LONGEST_LINES as u64);
+        let of_lines = [last / 2, last].map(|at| (layout::BYTES + at) as u16);
+        let first_line = first_line.into();
+        let marks = Self { name, file, lines, first_line, length, words: 0, of_name, of_lines, texts };
+        // SAFETY: as above.
+        Self { words: unsafe { marks.read(layout) }, ..marks }
+    }
+
+    /// Whether the object at `code` has them. `texts` are those that were looked at in this walk.
+    ///
+    /// # Safety
+    /// A frame refers to the object, or something that can be read lies there if it was met.
+    #[inline(always)]
+    pub(super) unsafe fn are_of(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
+        // SAFETY: as the caller says; the parts were seen to be readable when the object was met, which holds them.
+        unsafe {
+            // One that is shorter may end where memory does: its length is looked at before its words.
+            self.has_same_parts(code, layout)
+                && memory::word(self.lines + layout::LENGTH) == self.length
+                && self.read(layout) == self.words
+                && texts.hold(self.texts, layout)
+        }
+    }
+
+    /// Whether the object at `code` consists of the same objects.
+    ///
+    /// # Safety
+    /// It can be read.
+    #[inline(always)]
+    unsafe fn has_same_parts(&self, code: u64, layout: &Layout) -> bool {
+        // SAFETY: as the caller says.
+        let word = |at: u32| unsafe { memory::word(code + u64::from(at)) };
+        let parts = &layout.code;
+        word(parts.name) == self.name
+            && word(parts.file) == self.file
+            && word(parts.lines) == self.lines
+            && u64::from(word(parts.first_line) as u32) == self.first_line
+    }
+
+    /// The words of the name and of the line table, as one.
+    ///
+    /// # Safety
+    /// Both can be read, and the line table is as long as it was.
+    #[inline(always)]
+    unsafe fn read(&self, layout: &Layout) -> u64 {
+        // SAFETY: as the caller says; both end with a zero, and objects on a multiple of eight. Of a name that is shorter than it
+        // was at most the first bytes of what comes after it in its pool are read.
+        let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
+        let of_name = |at: usize| word(self.name, self.of_name[at].into());
+        let of_lines = |at: usize| word(self.lines, self.of_lines[at].into());
+        let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
+        let name = match layout.version {
+            ..FIRST_WITHOUT_HASH => word(self.name, layout::HASH),
+            _ => and(and(of_name(0), of_name(1)), of_name(2)),
+        };
+        and(and(and(name, word(self.lines, layout::BYTES)), of_lines(0)), of_lines(1))
+    }
+}
+
+/// Where three words of a name lie that say all of it: its hash, or, if Python has none, its letters and the zero that ends
+/// them. `None`: they are more than 23, or not ASCII.
+///
+/// # Safety
+/// It is a string that can be read.
+unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 3]> {
+    // SAFETY: as the caller says.
+    let word = |at: u64| unsafe { memory::word(name + at) };
+    let (hash, length, state) = (word(layout::HASH), word(layout::LENGTH), word(layout::STATE));
+    if hash != u64::MAX {
+        return Some([layout::HASH as u16; 3]);
+    }
+    let (is_ascii, last) = (state >> 6 & 1 != 0, length.saturating_sub(7));
+    (is_ascii && length < 24 && layout.version >= FIRST_WITHOUT_HASH)
+        .then(|| [0, last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
+}
+
 /// A code object as a thread has met it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Known {
     /// Where it lies; 0 = this place of the table is empty.
     code: u64,
-    name: u64,
-    file: u64,
-    lines: u64,
-    /// What the name and the line table hold, mixed.
-    marks: u64,
-    /// What the path holds.
-    path: u64,
-    first_line: u32,
+    pub(super) marks: Marks,
     /// The number that Python gave it; 0: none.
     pub(super) version: u32,
     /// Its number in the process.
@@ -82,118 +205,233 @@ pub(super) struct Known {
     pub(super) traceable: u32,
 }
 
-const _: () = assert!(size_of::<Known>() <= 64, "Known grew: one is compared for each frame of each launch");
-
 impl Known {
-    /// Whether the object at `code` is the one that was met. `paths` are those that were looked at in this walk.
+    /// Whether the object at `code` is the one that was met. `texts` are those that were looked at in this walk.
     ///
     /// # Safety
     /// A frame refers to the object, or something that can be read lies there if it was met.
     #[inline(always)]
-    pub(super) unsafe fn is(&self, code: u64, layout: &Layout, paths: &mut Paths) -> bool {
+    pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
         if self.code != code {
             return false;
         }
-        let parts = &layout.code;
-        // SAFETY: as the caller says; what lies within a code object can be read if its start can.
-        let word = |at: u32| unsafe { memory::word(self.code.wrapping_add(at.into())) };
-        let has_same_parts = word(parts.name) == self.name
-            && word(parts.file) == self.file
-            && word(parts.lines) == self.lines
-            && word(parts.first_line) as u32 == self.first_line;
-        if !has_same_parts || self.version != 0 {
-            return has_same_parts && word(parts.version) as u32 == self.version;
+        match self.version {
+            // SAFETY: as the caller says.
+            0 => unsafe { self.marks.are_of(code, layout, texts) },
+            // SAFETY: as above.
+            version => unsafe {
+                version_of(code, layout) == version && self.marks.has_same_parts(code, layout)
+            },
         }
-        // SAFETY: they were seen to be readable when the object was met, which holds them.
-        unsafe { paths.hold(self.file, self.path, layout) && marks(self.name, self.lines) == self.marks }
     }
 }
 
-/// What tells a name and a line table from others that lay at the same addresses.
+/// The number that Python gave the code object, where it gives them any.
 ///
 /// # Safety
-/// They are a string and bytes (or null, each), or something that can be read lies there.
+/// It can be read.
 #[inline(always)]
-unsafe fn marks(name: u64, lines: u64) -> u64 {
+pub(super) unsafe fn version_of(code: u64, layout: &Layout) -> u32 {
     // SAFETY: as the caller says.
-    let hash = if name == 0 { 0 } else { unsafe { memory::word(name + layout::HASH) } };
-    if lines == 0 {
-        return hash;
-    }
-    // SAFETY: as the caller says; bytes end with a zero, and objects on a multiple of eight.
-    let word = |at: u64| unsafe { memory::word(lines + at) };
-    let length = word(layout::LENGTH);
-    let last = length.saturating_sub(8).min(LONGEST_LINES as u64);
-    let (middle, last) = (word(layout::BYTES + last / 2), word(layout::BYTES + last));
-    let table = (length ^ word(layout::BYTES).rotate_left(8)).wrapping_add(last) ^ middle.rotate_left(23);
-    hash ^ table.rotate_left(40)
+    unsafe { memory::word(code + u64::from(layout.code.version)) as u32 }
 }
 
-/// Paths whose letters were looked at in a walk: many functions share one.
+/// Paths whose letters are looked at once in a walk: many functions share one. With them names that Python has not hashed.
 #[repr(C)]
-pub(super) struct Paths {
+pub(super) struct Texts {
     /// How many walks there were.
     walk: u64,
-    /// Where it lies, what it holds, and in which walk that was seen; by the lowest bits of the first.
-    seen: [(u64, u64, u64); PATHS],
+    count: usize,
+    /// The last walk in which each was seen to hold the same.
+    seen: [u64; MOST_TEXTS],
+    all: [Pair; MOST_TEXTS],
 }
 
-const PATHS: usize = 16;
+/// Where a path and a name lie, or null, and what they hold.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Pair {
+    path: u64,
+    name: u64,
+    marks: u64,
+    /// How many letters of the path are kept; 0: the marks are to be compared.
+    count: u64,
+    letters: [u8; MOST_LETTERS],
+}
 
-impl Paths {
-    /// For the next walk: a path may be another by then.
+/// Of a longer path the marks are compared, at three times the cost.
+const MOST_LETTERS: usize = 224;
+
+const MOST_TEXTS: usize = 2048;
+
+impl Texts {
+    /// For the next walk: a text may be another by then.
     #[inline(always)]
     pub(super) fn forget(&mut self) {
         self.walk += 1;
     }
 
-    /// Whether the path that lies there still holds that.
+    /// Whether there is room for no more.
+    pub(super) fn are_full(&self) -> bool {
+        self.count >= MOST_TEXTS
+    }
+
+    /// There are none. Who knows them by number is to forget those.
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// The number of these texts. `None`: there are too many.
     ///
     /// # Safety
-    /// It is a string, or something that can be read lies there; or null.
-    #[inline(always)]
-    unsafe fn hold(&mut self, path: u64, mark: u64, layout: &Layout) -> bool {
-        let seen = &mut self.seen[(path >> 4) as usize % PATHS];
-        if *seen == (path, mark, self.walk) {
-            return true;
-        }
+    /// They are strings that can be read, or null.
+    unsafe fn enter(&mut self, path: u64, name: u64, layout: &Layout) -> Option<u16> {
         // SAFETY: as the caller says.
-        let is_same = unsafe { marks_of_letters(path, layout) } == mark;
+        let marks = unsafe { marks_of_both(path, name, layout) };
+        let is_same = |known: &Pair| (known.path, known.name, known.marks) == (path, name, marks);
+        if let Some(at) = self.all[..self.count].iter().position(is_same) {
+            return Some(at as u16);
+        }
+        if self.are_full() {
+            return None;
+        }
+        let pair = &mut self.all[self.count];
+        (pair.path, pair.name, pair.marks, pair.count) = (path, name, marks, 0);
+        if path != 0 && name == 0 {
+            // SAFETY: as the caller says.
+            unsafe { pair.keep_letters(layout) };
+        }
+        self.seen[self.count] = self.walk;
+        self.count += 1;
+        Some(self.count as u16 - 1)
+    }
+
+    /// Whether the texts with this number still hold what they did.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there.
+    #[inline(always)]
+    unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
+        // SAFETY: as the caller says.
+        self.seen[usize::from(number) % MOST_TEXTS] == self.walk || unsafe { self.look(number, layout) }
+    }
+
+    /// Looks at their letters; not again in this walk if they are the same.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there.
+    #[inline(never)]
+    unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
+        let at = usize::from(number) % MOST_TEXTS;
+        // SAFETY: as the caller says.
+        let is_same = unsafe { self.all[at].is_same(layout) };
         if is_same {
-            *seen = (path, mark, self.walk);
+            self.seen[at] = self.walk;
         }
         is_same
     }
 }
 
-/// What tells a string from others: all that is kept of it.
+impl Pair {
+    /// Keeps the path's letters, if it is ASCII and they are neither too few nor too many.
+    ///
+    /// # Safety
+    /// It is a string that can be read.
+    unsafe fn keep_letters(&mut self, layout: &Layout) {
+        // SAFETY: as the caller says.
+        let word = |at: u64| unsafe { memory::word(self.path + at) };
+        let (count, is_ascii) = (word(layout::LENGTH), word(layout::STATE) >> 6 & 1 != 0);
+        if is_ascii && (8..=MOST_LETTERS as u64).contains(&count) {
+            let from = (self.path + u64::from(layout.text.ascii)) as *const u8;
+            // SAFETY: so many letters are there.
+            unsafe { from.copy_to_nonoverlapping(self.letters.as_mut_ptr(), count as usize) };
+            self.count = count;
+        }
+    }
+
+    /// Whether the texts hold what they did.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there; or null.
+    #[inline(always)]
+    unsafe fn is_same(&self, layout: &Layout) -> bool {
+        if self.count == 0 {
+            // SAFETY: as the caller says.
+            return unsafe { marks_of_both(self.path, self.name, layout) } == self.marks;
+        }
+        // SAFETY: as the caller says.
+        if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
+            return false;
+        }
+        // Of one that is not ASCII a pointer lies there, which is no letters.
+        let theirs = self.path + u64::from(layout.text.ascii);
+        let ours = self.letters.as_ptr() as u64;
+        // SAFETY: as the caller says; ours are as many.
+        let is_same = |at: u64| unsafe { memory::word(theirs + at) == memory::word(ours + at) };
+        let last = self.count - 8;
+        let mut at = 0;
+        while at + 8 < last && is_same(at) && is_same(at + 8) {
+            at += 16;
+        }
+        at + 8 >= last && is_same(at.min(last)) && is_same(last)
+    }
+}
+
+/// What tells two strings from others.
+///
+/// # Safety
+/// They are strings, or something that can be read lies there; or null.
+#[inline(never)]
+unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
+    // SAFETY: as the caller says.
+    let of = |text: u64| unsafe { marks_of_letters(text, layout) };
+    if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
+}
+
+/// What tells a string from others: all that is kept of it, two words at a time, none of which waits for the one before.
 ///
 /// # Safety
 /// It is a string, or something that can be read lies there; or null.
-#[inline(never)]
+#[inline(always)]
 unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller says; a string ends with a zero, and objects on a multiple of eight.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
     let start = u64::from(if is_ascii { layout.text.ascii } else { layout.text.wide });
     let end = start + length * kind;
-    let mix = |marks: u64, word: u64| (marks ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let (mut at, mut marks) = (start, mix(length, kind));
-    while at + 8 <= end {
-        marks = mix(marks, word(at));
-        at += 8;
+    let about = (length << 3 | kind) ^ 0xd6e8_feb8_6659_fd93;
+    if end < start + 16 {
+        // What the words have beyond the end is cut off.
+        let word = |at: u64| match end.saturating_sub(at) {
+            bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
+            _ => word(at),
+        };
+        return mixed(word(start), word(start + 8), about);
     }
-    // SAFETY: as above.
-    let byte = |at: u64| u64::from(unsafe { ((text + at) as *const u8).read() });
-    (at..end).fold(marks, |marks, at| mix(marks, byte(at)))
+    let (mut at, mut place) = (start, about);
+    let mut marks = 0_u64;
+    while at < end - 16 {
+        marks = marks.wrapping_add(mixed(word(at), word(at + 8), place));
+        place = place.wrapping_add(0xa076_1d64_78bd_642f);
+        at += 16;
+    }
+    // These may be the same as the ones before in part.
+    marks.wrapping_add(mixed(word(end - 16), word(end - 8), place))
+}
+
+/// Two words as one, which depends on where they stand.
+#[inline(always)]
+fn mixed(one: u64, other: u64, place: u64) -> u64 {
+    let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ place);
+    product as u64 ^ (product >> 64) as u64
 }
 
 const FIRST_PLACES: usize = 256;
-/// Places a table may have: 2 MiB, room for 16,384 code objects. A thread that meets more forgets them all.
+/// Places a table may have: 2.5 MiB, room for 16,384 code objects. A thread that meets more forgets them all.
 const MOST_PLACES: usize = 1 << 15;
 
 /// The code objects that a thread has met.
@@ -289,6 +527,7 @@ pub(super) fn read<'a>(
     layout: &Layout,
     types: &Types,
     scratch: &'a mut Scratch,
+    texts: &mut Texts,
 ) -> Option<(Known, Description<'a>)> {
     let mut copied = [0; layout::MOST_CODE];
     let object = copied.get_mut(..layout.code.bytes as usize)?;
@@ -319,9 +558,12 @@ pub(super) fn read<'a>(
     for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
         place.copy_from_slice(&number.to_ne_bytes());
     }
-    // SAFETY: null, or objects of their types, which were just read.
-    let (marks, path) = unsafe { (marks(name, lines), marks_of_letters(file, layout)) };
-    let known = Known { code, name, file, lines, marks, path, first_line, version, number: 0, traceable };
+    let marks = match version {
+        // SAFETY: null, or objects of their types, which were just read.
+        0 => unsafe { Marks::of((name, file, lines), first_line, layout, texts) },
+        _ => Marks { name, file, lines, first_line: first_line.into(), ..Marks::default() },
+    };
+    let known = Known { code, marks, version, number: 0, traceable };
     Some((known, Description(&bytes[..at])))
 }
 
@@ -409,9 +651,13 @@ impl Out<'_> {
 mod tests {
     use super::*;
 
+    fn texts() -> Box<Texts> {
+        const NONE: Pair = Pair { path: 0, name: 0, marks: 0, count: 0, letters: [0; MOST_LETTERS] };
+        Box::new(Texts { walk: 0, count: 0, seen: [0; MOST_TEXTS], all: [NONE; MOST_TEXTS] })
+    }
+
     fn known(code: u64, number: u32) -> Known {
-        let (marks, path, first_line, version) = (0, 0, 0, 0);
-        Known { code, name: 0, file: 0, lines: 0, marks, path, first_line, version, number, traceable: 0 }
+        Known { code, marks: Marks::default(), version: 0, number, traceable: 0 }
     }
 
     #[test]
@@ -454,18 +700,20 @@ mod tests {
         let memory = memory::map(size_of::<Scratch>()).unwrap();
         // SAFETY: a mapping of that size, where zeroes are valid.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
+        let mut texts = texts();
         let words = [1u64; 64];
         for address in [0, 8, words.as_ptr() as u64, 1 << 46, u64::MAX - 7] {
-            assert!(read(address, &layout, &types, scratch).is_none(), "{address:x}");
+            assert!(read(address, &layout, &types, scratch, &mut texts).is_none(), "{address:x}");
         }
         let mut object = [0u64; 64];
         object[1] = 77;
         object[9] = 5;
-        let (known, description) = read(object.as_ptr() as u64, &layout, &types, scratch).unwrap();
+        let (known, description) =
+            read(object.as_ptr() as u64, &layout, &types, scratch, &mut texts).unwrap();
         let parts = description.parts().unwrap();
         assert_eq!(
-            (known.first_line, parts.first_line, parts.file, parts.name),
-            (5, 5, &b"?"[..], &b"?"[..])
+            (known.marks.first_line, parts.first_line, parts.file, parts.name),
+            (NO_LINE, 5, &b"?"[..], &b"?"[..])
         );
     }
 }

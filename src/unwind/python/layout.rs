@@ -272,6 +272,15 @@ pub(super) enum Unknown {
 }
 
 impl Layout {
+    /// That of a version whose headers say it, as in `0x030b`.
+    pub(super) const fn of_headers(version: u16) -> Self {
+        let mut at = 0;
+        while FROM_HEADERS[at].version != version {
+            at += 1;
+        }
+        FROM_HEADERS[at]
+    }
+
     /// That of a version, by its number as in `0x030b07f0`; `table` is what lies at the start of its `_PyRuntime`.
     pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let version = (version >> 16) as u16;

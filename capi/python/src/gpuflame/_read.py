@@ -30,7 +30,8 @@ def read(path):
 class Run:
     """A run. The tables are Arrow's (pyarrow.Table), for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
-    activities: one row for each kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, thread ...
+    activities: one row for each kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, language,
+        file, line, thread ...
     launches: one row for each call whose work is there: call, stack, thread, launch_ns, launch_duration_ns, and how many
         activities it had; activities.schema.metadata tells how many calls had none (yet), and what was lost
     stacks: one row for each stack: activities and duration_ns
