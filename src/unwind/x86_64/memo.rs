@@ -395,7 +395,7 @@ impl Standing<'_> {
         let state = self.memo.states.get(self.next)?;
         let is_same = self.limit == cursor.sp
             && self.memo.frames[self.next].0 & self.memo.mask == cursor.pc()
-            && !cursor.is_exact
+            && !cursor.is_exact()
             && (state.bp == cursor.bp || !state.bp_is_live());
         is_same.then_some(self.next)
     }

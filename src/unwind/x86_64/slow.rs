@@ -34,7 +34,7 @@ impl Walk<'_> {
     #[inline(never)]
     pub(super) fn run_slowly<W: Words>(&mut self, entry: &impl Beginning, words: &mut W) -> Walked {
         let mut registers = entry.registers();
-        let mut is_exact = entry.cursor().is_exact;
+        let mut is_exact = entry.cursor().is_exact();
         if let Err(end) = words.begin(registers.sp()) {
             return self.result(0, end, false);
         }

@@ -70,14 +70,16 @@ pub(super) struct Cursor {
     place: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// Whether the frame was interrupted, and did not call.
-    pub(super) is_exact: bool,
+    /// 1 if the frame was interrupted, and did not call. A word: as a byte it would be stored as one and read with what
+    /// fills it up to a word, which waits until the store has left the processor's buffer, 5 ns a frame and more.
+    exact: u64,
 }
 
 impl Cursor {
     /// At a frame whose instruction pointer is `pc`.
     pub(super) fn at(pc: u64, sp: u64, bp: u64, is_exact: bool) -> Self {
-        Self { place: pc.wrapping_add(u64::from(is_exact)), sp, bp, is_exact }
+        let exact = u64::from(is_exact);
+        Self { place: pc.wrapping_add(exact), sp, bp, exact }
     }
 
     /// What rules are stored under.
@@ -89,12 +91,18 @@ impl Cursor {
     /// The return address, or the instruction that was interrupted.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
-        self.place.wrapping_sub(u64::from(self.is_exact))
+        self.place.wrapping_sub(self.exact)
+    }
+
+    /// Whether the frame was interrupted, and did not call.
+    #[inline(always)]
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact != 0
     }
 
     #[inline(always)]
     fn leaving_by(&self, rule: Rule) -> Step {
-        Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact) }
+        Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
     }
 }
 
@@ -110,7 +118,7 @@ pub(super) trait Beginning {
 impl Beginning for Entry {
     #[inline(always)]
     fn cursor(&self) -> Cursor {
-        Cursor { place: self.pc, sp: self.sp(), bp: self.rbp, is_exact: false }
+        Cursor { place: self.pc, sp: self.sp(), bp: self.rbp, exact: 0 }
     }
 
     fn registers(&self) -> Registers {
@@ -247,7 +255,7 @@ impl Walk<'_> {
             (None, Some(ModuleEpoch::OUTSIDE))
         });
         let rule = rule.unwrap_or_else(|| match Epilogue::behind(cursor.place) {
-            Some(epilogue) if !cursor.is_exact => Rule::unknown_with(counts.loads(), epilogue),
+            Some(epilogue) if !cursor.is_exact() => Rule::unknown_with(counts.loads(), epilogue),
             _ => Rule::unknown(counts.loads()),
         });
         // Where a signal handler could not be told the epoch, the next capture asks again.
@@ -329,13 +337,13 @@ fn interrupted(from: Cursor, words: &mut impl Words) -> Left {
     words.enter(from.sp, sp)?;
     // 0 is a call of a null pointer: libgcc ends here too.
     check(pc, sp)?;
-    Ok(Cursor { place: pc.wrapping_add(1), sp, bp, is_exact: true })
+    Ok(Cursor { place: pc.wrapping_add(1), sp, bp, exact: 1 })
 }
 
 #[inline(always)]
 fn arrive(pc: u64, sp: u64, bp: u64) -> Left {
     check(pc, sp)?;
-    Ok(Cursor { place: pc, sp, bp, is_exact: false })
+    Ok(Cursor { place: pc, sp, bp, exact: 0 })
 }
 
 /// Whether there can be code at `pc`, the caller's, whose stack pointer is `sp`: 0 ends a stack, and the addresses
