@@ -134,6 +134,12 @@ impl Checkpoint {
         self.rests.store(true, Ordering::Release);
     }
 
+    /// The file, if there is one.
+    pub(super) fn kept(&self) -> Option<PathBuf> {
+        let place = self.file.try_lock()?;
+        place.written.as_ref().map(|written| written.path.clone())
+    }
+
     /// Takes the file away: all that is in it is in others now.
     pub(super) fn remove(&self) {
         // Who hangs in a file system keeps it.

@@ -474,8 +474,14 @@ impl Ends for Session {
         }
         life::end();
         let Some(mut pipeline) = pipeline else {
-            say("the collector does not answer; nothing is written");
-            return;
+            let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
+            return say(&match kept.as_deref().map(Path::display) {
+                Some(kept) => format!(
+                    "the collector does not answer; what there was a moment before is in {kept}: `gpuflame recover {kept}` \
+                     writes the files"
+                ),
+                None => "the collector does not answer; nothing is written".to_owned(),
+            });
         };
         while pipeline.collect_noted(self.api) {}
         if window::state().is_quiet() {

@@ -293,6 +293,23 @@ fn launches_whose_activities_were_not_delivered_stand_as_pending() {
 }
 
 #[test]
+fn where_the_collector_never_answers_again_the_end_names_the_file() {
+    let faults = "read_hangs:after=1101";
+    let mut running =
+        Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
+    running.until(1100);
+    running.tell("more");
+    std::thread::sleep(Duration::from_millis(200));
+    let done = running.signalled(libc::SIGTERM);
+    assert_eq!((done.code, done.signal), (None, Some(libc::SIGTERM)));
+    assert!(done.stderr.contains(&format!("{FILE}: `gpuflame recover ")), "{}", done.stderr);
+    let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
+    assert!(told.contains("and 1 activities that CUPTI still held, are missing"), "{told}");
+    let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, 1100 * 1000);
+}
+
+#[test]
 fn every_verb_reads_it_or_says_that_it_has_no_single_activities() {
     let done = ends("_exit");
     let folder = &done.folder;

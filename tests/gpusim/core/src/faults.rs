@@ -78,6 +78,7 @@ pub struct Faults {
     launch_fail: Option<(u64, AtomicU64)>,
     fatal_after: Option<(u64, AtomicU64)>,
     flush_hangs: Option<(u64, AtomicU64)>,
+    read_hangs: Option<(u64, AtomicU64)>,
     enable: Vec<(u32, u32)>,
 }
 
@@ -97,6 +98,7 @@ impl Faults {
                 }
                 "launch_fail" => faults.launch_fail = Some((number(50)?, AtomicU64::new(0))),
                 "flush_hangs" => faults.flush_hangs = Some((number(1)?, AtomicU64::new(0))),
+                "read_hangs" => faults.read_hangs = Some((number(1)?, AtomicU64::new(0))),
                 "fatal" => faults.fatal_after = Some((number(1000)?, AtomicU64::new(0))),
                 _ => {
                     let known = Fault::NAMES.iter().find(|(n, _)| *n == name);
@@ -126,6 +128,11 @@ impl Faults {
     /// Counts one flush; true from the one on that must never return.
     pub fn flush_hangs(&self) -> bool {
         self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
+    }
+
+    /// Counts one kernel's record that a client reads; true from the one on at which reading never returns.
+    pub fn read_hangs(&self) -> bool {
+        self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
     /// Counts one piece of GPU work against every record fault; the first that is due wins.

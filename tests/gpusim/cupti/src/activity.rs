@@ -87,7 +87,7 @@ fn flush_all(flag: u32) -> Result<(), Code> {
     Ok(())
 }
 
-fn hang() -> ! {
+pub(crate) fn hang() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }

@@ -1,9 +1,14 @@
 //! Walking a delivered buffer: the one function that knows where the next record begins.
 
+use crate::activity;
 use crate::link::{self, version};
 use crate::replay;
 use crate::result::{Code, INVALID_PARAMETER, MAX_LIMIT_REACHED, answer, parameter};
 use gpusim_core::arg::Out;
+use gpusim_core::settings;
+
+/// The kinds of kernels' records.
+const KERNELS: [u32; 2] = [3, 10];
 
 fn next(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Result<(), Code> {
     link::loaded()?;
@@ -17,6 +22,11 @@ fn next(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Result<(), C
     }
     let next = buffer.wrapping_add(offset);
     size_at(next)?;
+    // SAFETY: as in `size_at`.
+    let kind = unsafe { next.cast::<u32>().read_unaligned() };
+    if KERNELS.contains(&kind) && settings::get().faults.read_hangs() {
+        activity::hang();
+    }
     parameter(record.set(next))
 }
 
