@@ -1,10 +1,10 @@
 //! The ways that the thread's walks have taken, so that one that takes such a way again need not look for its rules.
 //!
 //! A rule is found by a return address, and the next return address by that rule: a chain of loads, most of which miss
-//! the first cache in a program that does anything else between two captures; 10 ns a frame. Yet a program launches from
-//! the same few hundred stacks, again and again. So the rules of a way stand here one after another, each with the return
-//! address that it is for: the next rule is at hand before the return address has been read, and that both belong together
-//! is what the processor supposes and sees later. 3 ns a frame.
+//! the first cache in a program that does anything else between two captures. Yet a program launches from the same few
+//! hundred stacks, again and again. So the rules of a way stand here one after another, each with the return address that it
+//! is for: the next rule is at hand before the return address has been read, and that both belong together is what the
+//! processor supposes and sees later. In steps of PyTorch a capture takes a quarter less by it.
 //!
 //! Nothing here is believed. A rule is taken only for the very address that it was stored for, in the loader state that it
 //! was stored in: then it is the rule that the table has. Where a walk leaves the way it is on, it looks whether one begins
