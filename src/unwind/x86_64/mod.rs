@@ -190,8 +190,10 @@ impl Engine {
     /// Keeps the way of a walk from the step on at which no other led it.
     #[inline(always)]
     fn remember(&mut self, lost: Option<usize>, walked: &Walked, counts: Counts) {
-        if let Some(lost) = lost {
-            self.trails.keep(self.steps[..walked.count].get(lost..).unwrap_or_default(), counts);
+        let steps = lost.and_then(|lost| self.steps[..walked.count].get(lost..)).unwrap_or_default();
+        let mut plain = steps.iter().take_while(|step| step.rule.is_plain()).peekable();
+        if let Some(&first) = plain.peek() {
+            self.trails.keep((first.pc, first.sp), plain.map(|step| (step.pc, step.rule)), counts);
         }
     }
 

@@ -12,7 +12,6 @@
 //! that are never seen again cost one look.
 
 use super::rule::Rule;
-use super::walk::{Cursor, Step};
 use crate::unwind::counts::Counts;
 
 /// How many ways are kept: 128 KiB, of which a program touches what it uses.
@@ -59,20 +58,23 @@ pub(super) struct Lead<'a> {
 }
 
 impl Trails {
-    /// Keeps the way of a walk that made these `steps`, as far as its lead did not know it, if it is taken again.
+    /// Keeps the way of a walk from where it was lost, a place and a stack pointer: the return addresses from there on and
+    /// their rules, which are plain, if it is taken again.
     #[inline(never)]
-    pub(super) fn keep(&mut self, steps: &[Step], counts: Counts) {
-        let Some(first) = steps.first().filter(|first| first.rule.is_plain()) else { return };
-        let (place, sp, unloads) = (first.pc, first.sp, counts.unloads());
+    pub(super) fn keep(
+        &mut self,
+        (place, sp): (u64, u64),
+        rules: impl Iterator<Item = (u64, Rule)>,
+        counts: Counts,
+    ) {
         let way = &mut self.0[home(place, sp)];
-        if !way.begins(place, sp, unloads) {
-            (way.place, way.sp, way.unloads, way.len) = (place, sp, unloads, 0);
+        if !way.begins(place, sp, counts.unloads()) {
+            (way.place, way.sp, way.unloads, way.len) = (place, sp, counts.unloads(), 0);
             return;
         }
-        let plain = steps.iter().take_while(|step| step.rule.is_plain());
         way.len = 0;
-        for (known, step) in way.steps.iter_mut().zip(plain) {
-            *known = Known { place: step.pc, rule: step.rule };
+        for (known, (place, rule)) in way.steps.iter_mut().zip(rules) {
+            *known = Known { place, rule };
             way.len += 1;
         }
     }
@@ -99,22 +101,22 @@ impl<'a> Lead<'a> {
         Self { trails, unloads: counts.unloads(), rest: &[], lost: None }
     }
 
-    /// The rule for where the walk has come after `count` steps, if a way leads on from there.
+    /// The rule for the place and the stack pointer to which the walk has come after `count` steps, if a way leads on from
+    /// there.
     #[inline(always)]
-    pub(super) fn rule(&mut self, cursor: &Cursor, count: usize) -> Option<Rule> {
+    pub(super) fn rule(&mut self, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         match self.rest {
-            [known, rest @ ..] if known.place == cursor.place() => {
+            [known, rest @ ..] if known.place == place => {
                 self.rest = rest;
                 Some(known.rule)
             }
-            _ => self.begin(self.trails?, cursor, count),
+            _ => self.begin(self.trails?, (place, sp), count),
         }
     }
 
     /// Looks for a way that begins here; once in vain, and the table leads the walk from there on.
     #[inline(always)]
-    fn begin(&mut self, trails: &'a Trails, cursor: &Cursor, count: usize) -> Option<Rule> {
-        let (place, sp) = (cursor.place(), cursor.sp);
+    fn begin(&mut self, trails: &'a Trails, (place, sp): (u64, u64), count: usize) -> Option<Rule> {
         let way = &trails.0[home(place, sp)];
         if !way.begins(place, sp, self.unloads) || way.len == 0 {
             (self.trails, self.lost) = (None, Some(count));
@@ -147,10 +149,17 @@ mod tests {
         unsafe { Box::<Trails>::new_zeroed().assume_init() }
     }
 
+    #[derive(Clone, Copy, Debug)]
+    struct Step {
+        place: u64,
+        sp: u64,
+        rule: Rule,
+    }
+
     /// `count` frames of 16 bytes each, the first at the address `from`.
     fn way(from: u64, sp: u64, count: u64) -> Vec<Step> {
         let step =
-            |at| Step { pc: from + at, sp: sp + 16 * at, bp: 0, rule: Rule::step(false, 16 + at as i32, 1) };
+            |at| Step { place: from + at, sp: sp + 16 * at, rule: Rule::step(false, 16 + at as i32, 1) };
         (0..count).map(step).collect()
     }
 
@@ -159,16 +168,20 @@ mod tests {
         let mut lead = Lead::by(Some(trails), counts);
         let mut known = 0;
         for (count, step) in steps.iter().enumerate() {
-            let found = lead.rule(&Cursor::at(step.pc, step.sp, step.bp, false), count);
+            let found = lead.rule((step.place, step.sp), count);
             assert!(found.is_none_or(|rule| rule == step.rule), "{step:?}: {found:?}");
             known += usize::from(found.is_some());
         }
         (known, lead.lost())
     }
 
+    fn keep(trails: &mut Trails, steps: &[Step], counts: Counts) {
+        trails.keep((steps[0].place, steps[0].sp), steps.iter().map(|step| (step.place, step.rule)), counts);
+    }
+
     fn keep_twice(trails: &mut Trails, steps: &[Step], counts: Counts) {
-        trails.keep(steps, counts);
-        trails.keep(steps, counts);
+        keep(trails, steps, counts);
+        keep(trails, steps, counts);
     }
 
     #[test]
@@ -176,7 +189,7 @@ mod tests {
         let (mut trails, counts, steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 12));
         for _ in 0..2 {
             assert_eq!(led(&trails, &steps, counts), (0, Some(0)));
-            trails.keep(&steps, counts);
+            keep(&mut trails, &steps, counts);
         }
         assert_eq!(led(&trails, &steps, counts), (12, None));
         // Other code may lie there after an unload; a load takes nothing away.
@@ -206,16 +219,5 @@ mod tests {
             keep_twice(&mut trails, &steps[lost.unwrap()..], counts);
             assert_eq!(led(&trails, &steps, counts), (known, Some(known)));
         }
-    }
-
-    #[test]
-    fn what_is_no_plain_step_is_not_kept() {
-        let (mut trails, counts, mut steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 12));
-        steps[4].rule = Rule::unknown(0);
-        steps[0].rule = Rule::END;
-        keep_twice(&mut trails, &steps, counts);
-        assert_eq!(led(&trails, &steps, counts), (0, Some(0)));
-        keep_twice(&mut trails, &steps[1..], counts);
-        assert_eq!(led(&trails, &steps[1..], counts), (3, Some(3)));
     }
 }

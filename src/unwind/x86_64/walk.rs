@@ -82,12 +82,6 @@ impl Cursor {
         Self { place: pc.wrapping_add(exact), sp, bp, exact }
     }
 
-    /// What rules are stored under.
-    #[inline(always)]
-    pub(super) fn place(&self) -> u64 {
-        self.place
-    }
-
     /// The return address, or the instruction that was interrupted.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
@@ -187,7 +181,7 @@ impl Walk<'_> {
         let mut cursor = entry.cursor();
         let table = table::current(self.counts);
         for count in 0..MAX_FRAMES {
-            let known = lead.rule(&cursor, count);
+            let known = lead.rule((cursor.place, cursor.sp), count);
             let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
                 Some(rule) => rule,
                 None => self.compile_beside(lead, cursor),
