@@ -73,7 +73,9 @@
 //!     (`a_capture_that_checks_by_itself_needs_no_poll`, `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
 //!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind/unload.rs`). What changes in the midst
 //!     of a capture shows at its end (`threads_that_share_rules_while_libraries_come_and_go_agree_with_libgcc`;
-//!     `a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile` of `x86_64/table.rs`).
+//!     `a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile` of `x86_64/table.rs`). The rules that a thread keeps
+//!     in the order of its ways are each for one address in one such state (`a_way_leads_from_its_third_time_on` of
+//!     `x86_64/trails.rs`; by the plain walk's judgement the fuzzer of 4).
 //! 14. An epoch belongs to one file at one place for good, and frames carry it: so a name does not depend on who looked
 //!     when (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and those after it in
 //!     `recorded/modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a stack
