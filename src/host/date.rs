@@ -1,18 +1,27 @@
-//! Times as people write them.
+//! Times as people write them. Not by the C library, which takes a lock for it that a stopped thread may hold.
 
-use libc::time_t;
+const DAY: u64 = 86_400;
+/// Days of four centuries, one of which has 97 leap days.
+const ERA: u64 = 146_097;
+/// From the first of March of the year 0, where an era begins, to 1970.
+const TO_1970: u64 = 719_468;
 
-/// Seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`.
+/// Seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. Empty for what no calendar knows.
 pub fn iso_8601(seconds: u64) -> String {
-    let Ok(seconds) = time_t::try_from(seconds) else { return String::new() };
-    // SAFETY: all-zero is a valid `tm`.
-    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both are there; it writes to the second.
-    if unsafe { libc::gmtime_r(&seconds, &mut parts) }.is_null() {
+    let (days, second) = (seconds / DAY, seconds % DAY);
+    // Years that begin in March have their leap day last.
+    let of_era = (days + TO_1970) % ERA;
+    let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * years + years / 4 - years / 100);
+    // Months of 31, 30, 31, 30 and 31 days, which are 153, from March and from August on.
+    let months = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * months + 2) / 5 + 1;
+    let month = if months < 10 { months + 3 } else { months - 9 };
+    let year = 400 * ((days + TO_1970) / ERA) + years + u64::from(month <= 2);
+    if year > 9999 {
         return String::new();
     }
-    let (year, month) = (i64::from(parts.tm_year) + 1900, parts.tm_mon + 1);
-    let (day, hour, minute, second) = (parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
@@ -25,6 +34,26 @@ mod tests {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
         // The last second of a leap day: date -u -d @951868799 +%FT%TZ
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
-        assert_eq!(iso_8601(u64::MAX), "");
+        // The last of a year, of one without a leap day at the end of a century, and of the last with four digits.
+        assert_eq!(iso_8601(1_798_761_599), "2026-12-31T23:59:59Z");
+        assert_eq!(iso_8601(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(iso_8601(253_402_300_799), "9999-12-31T23:59:59Z");
+        assert_eq!(["", ""], [253_402_300_800, u64::MAX].map(iso_8601).each_ref().map(String::as_str));
+    }
+
+    #[test]
+    fn the_c_library_says_the_same_of_each_day_of_four_centuries() {
+        for day in 0..ERA {
+            let seconds = DAY * day + day % DAY;
+            // SAFETY: all-zero is a valid `tm`.
+            let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+            // SAFETY: both are there; it writes to the second.
+            unsafe { libc::gmtime_r(&(seconds as i64), &mut parts) };
+            let date = (parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday);
+            let time = (parts.tm_hour, parts.tm_min, parts.tm_sec);
+            let ((year, month, day), (hour, minute, second)) = (date, time);
+            let theirs = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z");
+            assert_eq!(iso_8601(seconds), theirs);
+        }
     }
 }

@@ -36,6 +36,7 @@ pub mod heap;
 pub mod leaks;
 #[cfg(feature = "cli")]
 pub mod library;
+pub mod listing;
 pub mod loaded;
 pub mod memory;
 pub mod perf;

@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::scheduling;
+use super::{listing, scheduling};
 
 /// The number of the calling thread. Asked of the kernel: glibc has the function from 2.30 on.
 pub fn number() -> i32 {
@@ -108,8 +109,10 @@ pub fn only_ours_are_left() -> bool {
 
 /// The numbers of all threads of this process.
 pub fn all() -> Vec<i32> {
-    let listing = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    listing::names(Path::new("/proc/self/task"))
+        .iter()
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
 }
 
 /// Whether a thread takes no signal at all, which those of applications hardly ever do.

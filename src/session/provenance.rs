@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::control::Facts;
 use crate::cupti::Api;
-use crate::host::date;
+use crate::host::{date, listing};
 use crate::record::{Provenance, Row};
 
 /// Where the driver lists the GPUs, in a container those that it may use: asking the driver itself could wait for a lock
@@ -37,8 +37,7 @@ pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)
 
 /// Each GPU's name, with its place on the bus, in the order of places.
 fn gpus(folder: &Path) -> Vec<String> {
-    let Ok(listing) = fs::read_dir(folder) else { return Vec::new() };
-    let mut places: Vec<_> = listing.filter_map(|gpu| Some(gpu.ok()?.path())).collect();
+    let mut places: Vec<_> = listing::names(folder).iter().map(|name| folder.join(name)).collect();
     places.sort();
     let named = places.iter().map(|place| {
         let text = fs::read_to_string(place.join("information")).unwrap_or_default();

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{self, Path};
 
 use super::counts::Counts;
 use super::known::{self, Known};
@@ -121,7 +121,8 @@ fn with_full_path(mut module: Module) -> Module {
     } else if module.path.starts_with("linux-vdso") || module.path.starts_with("linux-gate") {
         module.path = "[vdso]".to_owned();
     } else if Path::new(&module.path).is_relative()
-        && let Ok(full) = fs::canonicalize(&module.path)
+        && let Ok(full) = path::absolute(&module.path)
+        && full.exists()
     {
         module.path = full.to_string_lossy().into_owned();
     }
