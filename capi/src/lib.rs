@@ -23,7 +23,7 @@ use gpuflame::host::cancel;
 use gpuflame::{Error, ErrorKind, session};
 
 #[global_allocator]
-static ALLOCATOR: alloc::Counted = alloc::Counted;
+static ALLOCATOR: alloc::Own = alloc::Own;
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 ///

@@ -19,7 +19,6 @@ pub fn user() -> u32 {
 }
 
 pub mod alive;
-pub mod aside;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;
@@ -41,6 +40,7 @@ pub mod loaded;
 pub mod memory;
 pub mod perf;
 pub mod scheduling;
+pub mod shortage;
 pub mod signals;
 pub mod stack;
 pub mod stderr;

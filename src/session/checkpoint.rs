@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::explain::Definitions;
 use crate::host::descriptor::{Appender, Identity};
 use crate::host::file::Draft;
-use crate::host::{aside, signals, threads};
+use crate::host::{shortage, signals, threads};
 use crate::record::{Chunk, Mark, Nanos, SumsWriter};
 use crate::settings::{Output, Settings};
 
@@ -167,12 +167,12 @@ impl Checkpoint {
         let mut book = None;
         let (mut pause, mut spent) = (FIRST_AFTER.min(2 * self.interval), Duration::ZERO);
         loop {
-            aside::sleep_unless_short(pause);
+            shortage::sleep_unless_short(pause);
             pause = pause_after(spent, self.interval);
             if life::is_over() || self.rests.load(Ordering::Acquire) {
                 return;
             }
-            let is_last = aside::is_short();
+            let is_last = shortage::is_short();
             // Whatever was launched before is among what is read.
             let time = capture::now();
             recorded.read_ready();
@@ -360,7 +360,7 @@ impl Written {
 
 /// Puts down what generated code is called as of now: nobody can be asked once the process is gone. Returns how long that took.
 fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) -> Duration {
-    if aside::is_short() {
+    if shortage::is_short() {
         return Duration::ZERO;
     }
     let began = Instant::now();

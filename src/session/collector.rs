@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{aside, heap, signals, threads};
+use crate::host::{heap, shortage, signals, threads};
 use crate::tracer;
 use crate::unwind;
 
@@ -143,7 +143,7 @@ impl Collector {
             MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
             progress::made();
             // What there is left is for who writes down what there was.
-            if aside::is_short() {
+            if shortage::is_short() {
                 return source.end_for_want_of_memory();
             }
             let any = source.collect();

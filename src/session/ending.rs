@@ -1,7 +1,7 @@
 //! How the process ends: whoever ends it wakes a thread of ours that waits for nothing else. It gathers what is left
 //! and writes the outputs. When a signal ends it, the thread that was stopped may hold any lock of the application's,
-//! that of its heap too: then memory comes from elsewhere ([`aside`]), and whoever may wait for such a lock, the tracer
-//! or the loader, is waited for only so long.
+//! that of its heap too: ours is another ([`heap`]), and whoever may wait for such a lock, the tracer or the loader, is
+//! waited for only so long.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit goes on
@@ -26,7 +26,7 @@ use crate::host::ending::{self, Listener, die};
 use crate::host::exit::{self, Call};
 use crate::host::futex::Bits;
 use crate::host::threads::{self, Clock};
-use crate::host::{aside, signals, stderr};
+use crate::host::{heap, shortage, signals, stderr};
 use crate::record::Nanos;
 
 use super::progress::Limit;
@@ -204,7 +204,7 @@ impl Ending {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // By a bug of ours; else it is over when it is done.
         let is_over = life::is_over() && !self.asked.has(WRITE);
-        is_forked || is_over || aside::is_out() || self.gave_up.load(Ordering::Acquire)
+        is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
     }
 
     /// Has the thread do this, and waits until it has. On a thread that exits.
@@ -227,7 +227,7 @@ impl Ending {
         let (mut taken, mut since) = (self.thread.taken(), Instant::now());
         loop {
             let done = self.done.get();
-            if is_done() || aside::is_out() {
+            if is_done() || shortage::is_out() {
                 return true;
             }
             self.done.wait(done, Some(LOOK_EVERY));
@@ -251,7 +251,7 @@ impl Ending {
         if first.is_err_and(|first| now.saturating_sub(first) >= ONE_SIGNAL.as_millis() as u64) {
             die(signal);
         }
-        aside::leave();
+        heap::make_haste();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.asked.set(WRITE);
         // It may just have been done, and the thread be gone.

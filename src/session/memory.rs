@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::control::life;
-use crate::host::{aside, stderr, threads};
+use crate::host::{shortage, stderr, threads};
 
 /// How long a full stderr may take the line.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
@@ -40,7 +40,7 @@ pub(super) fn end() {
 /// Ends everything, and has the calling thread, which is ours, go no further: it may hold locks, of which none is one that
 /// the application waits for.
 pub fn end_this_thread() -> ! {
-    aside::go_out();
+    shortage::go_out();
     end();
     threads::stop()
 }

@@ -10,8 +10,8 @@ use crate::capture::{self, Forgetting};
 use crate::control::{Outputs, window};
 use crate::cupti::{Api, KernelNames};
 use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
-use crate::host::aside;
 use crate::host::clocks::Moment;
+use crate::host::shortage;
 use crate::profile::Profile;
 use crate::record::{
     Activity, Blocked, Chunk, ContextId, Frame, Instant, LabelId, Loss, Mark, Module, Nanos, Row, Sampled,
@@ -223,7 +223,7 @@ impl Pipeline {
         self.read_samples();
         self.read_host_calls();
         // What memory is left is for who writes down what there was.
-        let any = (0..MOST_STEPS).take_while(|_| !aside::is_short() && self.step(api)).count() > 0;
+        let any = (0..MOST_STEPS).take_while(|_| !shortage::is_short() && self.step(api)).count() > 0;
         self.take_out();
         any
     }

@@ -134,6 +134,23 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
+/// Whatever arena it is whose lock the stopped thread holds: no thread of ours asks for memory there, or gives any back.
+#[test]
+fn a_signal_on_a_thread_that_holds_the_heap_leaves_the_files() {
+    let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
+    let formats = "folded,svg,csv,idle,activities,chrome,gfr";
+    for signal in SIGNALS {
+        let run = with_signal("heap", signal, "").env("LD_PRELOAD", &library);
+        assert_dies_of(signal, &run.done());
+        let done = with_signal("heap", signal, "")
+            .env("LD_PRELOAD", &library)
+            .env("GPUFLAME_FORMATS", formats)
+            .done();
+        assert_eq!(end(&done), (None, Some(signal)), "{}", done.stderr);
+        assert!(done.ledger("wrote ").len() >= 7, "{}", done.stderr);
+    }
+}
+
 #[test]
 fn a_signal_inside_the_loader_leaves_the_files() {
     for _ in 0..5 {

@@ -14,7 +14,7 @@
  * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
- * it would go on and print), `loading` (of libraries); `thread`: to another thread, which launches; `signal_stack`: on
+ * it would go on and print), `loading` (of libraries), `heap` (which it holds from then on, by `heap.c`); `thread`: to another thread, which launches; `signal_stack`: on
  * a small stack for signals; `exiting`: in the middle of exit().
  * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while our files have to wait. `own`: main has an action
  * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
@@ -257,6 +257,17 @@ static void in_malloc(void)
     }
 }
 
+static void in_held_heap(void)
+{
+    void (*hold)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hold_the_heap");
+    if (!hold)
+        exit(16);
+    hold();
+    kill(getpid(), signal_number);
+    for (;;)
+        pause();
+}
+
 static void in_dlopen(void)
 {
     for (;;) {
@@ -339,7 +350,7 @@ static void await_signal(const char *where, const char *how)
         start(take_on_small_stack, 1);
     else if (!strcmp(where, "exiting"))
         exit_and_get_it();
-    else if (strcmp(where, "told"))
+    else if (strcmp(where, "told") && strcmp(where, "heap"))
         send_soon(0);
     say("ready\n");
     if (!strcmp(how, "ignored")) {
@@ -350,6 +361,8 @@ static void await_signal(const char *where, const char *how)
         launch_for_ever((void *)2);
     else if (!strcmp(where, "malloc"))
         in_malloc();
+    else if (!strcmp(where, "heap"))
+        in_held_heap();
     else if (!strcmp(where, "loading"))
         in_dlopen();
     else if (!strcmp(where, "sleeping") || !strcmp(where, "told")) {
