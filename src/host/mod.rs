@@ -20,6 +20,7 @@ pub fn user() -> u32 {
 
 pub mod alive;
 pub mod aside;
+pub mod calls;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;
