@@ -19,6 +19,7 @@ pub fn user() -> u32 {
 }
 
 pub mod alive;
+pub mod calls;
 pub mod cancel;
 #[cfg(feature = "child")]
 pub mod child;

@@ -4,7 +4,7 @@ use crate::capture::{self, Capture, Kept};
 use crate::control::{Facts, Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{self, memory, signals, stderr, threads};
+use crate::host::{self, calls, memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use crate::settings::{self, Output, Python, Settings};
@@ -68,6 +68,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
+    calls::make_once();
     unwind::python::want(settings.python != Python::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {

@@ -39,7 +39,8 @@
 //! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
-//! makes**, the own one too.
+//! makes**, the own one too; and **what lies on pages in use by its own callers**, where all is as it was when such a copy was
+//! walked to the stack's end.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are remembered that could be out of date
 //!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
@@ -48,27 +49,34 @@
 //! 7. A walk through it stays in what is readable without a gap, from its stack pointer upwards, for 8 MiB at most, and a
 //!    capture copies 16 MiB at most (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
 //!    `a_capture_copies_no_more_than_it_may` of `copy`).
-//! 8. What it costs does not depend on how many stacks there are: one copying system call, no file opened
-//!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call` of `unwind/fibers.rs`).
-//! 9. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
-//!    says so; the host finds errno as it was (`unwind/sandboxed.rs`).
+//! 8. What is read without a copy is a frame that has the return address, the place and the size that a frame had from which
+//!    such a walk went on to a caller: so it was called, and what it returns by is there. The outermost frame may lie at the
+//!    very end: its word is read on the page of its callee's, or copied. And before another page is read, the kernel says
+//!    that it can be (`x86_64/routes.rs`; `a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end`,
+//!    `a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was` there; by the copy's judgement
+//!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`).
+//! 9. What it costs does not depend on how many stacks there are: one copying system call, or a short one for each further
+//!    page; no file opened (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
+//!    `where_fibers_do_the_same_in_turn_none_is_copied` of `unwind/fibers.rs`).
+//! 10. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
+//!     says so; the host finds errno as it was (`unwind/sandboxed.rs`).
 //!
 //! **Only addresses that programs have are looked up**, so what stands for another is never taken for it.
 //!
-//! 10. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
+//! 11. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
 //!     there, is asked (`return_to_nearly_an_address`, as 2).
 //!
 //! **An object is looked at only while the loader is held**, so that no other thread unloads it, whatever address led
 //! there.
 //!
-//! 11. That is so for its headers, its unwind information, its build id and its name
+//! 12. That is so for its headers, its unwind information, its build id and its name
 //!     (`an_object_that_goes_while_garbage_on_the_stack_points_to_it_does_no_harm` of `unwind/unloaded.rs`).
-//! 12. Nobody waits for ever for the loader: `loader` says why. While nothing changes, known code does not ask it
+//! 13. Nobody waits for ever for the loader: `loader` says why. While nothing changes, known code does not ask it
 //!     (`a_capture_that_checks_by_itself_does_not_wait_for_the_loader` of `unwind/unload.rs`).
 //!
 //! # Why no frame has a wrong name
 //!
-//! 13. Nothing is loaded or unloaded, in any namespace, without what the loader tells being another afterwards, and each
+//! 14. Nothing is loaded or unloaded, in any namespace, without what the loader tells being another afterwards, and each
 //!     capture looks if it is; so no rule is used for code that lies where other code was
 //!     (`a_capture_that_checks_by_itself_needs_no_poll`, `a_library_that_comes_where_nothing_was_known_is_known_at_once`,
 //!     `unloads_beyond_the_tags_of_the_table_bring_no_old_rule_back` of `unwind/unload.rs`). What changes in the midst
@@ -76,15 +84,17 @@
 //!     `a_rule_that_was_read_holds_if_nothing_was_unloaded_meanwhile` of `x86_64/table.rs`). The rules that a thread keeps
 //!     in the order of its ways are each for one address in one such state (`a_way_leads_from_its_third_time_on` of
 //!     `x86_64/trails.rs`; by the plain walk's judgement the fuzzer of 4).
-//! 14. An epoch belongs to one file at one place for good, and frames carry it: so a name does not depend on who looked
+//! 15. An epoch belongs to one file at one place for good, and frames carry it: so a name does not depend on who looked
 //!     when (`plugins_that_take_turns_at_one_address_without_a_pause_have_their_names` and those after it in
 //!     `recorded/modules.rs`; `what_lay_across_each_other_has_different_epochs` of `known`), and neither does a stack
 //!     (`a_stack_is_the_same_whatever_came_and_went_beside_it` of `unwind/modules.rs`).
-//! 15. What cannot be told is said to be unknown, and counted
+//! 16. What cannot be told is said to be unknown, and counted
 //!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `recorded/modules.rs`,
 //!     `where_two_files_were_mapped_by_hand_nobody_knows` of `symbolize`).
 //!
-//! Not covered: a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;
+//! Not covered: a function that one coroutine calls and that is jumped to at the very end of another's stack, with all else
+//! the same, while a third thread takes the memory above away within the nanoseconds between the question of 8 and the
+//! read; a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;
 //! files that are mapped by hand, one where another was, with no object loaded or unloaded in between; and `portable`,
 //! which reads unwind information of objects that may be gone.
 //!

@@ -1,5 +1,6 @@
 //! What the application has forbidden itself, or others have forbidden it, holds for us too, and does it no harm.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -233,6 +234,44 @@ fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
+}
+
+/// What strace sees of a program that sets its filter after its first launch, the runtime's own set-up done by then.
+#[test]
+fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        assert!(!is_ci(), "CI has strace");
+        eprintln!("skipped: there is no strace; apt-get install strace");
+        return;
+    }
+    let program = compile("tests/programs/sandboxed.c", &["-O2"]);
+    let calls = documented_calls();
+    let run =
+        Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls", program.to_str().unwrap()]);
+    let formats = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
+    let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", formats);
+    let done = run.args(calls.iter().map(String::as_str)).done();
+    let text = fs::read_to_string(done.folder.join("calls")).unwrap_or_default();
+    if done.code != Some(7) || done.sum("launches").0 != 604 {
+        assert!(!is_ci(), "CI traces programs: {}", done.stderr);
+        eprintln!("skipped: no program can be traced here: {}", done.stderr);
+        return;
+    }
+    // `PID NAME(...`; what goes on after a line of another thread's is `PID <... NAME resumed>`.
+    let made = |line: &str| {
+        let (_, call) = line.split_once(char::is_whitespace)?;
+        let (name, _) = call.trim_start().split_once('(')?;
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then(|| name.to_owned())
+    };
+    let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
+    let before: BTreeSet<_> = before.lines().filter_map(made).collect();
+    let first: BTreeSet<_> = after.lines().filter_map(made).filter(|name| !before.contains(name)).collect();
+    // The program itself waits, its threads end, and so does it.
+    let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
+    let late: Vec<_> = first.difference(&own.into()).cloned().collect();
+    assert!(late.is_empty(), "{late:?}");
+    // The end was seen, with what is made there.
+    assert!(first.contains("exit_group") && after.contains("flock(") && after.contains("renameat2("));
 }
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";

@@ -28,8 +28,8 @@ static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
-/// How often the copying call came back, `getpid`, and any other.
-static CALLS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// How often the copying call came back, `getpid`, the one that asks whether a page can be read, and any other.
+static CALLS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
 
 /// The place that a handler returns to. The kernel lets its system call pass.
 #[unsafe(naked)]
@@ -46,7 +46,8 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     let counter = match of(libc::REG_RAX) {
         libc::SYS_process_vm_readv => 0,
         libc::SYS_getpid => 1,
-        _ => 2,
+        libc::SYS_rt_sigprocmask => 2,
+        _ => 3,
     };
     CALLS[counter].fetch_add(1, Ordering::Relaxed);
     let result: i64;
@@ -116,8 +117,24 @@ extern "C-unwind" fn capture() {
     FLAGS.store(captured.flags.0 as usize, Ordering::Relaxed);
 }
 
-#[test]
-fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
+/// A stack of more than a page, and the capture at its low end.
+extern "C-unwind" fn dive() {
+    #[inline(never)]
+    fn deep(calls: u32) -> u8 {
+        let frame = std::hint::black_box([1u8; 400]);
+        if calls == 0 {
+            capture();
+        } else {
+            std::hint::black_box(deep(std::hint::black_box(calls - 1)));
+        }
+        frame[0]
+    }
+    std::hint::black_box(deep(12));
+}
+
+/// So many stacks, with a page between two of them that cannot be read, and an unwinder for this thread. `None`: this kernel
+/// sends no system calls back.
+fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
     foreign();
     let bytes = FIBERS * (STACK + PAGE) + PAGE;
@@ -140,20 +157,48 @@ fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
             "this kernel sends no system calls back (since Linux 5.11)"
         );
         eprintln!("skipped: this kernel cannot send system calls back (it can since Linux 5.11)");
-        return;
+        return None;
     }
+    Some(stacks)
+}
+
+/// Runs `hook` on each fiber, `below` bytes below its end, and gives the system calls of the captures.
+fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, flags: u32) -> [usize; 4] {
+    CALLS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    for fiber in 0..FIBERS {
+        on_stack(hook, stacks.wrapping_byte_add((fiber + 1) * (STACK + PAGE) - below));
+        assert!(FRAMES.load(Ordering::Relaxed) >= 2, "this function's caller on the fiber");
+        assert_eq!(FLAGS.load(Ordering::Relaxed), flags as usize);
+    }
+    CALLS.each_ref().map(|count| count.load(Ordering::Relaxed))
+}
+
+#[test]
+fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
+    let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        CALLS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-        for fiber in 0..FIBERS {
-            on_stack(capture, stacks.wrapping_byte_add((fiber + 1) * (STACK + PAGE)));
-            assert!(FRAMES.load(Ordering::Relaxed) >= 2, "this function's caller on the fiber");
-            assert_eq!(FLAGS.load(Ordering::Relaxed), ContextFlags::CUT as usize);
-        }
-        let calls = CALLS.each_ref().map(|count| count.load(Ordering::Relaxed));
+        // Their outermost frames have no return address on the stack, so none of them came to its end.
+        let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
         // The first capture learns rules, and maps the room for the copy.
         if round > 0 {
-            assert_eq!(calls, [FIBERS, 0, 0]);
+            assert_eq!(calls, [FIBERS, 0, 0, 0]);
+        }
+    }
+}
+
+#[test]
+fn where_fibers_do_the_same_in_turn_none_is_copied() {
+    let Some(stacks) = fibers() else { return };
+    for round in 0..4 {
+        let near = calls_of(stacks, capture, 64, 0);
+        let far = calls_of(stacks, dive, 64, 0);
+        eprintln!("round {round}: {near:?} {far:?}");
+        if round > 0 {
+            assert_eq!(near, [0; 4], "all of it lies on one page");
+            let [.., asked, _] = far;
+            assert_eq!(far, [0, 0, asked, 0]);
+            assert!((FIBERS..3 * FIBERS).contains(&asked), "{asked}: one for each further page");
         }
     }
 }

@@ -9,6 +9,11 @@ mod build;
 mod generate;
 #[path = "support/oracle.rs"]
 mod oracle;
+#[path = "support/switch.rs"]
+mod switch;
+
+use std::cell::Cell;
+use std::ffi::c_void;
 
 use generate::{Function, KEEP, OMIT, Program, REALIGN, Random, UNOPTIMISED};
 use gpuflame::record::Frame;
@@ -24,6 +29,7 @@ struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
     depth: usize,
+    deepest: usize,
     /// Where this dive ends; above it after a capture.
     target: usize,
     climbs: bool,
@@ -34,6 +40,8 @@ struct Fuzz<'a> {
 }
 
 const DEEPEST: usize = 120;
+/// How deep a coroutine goes, so that it comes to the same places in the same way.
+const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 
 impl Fuzz<'_> {
@@ -48,8 +56,8 @@ impl Fuzz<'_> {
         }
         if self.climbs && self.depth <= self.target {
             self.climbs = false;
-            let down = if self.random.below(8) == 0 { DEEPEST } else { self.random.below(14) };
-            self.target = (self.depth + down).min(DEEPEST);
+            let down = if self.random.below(8) == 0 { self.deepest } else { self.random.below(14) };
+            self.target = (self.depth + down).min(self.deepest);
             if self.random.below(100) == 0 {
                 self.scene = self.random.below(1 << 20);
             }
@@ -83,11 +91,17 @@ extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
 
 /// Makes `captures` captures on random stacks of `functions`.
 fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
+    run_to(DEEPEST, seed, functions, captures, capture);
+}
+
+/// The same, so deep at most.
+fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
     let mut fuzz = Fuzz {
         random: Random::new(seed),
         functions,
         depth: 1,
-        target: 60,
+        deepest,
+        target: deepest / 2,
         climbs: false,
         scene: 0,
         captures_left: captures,
@@ -160,4 +174,52 @@ fn the_memo_gives_what_the_plain_walk_gives() {
     eprintln!("{frames} frames, {kept} of them kept, {different} captures differ");
     assert_eq!(different, 0);
     assert!(kept * 4 > frames, "the memo hardly ever joins");
+}
+
+thread_local! {
+    /// What a coroutine is to do.
+    static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
+}
+
+/// Does `work` on the stack below `top`.
+fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
+    extern "C-unwind" fn begin() {
+        let work = WORK.take().expect("it was put there just now");
+        // SAFETY: it is borrowed as long as this runs.
+        unsafe { (*work)() };
+    }
+    // SAFETY: only its lifetime is another; `begin` runs before this returns, and takes it.
+    WORK.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(work) }));
+    switch::on_stack(begin, top);
+}
+
+#[test]
+fn known_ways_on_other_stacks_give_what_a_copy_gives() {
+    gpuflame::unwind::prepare();
+    let functions = functions();
+    let mut with = Unwinder::new().expect("memory for an unwinder");
+    let mut without = Unwinder::new().expect("memory for an unwinder");
+    without.remember_stacks(false);
+    const STACK: usize = 64 << 10;
+    // Above the first of them the next one ends, above the last there are zeroes.
+    let mut stacks = vec![0u128; 5 * STACK / 16];
+    let (mut frames, mut different, mut whole) = (0, 0, 0);
+    for seed in seeds(300) {
+        for turn in 0..400 {
+            let top = stacks[(1 + turn % 4) * STACK / 16 - turn % 3..].as_mut_ptr().cast();
+            on_another_stack(top, &mut || {
+                run_to(NOT_DEEP, seed + turn as u64 % 8, &functions, 250, &mut || {
+                    let plain = without.capture(Skip::Count(1));
+                    let captured = with.capture(Skip::Count(1));
+                    let is_same = captured.frames == plain.frames && captured.flags == plain.flags;
+                    different += usize::from(!is_same);
+                    frames += captured.frames.len();
+                    whole += usize::from(captured.flags.0 == 0);
+                })
+            });
+        }
+    }
+    eprintln!("{frames} frames, {whole} stacks to their end, {different} captures differ");
+    assert_eq!(different, 0);
+    assert!(whole > 10_000, "hardly any stack came to its end: {whole}");
 }

@@ -13,8 +13,12 @@ mod code;
 mod oracle;
 #[path = "support/seen.rs"]
 mod seen;
+#[path = "support/switch.rs"]
+mod switch;
 
+use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,16 +30,73 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Loads each twin in turn, calls it, unloads it, and gives how often one lay where the other had been.
+/// By how much the frames of the second twin are larger than those of the first: two of them, see `twin.c`.
+const LARGER: usize = 2 * 0x100;
+
+/// Calls `case` with `hook`, so many bytes further down the stack.
+#[unsafe(naked)]
+extern "C-unwind" fn call_lower(
+    case: extern "C-unwind" fn(extern "C-unwind" fn()),
+    hook: extern "C-unwind" fn(),
+    bytes: usize,
+) {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, rdx",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc"
+    )
+}
+
+/// What calls a twin on another stack is to call, and how far down.
+static CASE: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+extern "C-unwind" fn call_case() {
+    // SAFETY: every case is a C function of this type.
+    let case = unsafe {
+        std::mem::transmute::<usize, extern "C-unwind" fn(extern "C-unwind" fn())>(
+            CASE.load(Ordering::Relaxed),
+        )
+    };
+    call_lower(case, seen::look, BYTES.load(Ordering::Relaxed));
+}
+
+/// Loads each twin in turn, calls it on the thread's own stack and on another, unloads it, and gives how often one lay where
+/// the other had been.
+///
+/// It is called often enough for its way to be known, with a call of something else in between, for else the last stack
+/// would serve. The callback has the same stack pointer in both twins, so that the ways of both have one name.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
     let twins = twins();
+    switch::foreign();
+    let mut other_stack = vec![0u128; 4 << 10];
+    let top = other_stack[(4 << 10) - 16..].as_mut_ptr().cast::<c_void>();
     let (mut last, mut shared) = (0, 0);
     for turn in 0..times {
         let library = Library::open(&twins[turn % 2]);
         let address = library.symbol("twin") as usize;
-        call(library, "twin");
-        let (_, ours, theirs) = SEEN.take();
-        assert_eq!(ours, theirs, "in turn {turn}");
+        CASE.store(address, Ordering::Relaxed);
+        BYTES.store(if turn % 2 == 0 { LARGER } else { 0 }, Ordering::Relaxed);
+        for call in 0..8 {
+            if call % 2 == 0 {
+                call_case()
+            } else {
+                switch::on_stack(call_case, top)
+            };
+            let (_, ours, theirs) = SEEN.take();
+            assert_eq!(ours, theirs, "in turn {turn}, call {call}");
+        }
         library.close();
         between();
         shared += usize::from(address == last);

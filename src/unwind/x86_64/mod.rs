@@ -7,6 +7,7 @@ mod end;
 mod epilogue;
 mod memo;
 mod registers;
+mod routes;
 mod rule;
 mod slow;
 mod stub;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use self::compile::Compiler;
 use self::end::End;
 use self::memo::Memo;
+use self::routes::Routes;
 use self::stub::Entry;
 use self::trails::Trails;
 use self::walk::{Cursor, Join, Step, Walk, Walked};
@@ -59,6 +61,8 @@ pub(super) struct Engine {
     own: Stack,
     /// What is known of the stack that it is on, where that is another.
     copy: StackCopy,
+    /// The ways that walks of such stacks have taken to their end.
+    routes: Routes,
     compiler: Compiler,
     /// The steps that were walked, leaf first: those of the frames before `joined`.
     steps: [Step; MAX_FRAMES],
@@ -106,7 +110,9 @@ impl Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: the engine is mapped as long as `self` lives.
-        unsafe { self.0.as_mut() }.copy.give_back();
+        let engine = unsafe { self.0.as_mut() };
+        engine.copy.give_back();
+        engine.routes.give_back();
         // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
     }
@@ -174,18 +180,26 @@ impl Engine {
     }
 
     /// Captures where another stack than the thread's own is to be read, the own one too if a signal leads there:
-    /// through a copy, and without the memo.
-    #[cold]
+    /// without the memo, by a known route or through a copy.
     #[inline(never)]
     fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
         self.memo.clear(counts);
-        self.copy.clear();
-        let trails = (!self.forgets).then_some(&self.trails);
-        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, trails);
-        let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
-        let lost = walk.lost;
-        self.remember(lost, &walked, counts);
+        let walked = if self.forgets { None } else { self.routes.follow(entry, counts, &mut self.steps) };
+        let walked = walked.unwrap_or_else(|| self.walk_copy(entry, counts));
         self.keep(&walked, MAX_FRAMES, counts);
+    }
+
+    /// Walks through a copy, and keeps the way.
+    #[cold]
+    #[inline(never)]
+    fn walk_copy(&mut self, entry: &Entry, counts: Counts) -> Walked {
+        self.copy.clear();
+        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
+        let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
+        if !(self.forgets | walked.is_guessed) {
+            self.routes.learn(&self.steps[..walked.count], walked.end, counts);
+        }
+        walked
     }
 
     /// Keeps the way of a walk from the step on at which no other led it.
