@@ -212,7 +212,8 @@ impl Known {
     /// A frame refers to the object, or something that can be read lies there if it was met.
     #[inline(always)]
     pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
-        if self.code != code {
+        // Null, where an empty place is found, is no object: a frame that is only being made has none yet.
+        if self.code != code || code == 0 {
             return false;
         }
         match self.version {

@@ -243,7 +243,8 @@ impl Walk {
         let mut at = self.word(thread, interpreter.layout.thread)?;
         if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
-            at = self.first_of(cframe, parts.bytes, parts.frame)?;
+            // A state that is only being made has none yet.
+            at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
         (self.is_cut, self.head) = (false, Head { thread, cframe, root: 0 });
