@@ -2,11 +2,11 @@
 # Installs what a test program of another runtime needs, once, into FOLDER or the system, and prints the program that
 # runs or builds it.
 #
-#   tests/runtimes.sh greenlet|boost|go|java FOLDER       exits with 75, and a sentence, if it cannot be had
-#   PYTHON=PROGRAM tests/runtimes.sh greenlet FOLDER      for this Python
+#   tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER   exits with 75, and a sentence, if it cannot be had
+#   PYTHON=PROGRAM tests/runtimes.sh greenlet FOLDER             for this Python
 set -euo pipefail
-what=${1:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
-folder=${2:?"usage: tests/runtimes.sh greenlet|boost|go|java FOLDER"}
+what=${1:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
+folder=${2:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 
 # From Debian, unless it is there: PACKAGE. One at a time: tests that run side by side come here together, and
 # apt-get does not wait for another one's lists.
@@ -39,6 +39,24 @@ greenlet)
         touch "$venv/done"
     fi
     echo "$venv/bin/python"
+    ;;
+numba)
+    version=0.68.1
+    venv=$folder/numba-$version
+    if [[ ! -e $venv/done ]]; then
+        rm -rf "$venv"
+        python3 -m venv "$venv" >&2
+        "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: "numba==$version" >&2 || {
+            echo "numba $version cannot be had from PyPI, 80 MB" >&2
+            exit 75
+        }
+        touch "$venv/done"
+    fi
+    echo "$venv/bin/python"
+    ;;
+pypy)
+    command -v pypy3 >/dev/null || install pypy3
+    command -v pypy3
     ;;
 boost)
     [[ -e /usr/include/boost/context/fiber.hpp ]] || install libboost-context-dev

@@ -9,8 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use blazesym::helper::read_elf_build_id;
+use blazesym::inspect::{self, Inspector};
 use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{CodeInfo, Input, Symbolized, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 
 use crate::profile::Unnamed;
 use crate::record::Module;
@@ -74,8 +75,56 @@ impl Files {
         let mut elf = Elf::new(path);
         elf.debug_syms = debug_syms;
         let found = self.blazesym.symbolize(&Source::Elf(elf), Input::VirtOffset(addresses)).ok()?;
-        Some(found.into_iter().map(names).collect())
+        let publicly = public_names(path, &found);
+        let mut symbols: Vec<Symbols> = found.into_iter().map(names).collect();
+        for (at, name) in publicly {
+            if let Ok(functions) = &mut symbols[at] {
+                functions[0].name = name;
+            }
+        }
+        Some(symbols)
     }
+}
+
+/// The C library has several names for one place, as `read`, `__read`, `__libc_read` and `__GI___read`, and symbol tables give any
+/// of them. What programs call it by is the one without underscores, where the file has that at the same place. Gives the
+/// positions in `found` of what may be called otherwise, and the name.
+fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
+    let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
+    let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
+    let internal: Vec<(usize, &Sym<'_>)> = internal.filter(|(_, symbol)| is_internal(symbol)).collect();
+    let bare: Vec<&str> = internal.iter().map(|(_, symbol)| bare(&symbol.name)).collect();
+    let mut elf = inspect::source::Elf::new(path);
+    elf.debug_syms = false;
+    let inspector = Inspector::new();
+    let there = match bare[..] {
+        [] => Vec::new(),
+        _ => inspector.lookup(&inspect::source::Source::Elf(elf), &bare).unwrap_or_default(),
+    };
+    let named = internal.iter().zip(&bare).enumerate().map(|(nth, ((at, symbol), bare))| {
+        let is_at = there.get(nth).is_some_and(|all| all.iter().any(|one| one.addr == symbol.addr));
+        let name = if is_at { *bare } else { own(&symbol.name) };
+        (*at, name.to_owned())
+    });
+    named.collect()
+}
+
+/// A symbol without what glibc puts before those by which it calls itself.
+fn own(symbol: &str) -> &str {
+    symbol.strip_prefix("__GI_").unwrap_or(symbol)
+}
+
+/// What would be its public name: `read` of `__libc_read`.
+fn bare(symbol: &str) -> &str {
+    let bare = own(symbol).trim_start_matches('_');
+    bare.strip_prefix("libc_").unwrap_or(bare)
+}
+
+/// `libc.so.6`, or `libc-2.31.so`, as it was before 2.34, and `libpthread` likewise. No other library is asked: large ones have
+/// a million symbols, and none such.
+fn is_c_library(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn names(found: Symbolized<'_>) -> Symbols {

@@ -228,6 +228,20 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
+/// Whichever of its names the symbol table has first, or the debug information of the C library where that is installed.
+#[test]
+fn functions_of_the_c_library_have_the_names_that_programs_call_them_by() {
+    let libc = own_modules().into_iter().find(|module| module.path.ends_with("/libc.so.6")).unwrap();
+    let output = Command::new("nm").args(["--dynamic", "--defined-only", &libc.path]).output().unwrap();
+    let exports = String::from_utf8(output.stdout).unwrap();
+    for call in ["nanosleep", "read", "write", "poll", "select", "sigaction", "waitpid"] {
+        let line = exports.lines().find(|line| line.contains(&format!(" {call}@@"))).unwrap();
+        let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+        let symbols = Files::new().symbols(&libc, &[address]).remove(0).unwrap();
+        assert_eq!(symbols[0].name, call, "in {}", libc.path);
+    }
+}
+
 #[test]
 fn a_frame_keeps_its_kind_its_source_and_its_module() {
     let folder = Folder::new("source");

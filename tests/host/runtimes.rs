@@ -57,6 +57,44 @@ fn greenlets_are_seen_to_the_bottom_of_the_thread() {
     }
 }
 
+/// What Numba compiles keeps no frame pointer, and what it says of its frames it says to libgcc alone: a native stack ends in
+/// it, and is marked as cut. The functions of Python around it are there all the same.
+#[test]
+#[ignore = "installs Numba, 80 MB"]
+fn machine_code_of_numba_stands_under_the_functions_that_call_it() {
+    let Some(python) = installed("numba", None) else { return };
+    let program = root().join("tests/runtimes/numba_code.py");
+    let run = Run::new(&python, Way::Injected).arg(program).arg(launcher()).arg("400");
+    let done = run.env("GPUFLAME_VERIFY", "1").ok();
+    assert_eq!(done.truth().count("count"), 800);
+    for what in ["launches", "activities"] {
+        let (total, parts) = done.sum(what);
+        assert_eq!((total, parts["matched"]), (800, 800), "{}", done.stderr);
+    }
+    assert!(done.ledger("verified: ")[0].contains(" 0 unlike a walk of every frame, "), "{}", done.stderr);
+    let stacks = done.folded();
+    assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 800 * 100);
+    let (mut is_main, mut is_cut) = (0, 0);
+    for (frames, nanos) in &stacks {
+        let [.., function, call, kernel] = &frames[..] else { panic!("{frames:?}") };
+        assert_eq!([function, call, kernel], ["launch_step", "cudaLaunchKernel", "[GPU_Kernel]step_d100"]);
+        is_main += nanos * u64::from(frames.iter().any(|frame| frame.starts_with("main (numba_code.py:")));
+        is_cut += u64::from(frames[0] == "[stack cut short]");
+    }
+    assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
+}
+
+/// Only PyPy itself finds its functions: none are shown, in one line, and native frames are as they are.
+#[test]
+fn launches_of_pypy_have_native_frames_and_one_line_says_so() {
+    let Some(python) = installed("pypy", None) else { return };
+    let program = root().join("tests/runtimes/launches.py");
+    let done = run(&python, &[program.to_str().unwrap(), launcher().to_str().unwrap(), "5000"], 5000);
+    let line = "gpuflame: python frames off: this is PyPy, which only CPython's frames can be read of\n";
+    assert_eq!(done.stderr.matches(line).count(), 1, "{}", done.stderr);
+    assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
+}
+
 /// A fiber of Boost has a stack of its own, which begins in hand-written code without unwind information: cut there.
 #[test]
 fn fibers_of_boost_are_seen_to_where_they_were_made_and_cut_there() {

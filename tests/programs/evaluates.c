@@ -1,5 +1,9 @@
-/* Launches from functions of an interpreter that is loaded: evaluates LIBRARY, as interpreter.c makes it. */
+/* Launches from functions of an interpreter that is loaded: evaluates [WORD] LIBRARY, as interpreter.c makes it. With WORD, a
+ * number or "own", the second launch is made by a thread whose state is full of it, or of its own address. */
 #include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cuda_mini.h"
 
@@ -17,8 +21,16 @@ int main(int count, char **arguments)
     int (*evaluate)(int, void (*)(void *), void *) = library ? dlsym(library, "evaluate") : 0;
     if (!evaluate)
         return 2;
-    for (int at = 0; at < 3; at++)
-        evaluate(7, launch, 0);
+    void (*fill_state)(uint64_t, int) = dlsym(library, "fill_state");
+    for (int at = 0; at < 3; at++) {
+        if (count < 3 || at != 1) {
+            evaluate(7, launch, 0);
+            continue;
+        }
+        fill_state(strtoull(arguments[1], 0, 0), strcmp(arguments[1], "own") == 0);
+        launch(0);
+        fill_state(0, 0);
+    }
     cudaDeviceSynchronize();
     return 0;
 }

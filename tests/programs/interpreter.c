@@ -291,6 +291,14 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
 }
 #endif
 
+/* Leaves the calling thread's state as one in the midst of being made: each word of it is this one, or its own address. */
+void fill_state(uint64_t word, int is_own_address)
+{
+    uint64_t *words = (uint64_t *)&thread;
+    for (size_t at = 0; at < sizeof thread / sizeof *words; at++)
+        words[at] = is_own_address ? (uint64_t)(uintptr_t)words : word;
+}
+
 /* Calls `then` from so many frames. */
 int evaluate(int frames, void (*then)(void *), void *with)
 {

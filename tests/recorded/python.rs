@@ -225,10 +225,18 @@ fn an_interpreter_that_ends_under_the_address_sanitizer_harms_nobody() {
 
 /// `interpreter.c` with these definitions, and a program that launches from its functions.
 fn evaluated(definitions: &[&str]) -> Done {
+    evaluates(definitions, None).ok()
+}
+
+/// The same; the second launch is of a thread whose state is full of `word`.
+fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
-    Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).arg(interpreter).ok()
+    Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).args(word).arg(interpreter)
 }
+
+/// As it is laid out in 3.13, 3.11 and 3.9.
+const LAID_OUT: [&[&str]; 3] = [&[], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]];
 
 #[test]
 fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
@@ -237,8 +245,7 @@ fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
         .zip([80, 70, 60, 50, 40, 30, 20])
         .map(|(letter, line)| format!("function_{letter} (model.py:{line})"))
         .collect();
-    // As it is laid out in 3.13, 3.11 and 3.9.
-    for definitions in [&[][..], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]] {
+    for definitions in LAID_OUT {
         let done = evaluated(definitions);
         let [(frames, _)] = &done.folded()[..] else { panic!("{definitions:?}: {}", done.stderr) };
         assert_eq!(python_frames(frames), functions, "{definitions:?}");
@@ -252,6 +259,27 @@ fn an_interpreter_whose_layout_is_not_known_is_left_alone_and_that_is_said() {
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.stderr.contains(&format!("gpuflame: python frames off: {why}\n")), "{}", done.stderr);
         assert!(done.folded().iter().all(|(frames, _)| python_frames(frames).is_empty()), "{definition}");
+    }
+}
+
+/// Such as one that is only being made: it has no frames, which is no harm; and what it has may be anything.
+#[test]
+fn a_thread_whose_state_is_half_made_has_native_frames_and_harms_nobody() {
+    let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
+    for (definitions, word) in LAID_OUT.iter().flat_map(|it| garbage.map(|word| (it, word))) {
+        let done = evaluates(definitions, Some(word)).ok();
+        let context = format!("{definitions:?} {word}: {}", done.stderr);
+        assert_eq!(done.sum("launches").1["matched"], 3, "{context}");
+        assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{context}");
+        assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
+    }
+    for definitions in LAID_OUT {
+        let done = evaluates(definitions, Some("0")).ok();
+        let mut counts: Vec<_> = done.folded().iter().map(|it| (python_frames(&it.0).len(), it.1)).collect();
+        counts.sort();
+        assert_eq!(counts, [(0, 100), (7, 200)], "{definitions:?}: {}", done.stderr);
+        assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
     }
 }
 
@@ -309,6 +337,15 @@ fn frames_that_are_none_switch_python_frames_off_and_harm_nobody() {
                 "{context}"
             );
         }
+        // A frame of no function, as of one that is only being made.
+        let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
+        assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
+        assert!(done.stderr.contains("gpuflame: python frames off: what should be"), "{}", done.stderr);
+        // No frame at all, yet.
+        let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["thread", "0x0"]).ok();
+        assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
+        assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
+        assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
         // A ring is only too deep.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();

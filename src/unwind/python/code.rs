@@ -73,10 +73,11 @@ pub(super) struct Marks {
     length: u64,
     /// The words below, and the line table's first, as one.
     words: u64,
-    /// Where three words of the name lie: its hash, or all of it if Python has not hashed it, as 3.11 often has not.
-    of_name: [u16; 3],
-    /// Where two words of the line table lie, in the middle and at the end.
-    of_lines: [u16; 2],
+    /// Where the second and third word of the name's letters lie, which are all of it, if Python has not hashed it, as 3.11
+    /// often has not; 0: it has.
+    of_name: [u16; 2],
+    /// Where the last word of the line table lies in it.
+    end_of_lines: u16,
     /// The number in [`Texts`] of the path, and with it of a name of which words do not say all.
     texts: u16,
 }
@@ -111,13 +112,12 @@ impl Marks {
             (of_name, texts.enter(file, if of_name.is_none() { name } else { 0 }, layout))
         };
         let Some(texts) = texts else { return of_nothing };
-        let of_name = of_name.unwrap_or([layout::HASH as u16; 3]);
+        let of_name = of_name.unwrap_or_default();
         // SAFETY: as above.
         let length = unsafe { memory::word(lines + layout::LENGTH) };
-        let last = length.saturating_sub(8).min(LONGEST_LINES as u64);
-        let of_lines = [last / 2, last].map(|at| (layout::BYTES + at) as u16);
+        let end_of_lines = length.saturating_sub(8).min(LONGEST_LINES as u64) as u16;
         let first_line = first_line.into();
-        let marks = Self { name, file, lines, first_line, length, words: 0, of_name, of_lines, texts };
+        let marks = Self { name, file, lines, first_line, length, words: 0, of_name, end_of_lines, texts };
         // SAFETY: as above.
         Self { words: unsafe { marks.read(layout) }, ..marks }
     }
@@ -162,32 +162,36 @@ impl Marks {
         // SAFETY: as the caller says; both end with a zero, and objects on a multiple of eight. Of a name that is shorter than it
         // was at most the first bytes of what comes after it in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
-        let of_name = |at: usize| word(self.name, self.of_name[at].into());
-        let of_lines = |at: usize| word(self.lines, self.of_lines[at].into());
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
-        let name = match layout.version {
-            ..FIRST_WITHOUT_HASH => word(self.name, layout::HASH),
-            _ => and(and(of_name(0), of_name(1)), of_name(2)),
+        let has_hash = layout.version < FIRST_WITHOUT_HASH || self.of_name == [0; 2];
+        let name = if has_hash {
+            word(self.name, layout::HASH)
+        } else {
+            let [second, third] = self.of_name.map(|at| word(self.name, at.into()));
+            and(and(word(self.name, layout.text.ascii.into()), second), third)
         };
-        and(and(and(name, word(self.lines, layout::BYTES)), of_lines(0)), of_lines(1))
+        let end = u64::from(self.end_of_lines);
+        let middle = word(self.lines, layout::BYTES + end / 2);
+        let first = name.wrapping_add(word(self.lines, layout::BYTES));
+        and(and(first, middle), word(self.lines, layout::BYTES + end))
     }
 }
 
-/// Where three words of a name lie that say all of it: its hash, or, if Python has none, its letters and the zero that ends
-/// them. `None`: they are more than 23, or not ASCII.
+/// Where the second and third of three words of a name lie that say all of it: its letters and the zero that ends them, or 0
+/// where Python has a hash of it. `None`: there is none, and they are more than 23, or not ASCII.
 ///
 /// # Safety
 /// It is a string that can be read.
-unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 3]> {
+unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
     // SAFETY: as the caller says.
     let word = |at: u64| unsafe { memory::word(name + at) };
     let (hash, length, state) = (word(layout::HASH), word(layout::LENGTH), word(layout::STATE));
     if hash != u64::MAX {
-        return Some([layout::HASH as u16; 3]);
+        return Some([0; 2]);
     }
     let (is_ascii, last) = (state >> 6 & 1 != 0, length.saturating_sub(7));
     (is_ascii && length < 24 && layout.version >= FIRST_WITHOUT_HASH)
-        .then(|| [0, last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
+        .then(|| [last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
 }
 
 /// A code object as a thread has met it.
@@ -212,7 +216,8 @@ impl Known {
     /// A frame refers to the object, or something that can be read lies there if it was met.
     #[inline(always)]
     pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
-        if self.code != code {
+        // Null, where an empty place is found, is no object: a frame that is only being made has none yet.
+        if self.code != code || code == 0 {
             return false;
         }
         match self.version {
@@ -309,22 +314,44 @@ impl Texts {
     /// Whether the texts with this number still hold what they did.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there.
+    /// The number is of [`Texts::enter`]; they are strings, or something that can be read lies there.
     #[inline(always)]
     unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
+        // SAFETY: numbers are below the count, and that is no more than there is room for.
+        let seen = unsafe { *self.seen.get_unchecked(usize::from(number)) };
         // SAFETY: as the caller says.
-        self.seen[usize::from(number) % MOST_TEXTS] == self.walk || unsafe { self.look(number, layout) }
+        seen == self.walk || unsafe { self.look(number, layout) }
     }
 
     /// Looks at their letters; not again in this walk if they are the same.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there.
+    /// As for [`Texts::hold`].
     #[inline(never)]
     unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
         let at = usize::from(number) % MOST_TEXTS;
+        let pair = &self.all[at];
+        if pair.count == 0 {
+            // SAFETY: as the caller says.
+            return unsafe { self.look_at_marks(at, layout) };
+        }
+        // SAFETY: as above.
+        let is_same = unsafe { pair.has_same_letters(layout) };
+        if is_same {
+            self.seen[at] = self.walk;
+        }
+        is_same
+    }
+
+    /// The same of texts whose letters are not kept. Apart from the others, which then keep no register.
+    ///
+    /// # Safety
+    /// As for [`Texts::hold`].
+    #[inline(never)]
+    unsafe fn look_at_marks(&mut self, at: usize, layout: &Layout) -> bool {
+        let pair = &self.all[at];
         // SAFETY: as the caller says.
-        let is_same = unsafe { self.all[at].is_same(layout) };
+        let is_same = unsafe { marks_of_both(pair.path, pair.name, layout) } == pair.marks;
         if is_same {
             self.seen[at] = self.walk;
         }
@@ -349,16 +376,12 @@ impl Pair {
         }
     }
 
-    /// Whether the texts hold what they did.
+    /// Whether the path has the letters that are kept.
     ///
     /// # Safety
-    /// They are strings, or something that can be read lies there; or null.
+    /// It is a string, or something that can be read lies there.
     #[inline(always)]
-    unsafe fn is_same(&self, layout: &Layout) -> bool {
-        if self.count == 0 {
-            // SAFETY: as the caller says.
-            return unsafe { marks_of_both(self.path, self.name, layout) } == self.marks;
-        }
+    unsafe fn has_same_letters(&self, layout: &Layout) -> bool {
         // SAFETY: as the caller says.
         if unsafe { memory::word(self.path + layout::LENGTH) } != self.count {
             return false;
@@ -366,15 +389,41 @@ impl Pair {
         // Of one that is not ASCII a pointer lies there, which is no letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
-        // SAFETY: as the caller says; ours are as many.
-        let is_same = |at: u64| unsafe { memory::word(theirs + at) == memory::word(ours + at) };
-        let last = self.count - 8;
         let mut at = 0;
-        while at + 8 < last && is_same(at) && is_same(at + 8) {
-            at += 16;
+        // SAFETY: as the caller says; ours are as many.
+        while at + 32 <= self.count && unsafe { are_same::<32>(theirs + at, ours + at) } {
+            at += 32;
         }
-        at + 8 >= last && is_same(at.min(last)) && is_same(last)
+        // SAFETY: as above; a path has at least eight letters.
+        at + 32 > self.count && unsafe { self.has_same_end(theirs, ours) }
     }
+
+    /// Whether the last letters are the same: 32, or all if they are fewer.
+    ///
+    /// # Safety
+    /// So many can be read at both places, and no fewer than eight.
+    #[inline(always)]
+    unsafe fn has_same_end(&self, theirs: u64, ours: u64) -> bool {
+        let (their_end, our_end) = (theirs + self.count, ours + self.count);
+        // SAFETY: as the caller says.
+        unsafe {
+            match self.count {
+                32.. => are_same::<32>(their_end - 32, our_end - 32),
+                16.. => are_same::<16>(theirs, ours) && are_same::<16>(their_end - 16, our_end - 16),
+                _ => are_same::<8>(theirs, ours) && are_same::<8>(their_end - 8, our_end - 8),
+            }
+        }
+    }
+}
+
+/// Whether so many bytes are the same in both places.
+///
+/// # Safety
+/// They can be read, and nobody writes them.
+#[inline(always)]
+unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { *(one as *const [u8; BYTES]) == *(other as *const [u8; BYTES]) }
 }
 
 /// What tells two strings from others.

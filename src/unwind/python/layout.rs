@@ -64,7 +64,7 @@ pub(super) enum Unit {
 pub(super) enum Boundary {
     /// Each is.
     Each,
-    /// By a byte at this offset, which is not 0.
+    /// By a byte at this offset, which is not 0. The one after it says who holds the frame.
     Flag(u32),
     /// The one before it is the evaluator's own.
     Shim,
@@ -76,6 +76,7 @@ pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
 /// The bits of [`Frame::code`] that are not its address: since 3.14 they say how the frame holds it.
 pub(super) const HOLD: u64 = 3;
+pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
 
 /// A code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,6 +291,13 @@ impl Layout {
         }
     }
 
+    /// That of 3.12 and later once more, with what is the same in all of them as the compiler knows it.
+    #[inline(always)]
+    pub(super) fn of_shims(&self) -> Self {
+        debug_assert!((self.frame.boundary, self.frame.unit) == (Boundary::Shim, Unit::Address));
+        Self { frame: Frame { boundary: Boundary::Shim, unit: Unit::Address, ..self.frame }, ..*self }
+    }
+
     /// By the table of 3.13 and later.
     fn told(places: &Places, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
         let (words, _) = table.as_chunks::<8>();
@@ -441,6 +449,8 @@ mod tests {
     fn what_is_read_of_a_frame_lies_within_it_in_all_versions() {
         for layout in FROM_HEADERS {
             assert!(layout.is_within(), "{layout:?}");
+            let Frame { boundary, owner, .. } = layout.frame;
+            assert!(!matches!(boundary, Boundary::Flag(flag) if owner != flag + 1), "both are read as one");
             assert_eq!(Layout::of(u64::from(layout.version) << 16 | 0x07f0, &[0; TABLE_BYTES]), Ok(layout));
         }
     }

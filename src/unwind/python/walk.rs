@@ -6,7 +6,9 @@
 
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
-use super::layout::{Boundary, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
+use super::layout::{
+    Boundary, FIRST_WITH_HOLD, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit,
+};
 use super::read::Pages;
 use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
@@ -29,7 +31,8 @@ pub(super) struct Item {
     pub(super) frame: Frame,
     /// The number that Python gave the code object; 0: none.
     version: u32,
-    owner: u8,
+    /// Who holds the frame, and whether it is the first of a call where a byte says so.
+    owner: u16,
     /// What the code object is known by where it has no number.
     marks: Marks,
 }
@@ -37,6 +40,12 @@ pub(super) struct Item {
 const _: () = assert!(size_of::<Item>() <= 120, "Item grew: one is compared for each frame of each launch");
 
 impl Item {
+    /// The code object of a frame that refers to it by this word, as this one does: in a register already, before 3.14.
+    #[inline(always)]
+    fn code(&self, holds: u64, layout: &Layout) -> u64 {
+        if layout.version < FIRST_WITH_HOLD { holds } else { self.code }
+    }
+
     /// Whether it is a frame that refers to its code object by this word, and has this position.
     ///
     /// # Safety
@@ -47,10 +56,23 @@ impl Item {
             && position == self.position
             && match if layout.code.version == 0 { 0 } else { self.version } {
                 // SAFETY: as the caller says.
-                0 => unsafe { self.marks.are_of(self.code, layout, texts) },
+                0 => unsafe { self.marks.are_of(self.code(holds, layout), layout, texts) },
                 // SAFETY: as the caller says.
                 version => unsafe { version_of(self.code, layout) == version },
             }
+    }
+}
+
+/// The byte that says who holds a frame that can be read; where one says whether it is the first of a call, both.
+#[inline(always)]
+fn owner(frame: u64, layout: &Layout) -> u16 {
+    let owner = frame + u64::from(layout.frame.owner);
+    match layout.frame.boundary {
+        Boundary::Each => 0,
+        // SAFETY: the caller has seen that it can be read.
+        Boundary::Shim => unsafe { (owner as *const u8).read() }.into(),
+        // SAFETY: as above.
+        Boundary::Flag(flag) => unsafe { ((frame + u64::from(flag)) as *const u16).read_unaligned() },
     }
 }
 
@@ -139,7 +161,7 @@ impl Walk {
             0x0309 => self.is_still(const { &Layout::of_headers(0x0309) }, thread),
             0x030a => self.is_still(const { &Layout::of_headers(0x030a) }, thread),
             0x030b => self.is_still(const { &Layout::of_headers(0x030b) }, thread),
-            _ => self.is_still(&interpreter.layout, thread),
+            _ => self.is_still(&interpreter.layout.of_shims(), thread),
         }
     }
 
@@ -163,17 +185,18 @@ impl Walk {
             }
             at = part(cframe, parts.frame);
         }
-        let has_owner = layout.frame.boundary != Boundary::Each;
         for item in items[..*count].iter().rev() {
+            // Where it lies is known beforehand: its words need not wait for the frame before to say so. To be hidden from
+            // the compiler before the two are compared, which would take either.
+            let here = opaque(item.at);
             if at != item.at {
                 return false;
             }
-            // Where it lies is known beforehand: its words need not wait for the frame before to say so.
-            let here = opaque(item.at);
             let holds = part(here, layout.frame.code);
             // SAFETY: as above.
             let is_met = unsafe { item.is((holds, position(here, layout)), layout, texts) };
-            if !is_met || has_owner && byte(here, layout.frame.owner) != item.owner {
+            let held = owner(here, layout);
+            if !is_met || held != item.owner {
                 return false;
             }
             at = part(here, layout.frame.previous);
@@ -190,13 +213,9 @@ impl Walk {
                     }
                     at = part(shim, layout.frame.previous);
                 }
-                Boundary::Flag(flag) => {
-                    if byte(here, flag) == 0 {
-                        if item.boundary != 0 {
-                            return false;
-                        }
-                        continue;
-                    }
+                // As it was: and so there is a boundary or not, as there was.
+                Boundary::Flag(_) if held & 0xff == 0 => {}
+                Boundary::Flag(_) => {
                     if item.boundary != cframe {
                         return false;
                     }
@@ -243,7 +262,8 @@ impl Walk {
         let mut at = self.word(thread, interpreter.layout.thread)?;
         if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
-            at = self.first_of(cframe, parts.bytes, parts.frame)?;
+            // A state that is only being made has none yet.
+            at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
         (self.is_cut, self.head) = (false, Head { thread, cframe, root: 0 });
@@ -306,8 +326,7 @@ impl Walk {
         let layout = &interpreter.layout;
         // SAFETY: so many bytes of it can be read: it was followed.
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
-        // SAFETY: as above.
-        let owner = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
+        let owner = owner(link.at, layout);
         let (holds, position) = (part(layout.frame.code), position(link.at, layout));
         // SAFETY: as above; and what was met is read, and only where it says that it is what it was.
         let is_met =
@@ -316,7 +335,9 @@ impl Walk {
             if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
                 return Err(Broken::Garbage);
             }
-            let may_be_incomplete = owner != OWNED_BY_GENERATOR;
+            // SAFETY: as above.
+            let holder = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
+            let may_be_incomplete = holder != OWNED_BY_GENERATOR;
             self.fill(item, (holds, position), may_be_incomplete, interpreter, number)?;
         }
         let item = &mut self.items[item];
