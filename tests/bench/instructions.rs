@@ -24,7 +24,7 @@ use gpuflame::capture;
 use gpuflame::control::window;
 use gpuflame::unwind::{self, Skip, Unwinder};
 
-/// What is counted, on the same stack again and again, 64 calls deep.
+/// What is counted, on the same stack again and again, 64 calls deep, where nothing else is said.
 struct Case {
     name: &'static str,
     run: fn(u32),
@@ -32,11 +32,13 @@ struct Case {
     limit: u64,
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
     // our side counts.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1282 },
+    // In turn from 8 stacks of 70 frames of which the outer 35 are the same: the other half is walked each time.
+    Case { name: "instructions_callback_half_70", run: halves, limit: 5230 },
     // The same stack, without and with the 15 functions of Python that it is in, as CPython 3.13, 3.11 and 3.9 have them, of four
     // files.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1270 },
@@ -89,6 +91,38 @@ fn callbacks_of(count: u32) {
     if std::env::args().nth(1).as_deref() == Some("--nanos") {
         let _ = writeln!(std::io::stdout(), "{nanos}");
     }
+}
+
+/// Launches in turn from stacks that part in their middle. The calls that lead there, 16 instructions each, count as well.
+fn halves(count: u32) {
+    capture::refill();
+    window::open();
+    deep(DEPTH / 2, &mut || {
+        for id in 0..black_box(count) {
+            let turns = (id % 8).wrapping_mul(0x9e37_79b9);
+            winding(DEPTH / 2 - 3, turns, &mut || launch(id));
+        }
+    });
+}
+
+/// So many calls, each of which is made from one of two places.
+fn winding(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
+    if calls == 0 {
+        at_the_end();
+        return 0;
+    }
+    let way = if turns.is_multiple_of(2) { left } else { right };
+    way(calls - 1, turns.rotate_right(1), at_the_end)
+}
+
+#[inline(never)]
+fn left(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
+    black_box(winding(calls, turns, at_the_end)) + 1
+}
+
+#[inline(never)]
+fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
+    black_box(winding(calls, turns, at_the_end)) + 2
 }
 
 /// Launches from 15 frames of Python in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them, before

@@ -233,6 +233,9 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             let graph = frames.iter().position(|frame| frame == "[graph]").unwrap();
             let (launch, capture) = frames.split_at(graph);
             assert!(launch.iter().any(|frame| frame == "at::cuda::CUDAGraph::replay"), "{frames:?}");
+            // Every node stands where the program captured it, by name and line.
+            let site = ["Decoder.capture (decode.py:", "Decoder.forward_once (decode.py:"];
+            assert!(capture[1..].iter().zip(site).all(|(frame, site)| frame.starts_with(site)), "{frames:?}");
             // An operator of the model's, or what the graph's own random numbers need.
             assert!(capture.iter().any(|frame| frame.starts_with("aten::")), "{frames:?}");
         }

@@ -104,3 +104,18 @@ fn a_function_that_is_not_simulated_is_named_in_one_line() {
         "pytorch: the wheel calls cudaNoSuchThing of libcudart.so.13, which tests/gpusim lacks: it is to be written there\n"
     );
 }
+
+#[test]
+fn a_function_of_a_library_that_is_not_there_fails_and_is_named_once() {
+    let Some(folder) = folder() else { return };
+    let program = scratch("stand-in").join("transform.py");
+    let transform = "import torch\nfor _ in range(2):\n    try:\n        torch.fft.fft(torch.zeros(8, device='cuda'))\n    \
+                     except RuntimeError as error:\n        print(str(error).splitlines()[0])\n";
+    fs::write(&program, transform).unwrap();
+    for way in [Way::None, Way::Injected] {
+        let done = run(folder, program.to_str().unwrap(), way).ok();
+        assert_eq!(done.stdout, "cuFFT error: CUFFT_NOT_SUPPORTED\n".repeat(2), "{}", done.stderr);
+        let named = done.stderr.matches("gpusim: cufftCreate of libcufft.so.12 is not simulated").count();
+        assert_eq!(named, 1, "{}", done.stderr);
+    }
+}

@@ -7,7 +7,8 @@
 In a round every way is run once, in a process of its own that is forked when PyTorch is loaded and CUDA is not, in an
 order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
 the machine does counts little. Ways are compared within their round; shown is the median of the rounds, with the interval
-that holds it in 95 of 100 cases (by order statistics).
+that holds it in 95 of 100 cases (by order statistics). The last column is what a way adds to the null client's step, as a
+part of what torch.profiler without stacks adds to it.
 """
 
 import argparse
@@ -184,8 +185,11 @@ def main():
 def report(loop, found):
     steps, exits, memory = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(3))
     print(f"{loop}: a step of {statistics.median(steps['off']) / 1e3:.0f} us\n")
-    print("| | step, beside off | step, beside the null client | end later, ms | memory more, MiB |")
-    print("|---|---:|---:|---:|---:|")
+    witness = "torch.profiler" if "torch.profiler" in found else None
+    heads = ["", "step, beside off", "step, beside the null client", "end later, ms", "memory more, MiB"]
+    heads += [f"of what {witness} adds"] if witness else []
+    print("| " + " | ".join(heads) + " |")
+    print("|---" + "|---:" * (len(heads) - 1) + "|")
     for name in list(found)[1:]:
 
         def beside(other):
@@ -195,8 +199,17 @@ def report(loop, found):
             return shown([a - b for a, b in zip(of[name], of["off"])], "+.0f")
 
         null = beside("null client") if name != "null client" else ""
-        print("| " + " | ".join([name, beside("off"), null, more(exits), more(memory)]) + " |", flush=True)
+        cells = [name, beside("off"), null, more(exits), more(memory)]
+        if witness:
+            is_less = name not in ("null client", witness)
+            cells.append(part_of_added(steps[name], steps[witness], steps["null client"]) if is_less else "")
+        print("| " + " | ".join(cells) + " |", flush=True)
     print(flush=True)
+
+
+def part_of_added(steps, of, null):
+    """What one way adds to the null client's step, in hundredths of what another one adds."""
+    return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
 
 
 if __name__ == "__main__":
