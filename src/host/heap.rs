@@ -7,7 +7,8 @@
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  free blocks, and what is left of a slab
 //!              ├─ class of 32 bytes:  …
-//!              ╰─ class of 64 KiB:    …
+//!              ├─ class of 64 KiB:    …
+//!              ╰─ what is left of a piece, which slabs are cut from
 //! large: mapped for itself
 //! none to be mapped: the reserve, a part of the library's own image
 //! ```
@@ -24,6 +25,9 @@ use super::{leaks, shortage, threads};
 const PAGE: usize = 4096;
 /// What a class is cut from.
 const SLAB: usize = 128 << 10;
+/// What slabs are cut from: address space, for a time when no more of it is given, whose pages take nothing before they are
+/// written to. The C library takes 64 MiB of it for a thread.
+const PIECE: usize = 8 << 20;
 /// So often it is tried to get at a pool before a block is mapped instead.
 const TRIES: u32 = 1000;
 
@@ -96,9 +100,21 @@ fn in_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-fn map(bytes: usize) -> Option<NonNull<u8>> {
-    let at_once = if IS_IN_HASTE.load(Ordering::Relaxed) { libc::MAP_POPULATE } else { 0 };
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | at_once;
+fn is_in_haste() -> bool {
+    IS_IN_HASTE.load(Ordering::Relaxed)
+}
+
+/// A new piece. Of none is more written to than is handed out: huge pages would be.
+fn map_piece() -> Option<NonNull<u8>> {
+    let piece = map(PIECE, 0)?;
+    // SAFETY: a whole mapping of ours. A kernel without huge pages refuses.
+    unsafe { libc::madvise(piece.as_ptr().cast(), PIECE, libc::MADV_NOHUGEPAGE) };
+    leaks::keeps(piece, PIECE);
+    Some(piece)
+}
+
+fn map(bytes: usize, how: i32) -> Option<NonNull<u8>> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, wherever there is room.
     let at = unsafe { libc::mmap(null_mut(), bytes, rights, flags, -1, 0) };
@@ -140,16 +156,54 @@ impl Class {
     }
 }
 
-/// Blocks of one class: those that were given back, and what is not yet cut.
-struct Blocks {
-    free: Cell<*mut u8>,
+/// Memory that is cut from one end to the other.
+struct Rest {
     next: Cell<usize>,
     end: Cell<usize>,
 }
 
+impl Rest {
+    const fn new() -> Self {
+        Self { next: Cell::new(0), end: Cell::new(0) }
+    }
+
+    fn set(&self, start: NonNull<u8>, bytes: usize) {
+        self.next.set(start.addr().get());
+        self.end.set(start.addr().get() + bytes);
+    }
+
+    fn cut(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let at = self.next.get();
+        if self.end.get() - at < bytes {
+            return None;
+        }
+        self.next.set(at + bytes);
+        NonNull::new(std::ptr::with_exposed_provenance_mut(at))
+    }
+
+    /// A new slab, from what is left of a piece or a new one.
+    fn cut_slab(&self) -> Option<NonNull<u8>> {
+        let slab = self.cut(SLAB).or_else(|| {
+            self.set(map_piece()?, PIECE);
+            self.cut(SLAB)
+        })?;
+        if is_in_haste() {
+            // SAFETY: whole pages of ours. A kernel before 5.14 refuses.
+            unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_POPULATE_WRITE) };
+        }
+        Some(slab)
+    }
+}
+
+/// Blocks of one class: those that were given back, and what is not yet cut.
+struct Blocks {
+    free: Cell<*mut u8>,
+    slab: Rest,
+}
+
 impl Blocks {
     const fn new() -> Self {
-        Self { free: Cell::new(null_mut()), next: Cell::new(0), end: Cell::new(0) }
+        Self { free: Cell::new(null_mut()), slab: Rest::new() }
     }
 
     fn put(&self, block: NonNull<u8>) {
@@ -165,26 +219,15 @@ impl Blocks {
         Some(block)
     }
 
-    fn cut(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let block = self.next.get();
-        if self.end.get() - block < bytes {
-            return None;
-        }
-        self.next.set(block + bytes);
-        NonNull::new(std::ptr::with_exposed_provenance_mut(block))
-    }
-
-    /// Has them cut from a new slab. False: there is none.
-    fn extend(&self, bytes: usize) -> bool {
-        let mapped = map(SLAB).inspect(|slab| leaks::keeps(*slab, SLAB)).map(|slab| (slab, SLAB));
+    /// A block from a new slab, which the next are cut from as well.
+    fn extend(&self, piece: &Rest, bytes: usize) -> Option<NonNull<u8>> {
         let from_reserve = || {
             let slice = in_pages(bytes.max(SLICE));
             Some((from_reserve(slice)?, slice))
         };
-        let Some((slab, size)) = mapped.or_else(from_reserve) else { return false };
-        self.next.set(slab.addr().get());
-        self.end.set(slab.addr().get() + size);
-        true
+        let (slab, size) = piece.cut_slab().map(|slab| (slab, SLAB)).or_else(from_reserve)?;
+        self.slab.set(slab, size);
+        self.slab.cut(bytes)
     }
 }
 
@@ -192,6 +235,7 @@ impl Blocks {
 struct Pool {
     is_taken: AtomicBool,
     classes: [Blocks; Class::COUNT],
+    piece: Rest,
 }
 
 // SAFETY: the cells are reached only by who has set `is_taken`, which is one thread.
@@ -202,7 +246,8 @@ static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 impl Pool {
     const fn new() -> Self {
-        Self { is_taken: AtomicBool::new(false), classes: [const { Blocks::new() }; Class::COUNT] }
+        let classes = [const { Blocks::new() }; Class::COUNT];
+        Self { is_taken: AtomicBool::new(false), classes, piece: Rest::new() }
     }
 
     /// The calling thread's, and the other.
@@ -232,8 +277,8 @@ impl Pool {
     fn take(&self, class: Class, other: &Self) -> Option<NonNull<u8>> {
         let (blocks, bytes) = (&self.classes[class.0], class.bytes());
         let from_other = || other.alone(1, || other.classes[class.0].take()).flatten();
-        let from_slab = || blocks.extend(bytes).then(|| blocks.cut(bytes)).flatten();
-        blocks.take().or_else(|| blocks.cut(bytes)).or_else(from_other).or_else(from_slab)
+        let from_new_slab = || blocks.extend(&self.piece, bytes);
+        blocks.take().or_else(|| blocks.slab.cut(bytes)).or_else(from_other).or_else(from_new_slab)
     }
 }
 
@@ -266,7 +311,8 @@ fn alone(layout: Layout) -> Option<NonNull<u8>> {
     }
     // One of a class may be given back as such, and has to have its size.
     let bytes = in_pages(Class::of(layout).map_or(layout.size(), Class::bytes));
-    map(bytes).or_else(|| from_reserve(bytes))
+    let how = if is_in_haste() { libc::MAP_POPULATE } else { 0 };
+    map(bytes, how).or_else(|| from_reserve(bytes))
 }
 
 /// Gives a block back.
