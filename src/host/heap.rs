@@ -331,8 +331,8 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
             put(own, TRIES).or_else(|| put(other, TRIES));
         }
         None if is_of_reserve(block) => {}
-        // SAFETY: it was mapped for itself, whole pages.
         None => {
+            // SAFETY: it was mapped for itself, whole pages.
             unsafe { libc::munmap(block.cast(), in_pages(layout.size())) };
         }
     }
