@@ -40,6 +40,6 @@ mod tests {
         found.sort();
         wanted.sort();
         assert_eq!(found, wanted);
-        assert_eq!(names(&folder.join("nothing")), [OsString::new(); 0]);
+        assert!(names(&folder.join("nothing")).is_empty());
     }
 }
