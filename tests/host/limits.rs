@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Run, Way, compile, gpuflame, is_ci, root, scratch};
+use crate::support::{Run, Way, compile, cuda, gpuflame, is_ci, root, scratch};
 
 #[test]
 fn threads_that_are_cancelled_before_their_first_launch_end_behind_it_and_it_is_there() {
@@ -49,6 +50,48 @@ fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
     }
     let done = Run::new(&program, Way::Injected).arg("plain").env("GPUFLAME_DISABLE", "0").done();
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
+}
+
+/// A program that runs as its owner, whoever starts it. Whoever starts it could have our files written where only the owner may.
+#[test]
+fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environment_counts() {
+    const NOBODY: u32 = 65_534;
+    let folder = std::env::temp_dir().join(format!("gpuflame-owned-{}", std::process::id()));
+    let outputs = folder.join("outputs");
+    fs::create_dir_all(&outputs).unwrap();
+    let rights = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let owned = |program: &Path| chown(program, Some(NOBODY), None).map(|()| rights(program, 0o4755));
+    // Others reach neither the tests' folders nor, by a variable, the libraries in them.
+    rights(&folder, 0o755);
+    rights(&outputs, 0o777);
+    for library in ["libcuda.so.1", "libcudart.so.13", "libcupti.so.13"] {
+        fs::copy(cuda().join(library), folder.join(library)).unwrap();
+    }
+    fs::copy(gpuflame(), folder.join("libgpuflame.so")).unwrap();
+    fs::copy("/usr/bin/id", folder.join("id")).unwrap();
+    let found = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
+    let program = folder.join("odd");
+    fs::copy(compile("tests/programs/odd.c", &["-O2", &found]), &program).unwrap();
+    let plain = || {
+        let run = Run::new(&program, Way::None).in_folder(&outputs).arg("plain").env("LD_LIBRARY_PATH", "");
+        run.env("CUDA_INJECTION64_PATH", folder.join("libgpuflame.so")).env("GPUSIM_TRUTH", "").done()
+    };
+    let first = plain();
+    assert_eq!((first.code, first.sum("launches").0), (Some(7), 110), "{}", first.stderr);
+    assert!(names(&outputs).contains(&"out.folded".to_owned()), "{:?}", names(&outputs));
+    names(&outputs).iter().for_each(|name| fs::remove_file(outputs.join(name)).unwrap());
+    let id = || Command::new(folder.join("id")).output().unwrap().stdout;
+    if owned(&folder.join("id")).is_err() || !String::from_utf8_lossy(&id()).contains("euid=") {
+        eprintln!(
+            "skipped: only root makes programs that run as somebody else, and some containers do not even let it"
+        );
+    } else {
+        owned(&program).unwrap();
+        let done = plain();
+        assert_eq!((done.code, &*done.stderr), (Some(7), ""));
+        assert_eq!(names(&outputs), [""; 0]);
+    }
+    fs::remove_dir_all(folder).unwrap();
 }
 
 /// What binds a thread is what binds all that it makes, unless they see to it.
