@@ -14,7 +14,7 @@
  * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
- * it would go on and print), `loading` (of libraries), `heap` (which it holds from then on, by `heap.c`); `thread`: to another thread, which launches; `signal_stack`: on
+ * it would go on and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more); `thread`: to another thread, which launches; `signal_stack`: on
  * a small stack for signals; `exiting`: in the middle of exit().
  * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while our files have to wait. `own`: main has an action
  * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
@@ -260,9 +260,14 @@ static void in_malloc(void)
 static void in_held_heap(void)
 {
     void (*hold)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hold_the_heap");
+    int i;
     if (!hold)
         exit(16);
     hold();
+    for (i = 0; i < 1000; i++) {
+        launch(0);
+        usleep(300);
+    }
     kill(getpid(), signal_number);
     for (;;)
         pause();
