@@ -110,16 +110,16 @@ fn a_thousand_windows_are_all_right_and_take_no_more_descriptors_and_memory() {
     // thousand.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // The same launches in one window: 4 MiB would be 4 KiB a window. What the process has beside it grows where the
-    // windows come faster than they are drawn, as on a busy machine.
+    // The same launches in one window: 8 MiB would be 8 KiB a window.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
+    let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
+    assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
+    // What is held when all are drawn does not depend on how many waited for that.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()
     };
     assert!(held(&done) < held(&one) + 4.0, "{} MiB, in one window {} MiB", held(&done), held(&one));
-    let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
-    assert!(resident < beside + 32.0 * 1024.0, "{resident} KiB, in one window {beside} KiB");
 }
 
 /// A measurement, which only says how it is.
