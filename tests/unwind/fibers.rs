@@ -1,7 +1,8 @@
 //! What a capture on a fiber's stack takes does not depend on how many fibers there are.
 //!
 //! The system calls of captures are counted: Linux sends them back as signals (see `tests/capture/syscalls.rs`), and the
-//! handler makes them itself.
+//! handler makes them itself. Tests run on threads of their own at once, so all that is counted is of one thread: a selector
+//! that another thread sets while this one is in its handler ends the process.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -10,6 +11,7 @@ mod build;
 mod switch;
 
 use std::arch::{asm, naked_asm};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -23,13 +25,23 @@ const FIBERS: usize = 2000;
 const STACK: usize = 32 << 10;
 const PAGE: usize = 4096;
 
-/// What the kernel looks at: system calls pass, or come back as signals.
-static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
-/// How often the copying call came back, `getpid`, the one that asks whether a page can be read, and any other.
-static CALLS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+thread_local! {
+    /// What the kernel looks at: system calls of this thread pass, or come back as signals.
+    static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
+    /// How often the copying call came back, `getpid`, the one that asks whether a page can be read, and any other.
+    static CALLS: [AtomicUsize; 4] = const { [const { AtomicUsize::new(0) }; 4] };
+    /// How many frames the last capture had, and how good they are.
+    static FRAMES: Cell<usize> = const { Cell::new(0) };
+    static FLAGS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Lets this thread's system calls pass, or has them come back.
+fn select(passing: u8) {
+    SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
+}
 
 /// The place that a handler returns to. The kernel lets its system call pass.
 #[unsafe(naked)]
@@ -39,7 +51,7 @@ extern "C" fn restore() {
 
 /// Counts a system call that came back, and makes it.
 extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
-    SELECTOR.store(PASS, Ordering::Relaxed);
+    select(PASS);
     // SAFETY: the kernel passes the interrupted registers.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let of = |register: i32| registers[register as usize];
@@ -49,7 +61,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
         libc::SYS_rt_sigprocmask => 2,
         _ => 3,
     };
-    CALLS[counter].fetch_add(1, Ordering::Relaxed);
+    CALLS.with(|calls| calls[counter].fetch_add(1, Ordering::Relaxed));
     let result: i64;
     // SAFETY: the same call with the same arguments, which the interrupted code vouches for.
     unsafe {
@@ -67,7 +79,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
         );
     }
     registers[libc::REG_RAX as usize] = result;
-    SELECTOR.store(CATCH, Ordering::Relaxed);
+    select(CATCH);
 }
 
 /// As the kernel has it.
@@ -90,13 +102,13 @@ fn catch_on_this_thread() -> bool {
         restorer: restore as *const () as usize,
         mask: 0,
     };
-    // SAFETY: the handler only touches atomics and the context that it is given; the selector is static.
+    // SAFETY: the handler only touches atomics and the context that it is given; the selector lives as long as its thread.
     unsafe {
         let signal = libc::SIGSYS as usize;
         let set = libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, size_of::<u64>());
         assert_eq!(set, 0);
         let passing = restore as *const () as usize;
-        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, ON, passing, 16usize, SELECTOR.as_ptr()) == 0
+        libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, ON, passing, 16usize, SELECTOR.with(AtomicU8::as_ptr)) == 0
     }
 }
 
@@ -105,16 +117,13 @@ fn unwinder() -> &'static mut Unwinder {
     unsafe { &mut *tls::get().cast::<Unwinder>() }
 }
 
-/// How many frames the last capture had, and how good they are.
-static FRAMES: AtomicUsize = AtomicUsize::new(0);
-static FLAGS: AtomicUsize = AtomicUsize::new(0);
-
 extern "C-unwind" fn capture() {
-    SELECTOR.store(CATCH, Ordering::SeqCst);
-    let captured = unwinder().capture(Skip::None);
-    SELECTOR.store(PASS, Ordering::SeqCst);
-    FRAMES.store(captured.frames.len(), Ordering::Relaxed);
-    FLAGS.store(captured.flags.0 as usize, Ordering::Relaxed);
+    let unwinder = unwinder();
+    select(CATCH);
+    let captured = unwinder.capture(Skip::None);
+    select(PASS);
+    FRAMES.set(captured.frames.len());
+    FLAGS.set(captured.flags.0);
 }
 
 /// A stack of more than a page, and the capture at its low end.
@@ -164,13 +173,13 @@ fn fibers() -> Option<*mut c_void> {
 
 /// Runs `hook` on each fiber, `below` bytes below its end, and gives the system calls of the captures.
 fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, flags: u32) -> [usize; 4] {
-    CALLS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    CALLS.with(|calls| calls.iter().for_each(|count| count.store(0, Ordering::Relaxed)));
     for fiber in 0..FIBERS {
         on_stack(hook, stacks.wrapping_byte_add((fiber + 1) * (STACK + PAGE) - below));
-        assert!(FRAMES.load(Ordering::Relaxed) >= 2, "this function's caller on the fiber");
-        assert_eq!(FLAGS.load(Ordering::Relaxed), flags as usize);
+        assert!(FRAMES.get() >= 2, "this function's caller on the fiber");
+        assert_eq!(FLAGS.get(), flags);
     }
-    CALLS.each_ref().map(|count| count.load(Ordering::Relaxed))
+    CALLS.with(|calls| calls.each_ref().map(|count| count.load(Ordering::Relaxed)))
 }
 
 #[test]
