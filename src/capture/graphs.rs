@@ -105,7 +105,7 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
     };
     let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
-    let context = capture(own, thread, Frame::label(leaf), ours);
+    let context = capture(own, thread, (Frame::label(leaf), 0), ours);
     let graph = into.unwrap_or(graph);
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
 }

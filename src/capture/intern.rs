@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::record::{ContextId, Frame};
-use crate::unwind::memory;
+use crate::unwind::{Unwinder, memory};
 
 /// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;
@@ -58,6 +58,20 @@ struct Slot {
 
 type Prefix = [Hash; MAX_FRAMES + 1];
 
+/// What is known of a stack that the unwinder has kept, without its leaf. Zeroes are nothing.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Kept {
+    frames: Hash,
+    /// The context that it was last.
+    last: Hash,
+    id: ContextId,
+    /// How often ids had been forgotten by then.
+    round: u32,
+}
+
+type AllKept = [Kept; Unwinder::MOST_KEPT];
+
 const FIRST_SLOTS: usize = 1024;
 /// Slots that a table may have: 12 MiB, room for 262,144 stacks.
 const MOST_SLOTS: usize = 1 << 19;
@@ -93,6 +107,10 @@ pub(super) struct Interner {
     /// How many of `prefix` belong to the last stack.
     depth: usize,
     last: Option<(Hash, ContextId)>,
+    /// What is known of kept stacks, by their numbers; mapped when there is the first.
+    kept: Option<NonNull<AllKept>>,
+    /// How often ids were forgotten.
+    round: u32,
 }
 
 impl Interner {
@@ -102,7 +120,16 @@ impl Interner {
         let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
         // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
         unsafe { prefix.as_mut()[0] = Hash::ROOT };
-        Some(Self { slots, capacity: FIRST_SLOTS, used: 0, prefix, depth: 0, last: None })
+        Some(Self {
+            slots,
+            capacity: FIRST_SLOTS,
+            used: 0,
+            prefix,
+            depth: 0,
+            last: None,
+            kept: None,
+            round: 0,
+        })
     }
 
     /// Looks up `leaf` called by `frames` (leaf first), of which `kept` at the root are those of the
@@ -146,6 +173,42 @@ impl Interner {
         kept: usize,
     ) -> Interned {
         self.find(apart, leaf, frames, kept)
+    }
+
+    /// Remembers that the stack that was looked up last has the number `number`, and which context it was.
+    #[cold]
+    pub(super) fn keep(&mut self, number: usize) {
+        if self.kept.is_none() {
+            self.kept = memory::map(size_of::<AllKept>()).map(NonNull::cast);
+        }
+        let Some((last, id)) = self.last else { return };
+        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
+        let (kept, prefix) = unsafe { (self.kept.map(|mut kept| kept.as_mut()), self.prefix.as_ref()) };
+        if let Some(kept) = kept.and_then(|kept| kept.get_mut(number)) {
+            *kept = Kept { frames: prefix[self.depth], last, id, round: self.round };
+        }
+    }
+
+    /// The context of `leaf` called by the stack with the number `number`, with what else tells it `apart`. `None`: it is not
+    /// known.
+    #[inline(always)]
+    pub(super) fn of_kept(&mut self, number: usize, apart: Option<Hash>, leaf: Frame) -> Option<ContextId> {
+        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
+        let kept = unsafe { self.kept?.as_mut() }.get_mut(number)?;
+        if kept.id == ContextId::NONE {
+            return None;
+        }
+        let hash = kept.frames.then(leaf.0);
+        let hash = apart.map_or(hash, |apart| hash.and(apart));
+        if (kept.last, kept.round) == (hash, self.round) {
+            return Some(kept.id);
+        }
+        let frames = kept.frames;
+        let Interned::Known(id) = self.look_up(hash) else { return None };
+        // SAFETY: as above.
+        let kept = unsafe { self.kept?.as_mut() }.get_mut(number)?;
+        *kept = Kept { frames, last: hash, id, round: self.round };
+        Some(id)
     }
 
     fn look_up(&mut self, hash: Hash) -> Interned {
@@ -197,6 +260,7 @@ impl Interner {
         // SAFETY: the old table came from `map_slots(self.capacity)` and nothing points into it any more.
         unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
         (self.capacity, self.used, self.last) = (FIRST_SLOTS, 0, None);
+        self.round = self.round.wrapping_add(1);
         true
     }
 
@@ -238,6 +302,10 @@ impl Drop for Interner {
         unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
         // SAFETY: likewise the array of hashes.
         unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
+        if let Some(kept) = self.kept {
+            // SAFETY: likewise this one.
+            unsafe { memory::unmap(kept.cast(), size_of::<AllKept>()) };
+        }
     }
 }
 
@@ -329,5 +397,27 @@ mod tests {
             assert_eq!(id_of(&mut interner, LEAF, &stack(&[n]), 0, n as u32 + 2), n as u32 + 2);
         }
         assert!(interner.capacity <= MOST_SLOTS && 2 * interner.used <= interner.capacity);
+    }
+
+    #[test]
+    fn a_stack_that_is_kept_has_its_contexts_by_its_number_until_ids_are_forgotten() {
+        let mut interner = Interner::new().unwrap();
+        let (frames, apart) = (stack(&[4, 3, 2, 1]), Some(Hash::ROOT.then(5)));
+        let other_leaf = Frame::label(LabelId(7));
+        assert_eq!(id_of(&mut interner, other_leaf, &frames, 0, 2), 2);
+        assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 3), 3);
+        assert_eq!(interner.of_kept(9, None, LEAF), None);
+        interner.keep(9);
+        for (leaf, id) in [(LEAF, 3), (other_leaf, 2), (LEAF, 3)] {
+            assert_eq!(interner.of_kept(9, None, leaf), Some(ContextId(id)));
+        }
+        assert_eq!(interner.of_kept(9, apart, LEAF), None, "it is new beside this");
+        let Interned::New(key) = interner.find(apart, LEAF, &frames, 0) else { panic!("it was not known") };
+        interner.insert(key, ContextId(4));
+        assert_eq!(interner.of_kept(9, apart, LEAF), Some(ContextId(4)));
+        assert_eq!(interner.of_kept(9, None, LEAF), Some(ContextId(3)));
+        assert_eq!(interner.of_kept(8, None, LEAF), None, "another number");
+        assert!(interner.forget());
+        assert_eq!(interner.of_kept(9, None, LEAF), None);
     }
 }

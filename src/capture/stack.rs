@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
 use crate::tracer::Call;
-use crate::unwind::{Captured, Skip};
+use crate::unwind::{Captured, Seen, Skip, Unwinder};
 
+use super::counts::Counts;
 use super::intern::{Hash, Interned, Interner, Key};
 use super::log::Writer;
 use super::open_ranges::Ranges;
@@ -29,29 +30,76 @@ pub fn new_context() -> ContextId {
 #[inline]
 pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
     let leaf = Frame::label(LabelId(u32::from(call.api.0)));
-    capture(own, thread, leaf, std::ptr::from_ref(call).addr())
+    let launched = call.symbol_name.addr() as u64;
+    capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
 }
 
-/// Captures the caller's stack, skipping our own frames; `leaf` names the API call. `ours` is an address in the frame of
-/// the function that the tracing library called (the description of a call lies there): that frame and those inside it
-/// are left out.
-pub(super) fn capture(own: &mut Own, thread: &Thread, leaf: Frame, ours: usize) -> ContextId {
+/// Captures the caller's stack, skipping our own frames; `leaf` names the API call, beside what it launches, or 0. `ours` is an
+/// address in the frame of the function that the tracing library called (the description of a call lies there): that frame
+/// and those inside it are left out.
+pub(super) fn capture(
+    own: &mut Own,
+    thread: &Thread,
+    (leaf, launched): (Frame, u64),
+    ours: usize,
+) -> ContextId {
     let Own { unwinder, verifying, ranges, python, interner, .. } = own;
-    let captured = unwinder.capture(Skip::UpTo(ours as u64));
+    let skip = || Skip::UpTo(ours as u64);
+    let hint = leaf.0.rotate_left(32) ^ launched;
+    let (captured, met) = match unwinder.capture_or_tell(skip(), hint) {
+        Seen::New(captured) => (captured, None),
+        Seen::Again(number) => {
+            let apart = apart_if_any(ranges, python, thread);
+            let met = interner.of_kept(number, apart, leaf);
+            if let Some(id) = met
+                && verifying.is_none()
+            {
+                return id;
+            }
+            (unwinder.capture(skip()), met.or(Some(ContextId::NONE)))
+        }
+    };
     if let Some(verifying) = verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }
     let Captured { frames, kept, .. } = captured;
-    let found = match python.is_none() && ranges.are_none() {
-        true => interner.find(None, leaf, frames, kept),
-        false => interner.find_apart(apart(ranges, python, thread), leaf, frames, kept),
+    let found = match apart_if_any(ranges, python, thread) {
+        None => interner.find(None, leaf, frames, kept),
+        apart => interner.find_apart(apart, leaf, frames, kept),
     };
     match found {
-        Interned::Known(id) => id,
+        Interned::Known(id) => {
+            match met {
+                None => keep(unwinder, interner),
+                Some(met) => compare(met, id, &thread.tally),
+            }
+            id
+        }
         Interned::New(key) => {
             note((leaf, key), &captured, own.id, thread, &mut own.contexts, (ranges, python, interner))
         }
     }
+}
+
+/// Keeps the stack that was captured last, which was known, so that it need not be walked again.
+#[inline(always)]
+fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
+    if let Some(number) = unwinder.keep_last() {
+        interner.keep(number);
+    }
+}
+
+/// A stack that was told by its number is another when it is walked: it is counted among those that differ.
+fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
+    if met != ContextId::NONE && met != walked {
+        tally.verified.unlike_plain.add(1);
+    }
+}
+
+/// What tells a stack apart beside its native frames.
+#[inline(always)]
+fn apart_if_any(ranges: &mut Ranges, python: &mut Option<PythonFrames>, thread: &Thread) -> Option<Hash> {
+    if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread) }
 }
 
 /// What tells a stack apart beside its native frames, where there is something of the kind.

@@ -35,7 +35,9 @@
 //!    through the copy (`a_signal_stack_leads_back_to_the_stack_that_was_interrupted`).
 //! 4. The memo reads only words that a walk of the thread's own stack read before, of frames that lie above the present
 //!    stack pointer, and only in a capture that begins on that stack (`the_memo_gives_what_the_plain_walk_gives` of
-//!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`).
+//!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`). So do the stacks that are kept whole,
+//!    which begin at the very stack pointer that such a walk began at (`a_stack_that_is_told_by_its_number_is_the_one_that_was_kept`
+//!    of `unwind/fuzz.rs`).
 //! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
@@ -209,7 +211,20 @@ pub struct Captured<'a> {
     pub places: Places<'a>,
 }
 
+/// A stack as [`Unwinder::capture_or_tell`] sees it.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// The one that [`Unwinder::keep_last`] gave this number, frame by frame.
+    Again(usize),
+    /// One that is not kept.
+    New(Captured<'a>),
+}
+
 impl Captured<'_> {
+    /// What there is where a capture is not possible.
+    const NOTHING: Self =
+        Self { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT), places: Places::NONE };
+
     /// The stack pointers of the frames: a frame reaches from its own to its caller's.
     pub(crate) fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         self.places.of_last(self.frames.len())
@@ -287,4 +302,22 @@ impl Unwinder {
     pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
         self.engine.capture(skip)
     }
+
+    /// The same, but a stack that [`Unwinder::keep_last`] has kept is not walked: it is told by its number. `hint` is what else
+    /// the caller knows that stacks differ by, such as what is launched, and always the same for the same stack.
+    #[inline(always)]
+    pub fn capture_or_tell(&mut self, skip: Skip, hint: u64) -> Seen<'_> {
+        self.engine.capture_or_tell(skip, hint)
+    }
+
+    /// Keeps the stack that was captured last, by [`Unwinder::capture_or_tell`], and gives its number, less than
+    /// [`Unwinder::MOST_KEPT`]. Another stack that had this number is not kept any more. `None`: it cannot be kept, or others
+    /// were so recently that it is not worth it.
+    #[inline(always)]
+    pub fn keep_last(&mut self) -> Option<usize> {
+        self.engine.keep_last()
+    }
+
+    /// So many stacks are kept at most.
+    pub const MOST_KEPT: usize = engine::STACKS;
 }

@@ -14,7 +14,10 @@ use super::bounds::Stack;
 use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
-use super::{Captured, MAX_FRAMES, Skip, known, memory, notes};
+use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
+
+/// None is kept here.
+pub(super) const STACKS: usize = 1;
 use crate::record::{ContextFlags, Frame, ModuleEpoch};
 
 /// Return addresses may carry a signature above the 48 bits of an address.
@@ -60,6 +63,8 @@ impl OfCopies {
 pub struct Places<'a>(&'a [u64]);
 
 impl Places<'_> {
+    pub(super) const NONE: Self = Self(&[]);
+
     /// The stack pointers of the last `count` frames, leaf first.
     pub(super) fn of_last(&self, count: usize) -> impl Iterator<Item = u64> {
         self.0[self.0.len().saturating_sub(count)..].iter().copied()
@@ -141,10 +146,18 @@ impl Owned {
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         match registers() {
             Some(registers) if !self.is_busy => self.capture_from(&registers, &skip),
-            _ => {
-                Captured { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT), places: Places(&[]) }
-            }
+            _ => Captured::NOTHING,
         }
+    }
+
+    /// None is kept here.
+    #[inline(always)]
+    pub(super) fn capture_or_tell(&mut self, skip: Skip, _hint: u64) -> Seen<'_> {
+        Seen::New(self.capture(skip))
+    }
+
+    pub(super) fn keep_last(&mut self) -> Option<usize> {
+        None
     }
 
     fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {

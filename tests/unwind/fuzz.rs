@@ -17,7 +17,7 @@ use std::ffi::c_void;
 
 use generate::{Function, KEEP, OMIT, Program, REALIGN, Random, UNOPTIMISED};
 use gpuflame::record::Frame;
-use gpuflame::unwind::{Skip, Unwinder};
+use gpuflame::unwind::{Seen, Skip, Unwinder};
 use oracle::{Addresses, capture_both};
 
 /// Dives and climbs at random over a call tree, with a capture at the end of every dive.
@@ -174,6 +174,42 @@ fn the_memo_gives_what_the_plain_walk_gives() {
     eprintln!("{frames} frames, {kept} of them kept, {different} captures differ");
     assert_eq!(different, 0);
     assert!(kept * 4 > frames, "the memo hardly ever joins");
+}
+
+#[test]
+fn a_stack_that_is_told_by_its_number_is_the_one_that_was_kept() {
+    gpuflame::unwind::prepare();
+    let functions = functions();
+    let mut with = Unwinder::new().expect("memory for an unwinder");
+    let mut without = Unwinder::new().expect("memory for an unwinder");
+    without.remember_stacks(false);
+    let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MOST_KEPT];
+    let (mut told, mut new, mut different) = (0, 0, 0);
+    // Deeper ones are hardly ever met again, nor are those of many functions.
+    for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
+        [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
+    }) {
+        run_to(deepest, seed, functions, 400_000, &mut || {
+            let plain = without.capture(Skip::Count(1));
+            match with.capture_or_tell(Skip::Count(1), plain.frames.len() as u64 % 3) {
+                Seen::Again(number) => {
+                    told += 1;
+                    different += usize::from(kept[number] != plain.frames);
+                }
+                Seen::New(captured) => {
+                    new += 1;
+                    different += usize::from(captured.frames != plain.frames);
+                    if let Some(number) = with.keep_last() {
+                        kept[number].clear();
+                        kept[number].extend(plain.frames);
+                    }
+                }
+            }
+        });
+    }
+    eprintln!("{told} told, {new} new, {different} captures differ");
+    assert_eq!(different, 0);
+    assert!(told > 100_000 && new > 100_000, "there should be enough of both");
 }
 
 thread_local! {

@@ -95,6 +95,24 @@ struct Outer {
     state: State,
 }
 
+/// All that decided about a stack: where it begins, rbp there if that matters, and words.
+pub(super) struct Read<'a> {
+    pub(super) pc: u64,
+    pub(super) sp: u64,
+    pub(super) bp: Option<u64>,
+    memo: &'a Memo,
+}
+
+impl Read<'_> {
+    /// Where the words lie.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+        let memo = self.memo;
+        let callers = memo.places[memo.first + 1..].iter();
+        let returns = callers.map(move |place| memo.address(*place).wrapping_sub(8));
+        returns.chain(memo.word_places[..memo.word_count].iter().map(move |place| memo.address(*place)))
+    }
+}
+
 impl Memo {
     /// Makes zeroed memory a memo of nothing, for a thread with this stack.
     pub(super) fn prepare(&mut self, stack: Stack) {
@@ -228,6 +246,23 @@ impl Memo {
         self.end = end;
     }
 
+    /// Works out the steps of the last walk now, and not when the next capture finds that they still stand.
+    pub(super) fn work_out_now(&mut self, steps: &[Step; MAX_FRAMES]) {
+        let pending = std::mem::take(&mut self.pending);
+        if let Some((leaf, _)) = steps[..pending].split_first() {
+            self.work_out(&steps[..pending], leaf.sp);
+        }
+    }
+
+    /// What the last walk read from its leaf on, the frame `leaf`; `None`: not all of it is kept.
+    pub(super) fn read_from(&self, leaf: usize) -> Option<Read<'_>> {
+        let is_whole = self.first == leaf && leaf < MAX_FRAMES && self.pending == 0;
+        is_whole.then(|| {
+            let Outer { pc, sp, state } = self.outer(leaf);
+            Read { pc, sp, bp: state.bp_is_live().then_some(state.bp), memo: self }
+        })
+    }
+
     /// Works out the pending steps (leaf first), as far as their words still hold what they held, and gives
     /// the leafmost frame of which that is so.
     #[inline(never)]
@@ -332,6 +367,11 @@ impl Memo {
     #[inline(always)]
     fn outer(&self, frame: usize) -> Outer {
         Outer { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
+    }
+
+    /// The loader state that the rules belong to.
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Whether the stack whose frames these are ended for want of information.

@@ -14,6 +14,7 @@ mod stub;
 mod table;
 mod trails;
 mod walk;
+mod whole;
 mod words;
 
 use std::ptr::NonNull;
@@ -26,14 +27,16 @@ use self::routes::Routes;
 use self::stub::Entry;
 use self::trails::Trails;
 use self::walk::{Cursor, Join, Step, Walk, Walked};
+use self::whole::Whole;
 use self::words::Own;
 use super::bounds::Stack;
 use super::copy::StackCopy;
 use super::counts::{self, Counts};
 use super::loader;
-use super::{Captured, MAX_FRAMES, Skip, memory};
+use super::{Captured, MAX_FRAMES, Seen, Skip, memory};
 use crate::record::{ContextFlags, Frame};
 pub(super) use copied::OfCopies;
+pub(super) use whole::STACKS;
 
 /// How often a capture starts over when objects are unloaded under it.
 const ATTEMPTS: usize = 3;
@@ -57,6 +60,12 @@ pub(super) struct Engine {
     /// How many frames the capture before showed, and this one.
     shown: [usize; 2],
     flags: ContextFlags,
+    /// Whether a stack that is kept is to be told by its number, and by which hint it is found.
+    tells: bool,
+    hint: u64,
+    /// The number of the stack that the last capture met.
+    met: Option<usize>,
+    whole: Whole,
     /// The thread's own stack.
     own: Stack,
     /// What is known of the stack that it is on, where that is another.
@@ -99,11 +108,34 @@ impl Owned {
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
         if !unsafe { stub::capture(self.0.as_ptr()) } {
-            let flags = ContextFlags(ContextFlags::CUT);
-            return Captured { frames: &[], kept: 0, flags, places: Places(None) };
+            return Captured::NOTHING;
         }
         // SAFETY: as above.
         unsafe { self.0.as_mut() }.captured(&skip)
+    }
+
+    #[inline(always)]
+    pub(super) fn capture_or_tell(&mut self, skip: Skip, hint: u64) -> Seen<'_> {
+        // SAFETY: the engine is mapped as long as `self` lives, and used by this thread only.
+        let engine = unsafe { self.0.as_mut() };
+        (engine.tells, engine.hint) = (!engine.forgets, hint);
+        // SAFETY: as above; the reference is not used any more.
+        let is_captured = unsafe { stub::capture(self.0.as_ptr()) };
+        // SAFETY: as above.
+        let engine = unsafe { self.0.as_mut() };
+        engine.tells = false;
+        match engine.met {
+            _ if !is_captured => Seen::New(Captured::NOTHING),
+            Some(number) => Seen::Again(number),
+            None => Seen::New(engine.captured(&skip)),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn keep_last(&mut self) -> Option<usize> {
+        // SAFETY: as above.
+        let engine = unsafe { self.0.as_mut() };
+        if engine.whole.can_keep() { engine.keep_last() } else { None }
     }
 }
 
@@ -113,6 +145,7 @@ impl Drop for Owned {
         let engine = unsafe { self.0.as_mut() };
         engine.copy.give_back();
         engine.routes.give_back();
+        engine.whole.give_back();
         // SAFETY: the mapping was made by `new`; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
     }
@@ -137,6 +170,15 @@ impl Engine {
 
     fn capture_idle(&mut self, entry: &Entry) {
         let mut counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
+        self.met = None;
+        if self.tells && self.own.contains(entry.sp()) {
+            let met = self.whole.recognise(entry, self.hint, counts);
+            // Rules of an older loader state say nothing of what is there now.
+            self.met = met.filter(|_| counts::latest() == counts);
+            if self.met.is_some() {
+                return;
+            }
+        }
         for _ in 0..ATTEMPTS {
             self.capture_once(entry, counts);
             // Rules of an older loader state may have been overwritten while we read them.
@@ -212,6 +254,14 @@ impl Engine {
         }
     }
 
+    /// Keeps the last stack whole, if all of it may be remembered, and gives its number.
+    #[cold]
+    #[inline(never)]
+    fn keep_last(&mut self) -> Option<usize> {
+        self.memo.work_out_now(&self.steps);
+        self.whole.keep(&self.memo, self.leaf, self.hint, self.memo.counts())
+    }
+
     /// Captures where that is rare.
     #[cold]
     #[inline(never)]
@@ -284,6 +334,8 @@ impl Engine {
 pub struct Places<'a>(Option<&'a Engine>);
 
 impl Places<'_> {
+    pub(super) const NONE: Self = Self(None);
+
     /// The stack pointers of the last `count` frames, leaf first.
     pub(super) fn of_last(&self, count: usize) -> impl Iterator<Item = u64> {
         self.0.into_iter().flat_map(move |engine| {

@@ -1,0 +1,385 @@
+//! Stacks that the thread has been in, each as one sum over all words that a walk of it read.
+//!
+//! An unwind is a function of the state that it starts from, of the rules, and of the words that it reads (see `memo`). So
+//! where a capture begins in a state that a walk began in, and those words still hold what they held, the stack is that of the
+//! walk: nobody need walk it, nor ask which one it is. Programs launch from the same few hundred stacks, again and again.
+//!
+//! The words are not kept but summed up, so a look takes two bytes for each of them from the caches, where the memo and the
+//! ways (`trails`) take thirty. What a launch puts out of the first cache, the program has to fetch again: in a step of PyTorch
+//! that takes as long as the walk itself. Four sums of 64 bits run side by side, so a stack with other words at the same places
+//! is taken for one that was kept with a chance of 5e-20: once in 500,000 years of a million such looks a second.
+//!
+//! Where several stacks begin in one state, their sums tell them apart, and a hint which of them to try: what is launched. That
+//! which came after the last one the time before is tried first. Where looks are in vain more often than not, one in sixteen
+//! is made; and a stack is kept for every eight captures at most. So stacks that are never met again cost little.
+
+use std::ptr::NonNull;
+
+use super::memo::Memo;
+use super::stub::Entry;
+use crate::unwind::copy::RED_ZONE;
+use crate::unwind::counts::Counts;
+use crate::unwind::memory::{self, word};
+
+/// Stacks of one thread, and how many of them compete for a place: 256 KiB, of which a program touches what it uses.
+pub(crate) const STACKS: usize = SETS * WAYS;
+const SETS: usize = 128;
+const WAYS: usize = 4;
+/// The most words of one, a multiple of those that are summed up at a time.
+const MOST_WORDS: usize = 28 * AT_A_TIME;
+const AT_A_TIME: usize = 8;
+/// A stack is kept for so many captures.
+const PRICE: u32 = 8;
+/// So much is saved up at most.
+const MOST_CREDIT: u32 = 64 * PRICE;
+/// What a look in vain counts, against 1 of one that was not; and how much of it there can be.
+const VAIN: u32 = 2;
+const MOST_DOUBT: u32 = 64;
+
+/// The stacks of one thread. Zeroed memory holds none.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct Whole {
+    /// Mapped when the first is kept.
+    all: Option<NonNull<All>>,
+    /// The one that was met last.
+    last: usize,
+    credit: u32,
+    doubt: u32,
+    /// How many looks there were.
+    looks: u32,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct All {
+    sets: [Set; SETS],
+    stacks: [Stack; STACKS],
+}
+
+/// Stacks that compete.
+#[derive(Debug)]
+#[repr(C, align(32))]
+struct Set {
+    /// Of their beginnings; 0: there is none.
+    tags: [u32; WAYS],
+    /// Which stack was met next, the last time.
+    followers: [u16; WAYS],
+    /// Whether they were met since they last competed, and how often, up to a bound.
+    uses: [u8; WAYS],
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Stack {
+    begins: Beginning,
+    /// rbp at the beginning, if it matters.
+    bp: u64,
+    sum: [u64; 2],
+    bp_matters: bool,
+    /// How many words there are.
+    len: u16,
+    /// Where they lie, in words from the red zone of the first frame upwards.
+    places: [u16; MOST_WORDS],
+}
+
+const _: () = assert!(size_of::<Stack>() == 512, "a stack begins at a cache line");
+
+/// What is known before any word is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+struct Beginning {
+    place: u64,
+    sp: u64,
+    hint: u64,
+    /// The loader state that the rules belong to.
+    counts: u64,
+}
+
+impl Beginning {
+    fn new(place: u64, sp: u64, hint: u64, counts: Counts) -> Self {
+        Self { place, sp, hint, counts: counts.as_word() }
+    }
+
+    /// The set that it belongs to, and its tag there.
+    #[inline(always)]
+    fn home(&self) -> (usize, u32) {
+        let mixed = (self.place ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed >> 57) as usize % SETS, (mixed >> 24) as u32 | 1)
+    }
+}
+
+impl Whole {
+    /// The number of the stack that `entry` begins, if it is kept.
+    #[inline(always)]
+    pub(super) fn recognise(&mut self, entry: &Entry, hint: u64, counts: Counts) -> Option<usize> {
+        self.credit = (self.credit + 1).min(MOST_CREDIT);
+        // SAFETY: `keep` mapped them, and they stay as long as `self` does; this thread alone has them.
+        let all = unsafe { self.all?.as_mut() };
+        self.looks = self.looks.wrapping_add(1);
+        if self.doubt >= MOST_DOUBT / 2 && !self.looks.is_multiple_of(16) {
+            return None;
+        }
+        let begins = Beginning::new(entry.pc, entry.sp(), hint, counts);
+        let (home, tag) = begins.home();
+        let followers = &mut all.sets[self.last / WAYS % SETS].followers[self.last % WAYS];
+        let first = usize::from(*followers);
+        for turn in 0..WAYS {
+            let way = (first + turn) % WAYS;
+            if all.sets[home].tags[way] != tag {
+                continue;
+            }
+            let number = home * WAYS + way;
+            match all.stacks[number].is(&begins, entry.rbp) {
+                Some(true) => {
+                    self.doubt = self.doubt.saturating_sub(1);
+                    all.met(number, self.last);
+                    self.last = number;
+                    return Some(number);
+                }
+                Some(false) => self.doubt = (self.doubt + VAIN).min(MOST_DOUBT),
+                None => {}
+            }
+        }
+        None
+    }
+
+    /// Whether a stack may be kept by now.
+    #[inline(always)]
+    pub(super) fn can_keep(&self) -> bool {
+        self.credit >= PRICE
+    }
+
+    /// Keeps the stack that the memo holds, the leaf of which is `leaf`, and gives its number. `None`: it cannot be kept.
+    #[inline(never)]
+    pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
+        self.credit = self.credit.saturating_sub(PRICE);
+        let read = memo.read_from(leaf)?;
+        let begins = Beginning::new(read.pc, read.sp, hint, counts);
+        let stack = Stack::of(begins, read.bp, read.words())?;
+        if self.all.is_none() {
+            self.all = memory::map(size_of::<All>()).map(NonNull::cast);
+        }
+        // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
+        let number = unsafe { self.all?.as_mut() }.put(stack);
+        self.last = number;
+        Some(number)
+    }
+
+    /// Gives the memory back.
+    pub(super) fn give_back(&mut self) {
+        if let Some(all) = self.all.take() {
+            // SAFETY: `keep` mapped them with this size, and nobody has them any more.
+            unsafe { memory::unmap(all.cast(), size_of::<All>()) };
+        }
+    }
+}
+
+impl All {
+    /// A stack was met, after the one with the number `last`.
+    #[inline(always)]
+    fn met(&mut self, number: usize, last: usize) {
+        self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
+        let uses = &mut self.sets[number / WAYS % SETS].uses[number % WAYS];
+        *uses = (*uses + 1).min(3);
+    }
+
+    /// Gives a stack a place and its number, perhaps in place of one that is met less often.
+    fn put(&mut self, stack: Stack) -> usize {
+        let (home, tag) = stack.begins.home();
+        let set = &mut self.sets[home];
+        let stacks = &mut self.stacks[home * WAYS..][..WAYS];
+        let is_same = |old: &Stack| (old.begins, old.sum) == (stack.begins, stack.sum) && old.bp == stack.bp;
+        let of_same = stacks.iter().position(is_same);
+        let is_free = |way: &usize| set.tags[*way] == 0 || set.uses[*way] == 0;
+        let way = of_same.or_else(|| (0..WAYS).find(is_free)).unwrap_or_else(|| {
+            set.uses.iter_mut().for_each(|uses| *uses -= 1);
+            (0..WAYS).min_by_key(|way| set.uses[*way]).unwrap_or(0)
+        });
+        let uses = if of_same.is_some() { set.uses[way] } else { 1 };
+        (set.tags[way], set.uses[way]) = (tag, uses);
+        stacks[way] = stack;
+        home * WAYS + way
+    }
+}
+
+impl Stack {
+    /// One that begins so, with this rbp if it matters, and read these words. `None`: they are too many, or too far apart.
+    fn of(begins: Beginning, bp: Option<u64>, words: impl Iterator<Item = u64>) -> Option<Self> {
+        let (sp, bp_matters) = (begins.sp, bp.is_some());
+        let (bp, places) = (bp.unwrap_or_default(), [0; MOST_WORDS]);
+        let mut stack = Self { begins, bp, sum: [0; 2], bp_matters, len: 0, places };
+        let base = sp.wrapping_sub(RED_ZONE);
+        let mut count = 0;
+        for address in words {
+            let place = address.wrapping_sub(base);
+            *stack.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
+            count += 1;
+        }
+        // So each line of the stack is read once, from one end to the other.
+        stack.places[..count].sort_unstable();
+        let last = *stack.places[..count].last()?;
+        let whole = count.next_multiple_of(AT_A_TIME);
+        stack.places[count..whole].fill(last);
+        stack.len = whole as u16;
+        stack.sum = stack.sum_up(sp);
+        Some(stack)
+    }
+
+    /// Whether it is the stack that begins so; `None`: it begins otherwise.
+    #[inline(always)]
+    fn is(&self, begins: &Beginning, bp: u64) -> Option<bool> {
+        let is_begun_so = self.begins == *begins && (self.bp == bp || !self.bp_matters);
+        is_begun_so.then(|| self.sum_up(begins.sp) == self.sum)
+    }
+
+    /// The sum over the words that lie there now. The stack pointer is `sp`, as it was when they were first read.
+    #[inline(always)]
+    fn sum_up(&self, sp: u64) -> [u64; 2] {
+        let base = sp.wrapping_sub(RED_ZONE);
+        // SAFETY: a walk from this stack pointer on read the word at this address of the thread's own stack: what lies
+        // above that is in use, and what lies less than the red zone below it is where our own frames are.
+        let at = |place: u16| unsafe { word(base.wrapping_add(8 * u64::from(place))) };
+        let (chunks, _) = self.places[..usize::from(self.len).min(MOST_WORDS)].as_chunks::<AT_A_TIME>();
+        let mut sums = SEEDS;
+        for places in chunks {
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                *sum = fold(at(places[2 * lane]) ^ *sum, at(places[2 * lane + 1]) ^ SEEDS[lane]);
+            }
+        }
+        [sums[0] ^ sums[2].rotate_left(32), sums[1] ^ sums[3].rotate_left(32)]
+    }
+}
+
+/// Digits of pi.
+const SEEDS: [u64; AT_A_TIME / 2] =
+    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+
+/// Both halves of the product.
+#[inline(always)]
+fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORDS: usize = 21;
+
+    /// A stack of words, below which a capture begins.
+    #[repr(C)]
+    struct Place {
+        below: [u64; 16],
+        entry: Entry,
+        words: [u64; WORDS],
+    }
+
+    const BP: u64 = 0x7000;
+
+    fn place() -> Box<Place> {
+        let entry = Entry { r15: 0, r14: 0, r13: 0, r12: 0, rbx: 0, rbp: BP, pc: 0x4000 };
+        Box::new(Place { below: [0; 16], entry, words: std::array::from_fn(|at| 0x5000 + at as u64) })
+    }
+
+    impl Place {
+        /// The stack that is there, of which every word was read.
+        fn stack(&self, hint: u64, bp: Option<u64>) -> Stack {
+            let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, Counts::default());
+            let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);
+            Stack::of(begins, bp, words).unwrap()
+        }
+
+        fn met(&self, whole: &mut Whole, hint: u64) -> Option<usize> {
+            whole.recognise(&self.entry, hint, Counts::default())
+        }
+    }
+
+    /// Keeps what is at `place`.
+    fn keep(whole: &mut Whole, place: &Place, hint: u64) -> usize {
+        keep_stack(whole, place.stack(hint, None))
+    }
+
+    fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
+        let mut all = *whole.all.get_or_insert_with(|| memory::map(size_of::<All>()).unwrap().cast());
+        // SAFETY: mapped with this size, where zeroes are no stacks, and nobody else's.
+        unsafe { all.as_mut() }.put(stack)
+    }
+
+    #[test]
+    fn a_stack_is_met_while_all_is_as_it_was() {
+        let (mut whole, mut place) = (Whole::default(), place());
+        assert_eq!(place.met(&mut whole, 7), None);
+        let number = keep(&mut whole, &place, 7);
+        assert!(number < STACKS);
+        assert_eq!(place.met(&mut whole, 7), Some(number));
+        assert_eq!(place.met(&mut whole, 8), None, "another hint");
+        assert_eq!(whole.recognise(&place.entry, 7, Counts::new(1, 0)), None, "an object was loaded");
+        for at in 0..WORDS {
+            for bit in [0, 17, 63] {
+                place.words[at] ^= 1 << bit;
+                assert_eq!(place.met(&mut whole, 7), None, "word {at}");
+                place.words[at] ^= 1 << bit;
+                whole.doubt = 0;
+            }
+        }
+        place.words.swap(3, 4);
+        assert_eq!(place.met(&mut whole, 7), None, "in another order");
+        place.words.swap(3, 4);
+        assert_eq!(place.met(&mut whole, 7), Some(number));
+        whole.give_back();
+        assert_eq!(place.met(&mut whole, 7), None);
+    }
+
+    #[test]
+    fn rbp_is_a_part_of_it_where_it_matters() {
+        let (mut whole, mut place) = (Whole::default(), place());
+        let read = keep_stack(&mut whole, place.stack(1, Some(BP)));
+        let other = keep_stack(&mut whole, place.stack(2, None));
+        assert_eq!([1, 2].map(|hint| place.met(&mut whole, hint)), [Some(read), Some(other)]);
+        place.entry.rbp = 0;
+        assert_eq!([1, 2].map(|hint| place.met(&mut whole, hint)), [None, Some(other)]);
+        whole.give_back();
+    }
+
+    #[test]
+    fn stacks_with_one_beginning_are_told_apart_and_the_one_that_is_met_least_makes_way() {
+        let (mut whole, mut place) = (Whole::default(), place());
+        let numbers: Vec<usize> = (0..WAYS as u64)
+            .map(|turn| {
+                place.words[5] = turn;
+                keep(&mut whole, &place, 7)
+            })
+            .collect();
+        for turn in [0, 1, 2, 3, 1, 0, 2] {
+            place.words[5] = turn as u64;
+            whole.doubt = 0;
+            assert_eq!(place.met(&mut whole, 7), Some(numbers[turn]));
+            assert_eq!(keep(&mut whole, &place, 7), numbers[turn], "it is kept once");
+        }
+        for one_more in 100..103 {
+            place.words[5] = one_more;
+            keep(&mut whole, &place, 7);
+        }
+        place.words[5] = 2;
+        whole.doubt = 0;
+        assert_eq!(place.met(&mut whole, 7), Some(numbers[2]), "it was met more often than others");
+        whole.give_back();
+    }
+
+    #[test]
+    fn where_looks_are_in_vain_few_are_made_and_what_is_kept_has_its_price() {
+        let (mut whole, mut place) = (Whole::default(), place());
+        let number = keep(&mut whole, &place, 7);
+        place.words[0] = 0;
+        (0..200).for_each(|_| assert_eq!(place.met(&mut whole, 7), None));
+        place.words[0] = 0x5000;
+        let mut met = |looks: usize| (0..looks).filter(|_| place.met(&mut whole, 7) == Some(number)).count();
+        assert_eq!(met(160), 10, "one in sixteen");
+        assert!(met(2000) > 1000, "it comes to be trusted again");
+        assert_eq!((whole.credit, whole.can_keep()), (MOST_CREDIT, true));
+        whole.give_back();
+    }
+}
