@@ -1,6 +1,7 @@
 //! What all verbs tell their user by: standard error, a line for each thing, and how they ended.
 
 use crate::error::{Error, ErrorKind};
+use crate::export::clean_line;
 
 /// What became of a verb that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,7 @@ impl Console {
 }
 
 fn say(text: &impl std::fmt::Display) {
-    let line: String = text.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("gpuflame: {line}");
+    eprintln!("gpuflame: {}", clean_line(&text.to_string()));
 }
 
 /// A command line that cannot mean anything.

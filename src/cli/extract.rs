@@ -7,6 +7,7 @@ use super::input::Source;
 use super::output::Target;
 use super::trace::{self, How};
 use crate::error::Result;
+use crate::export::clean_line;
 use crate::steps::{Extract as Table, Ops, Stretch};
 
 /// So many operations are shown where the table goes to a file.
@@ -59,7 +60,7 @@ fn preview(table: &Table, out: &mut dyn std::io::Write) -> crate::error::Result<
         let short: String = name.chars().take(50).collect();
         let dots = if short.len() < name.len() { "..." } else { "" };
         let (start, end) = (crate::steps::micros(op.start), crate::steps::micros(op.end));
-        writeln!(out, "{start:>20} {end:>20}  {short}{dots}")?;
+        writeln!(out, "{start:>20} {end:>20}  {}{dots}", clean_line(&short))?;
     }
     Ok(())
 }

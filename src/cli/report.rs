@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::console::Console;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
+use crate::export::clean_line;
 use crate::profile::human;
 
 /// Where a report goes, and how: the flags of all verbs whose answer is a table.
@@ -68,7 +69,7 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(cells.into_iter().map(Cell::cleaned).collect());
         debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.columns.len()), "{}", self.name);
     }
 }
@@ -83,6 +84,14 @@ impl Cell {
     /// What a share of `whole` `part` is.
     pub(super) fn share(part: u64, whole: u64) -> Self {
         if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
+    }
+
+    /// Names are other people's words: none may end a line or drive a terminal.
+    fn cleaned(self) -> Self {
+        match self {
+            Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
+            other => other,
+        }
     }
 
     fn for_people(&self) -> String {

@@ -388,6 +388,24 @@ fn records_for_which_there_was_no_buffer_are_counted() {
 }
 
 #[test]
+fn a_callback_without_data_and_a_buffer_that_comes_back_twice_are_counted_and_no_more() {
+    let fake = Fake::start(28);
+    let api = attach::<Scribe>(12_080).unwrap();
+    let before = api.traffic();
+    fake.call_without_data(Domain::RUNTIME_API, 4);
+    fake.call_without_data(Domain::DRIVER_API, 3);
+    let buffer = fake.request();
+    fake.complete(buffer, 3);
+    let filled = FILLED.lock().unwrap().pop().unwrap();
+    fake.complete(buffer, 0);
+    // One that CUPTI never had from us.
+    fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
+    let traffic = api.traffic();
+    assert_eq!((traffic.without_data - before.without_data, traffic.strangers - before.strangers), (2, 2));
+    assert_eq!((told(), FILLED.lock().unwrap().len(), traffic.lent), (vec![], 0, 0));
+}
+
+#[test]
 fn a_flush_before_the_first_call_is_not_made() {
     let fake = Fake::start(28);
     let api = attach::<Scribe>(12_080).unwrap();

@@ -251,6 +251,11 @@ impl Fake {
         word
     }
 
+    /// Calls back about a call without a word on it.
+    pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
+        self.event(domain, CallbackId(id), ptr::null());
+    }
+
     /// Calls back with a resource event.
     pub(super) fn resource(&self, id: CallbackId) {
         self.event(Domain::RESOURCE, id, ptr::null());

@@ -52,6 +52,14 @@ pub(crate) fn cell(name: &str) -> Cow<'_, str> {
     if clean.starts_with(['=', '+', '-', '@']) { format!("'{clean}").into() } else { clean }
 }
 
+/// Any text on a line of a terminal: its words as they are, and a blank for each character that would do something there.
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        return text.into();
+    }
+    text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
+}
+
 /// Whether nothing is to be done, as with nearly all names: a look at each character takes ten times as long. All bytes
 /// are looked at, many at once.
 fn is_clean(name: &[u8]) -> bool {
@@ -75,6 +83,12 @@ fn is_number(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_keeps_its_words_and_does_nothing() {
+        assert_eq!(line(" a: 1\x1b[31m\r\u{202e}b\u{2028}"), " a: 1 [31m  b ");
+        assert!(matches!(line("gemm, 22 us, \u{e9}"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn ordinary_names_stay_as_they_are() {

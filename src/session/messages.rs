@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::export::clean_line;
 use crate::host::stderr;
 
 /// How long the application may be held up by a line to a stderr that is full.
@@ -19,10 +20,6 @@ pub(super) fn say(message: &str) {
 
 /// The line, with whose it is.
 pub(super) fn line(message: &str) -> String {
-    format!("gpuflame: {}\n", on_one_line(message))
-}
-
-/// Names and settings are other people's words: none may end a line or drive a terminal.
-fn on_one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    // Names and settings are other people's words: none may end a line or drive a terminal.
+    format!("gpuflame: {}\n", clean_line(message))
 }

@@ -114,3 +114,74 @@ fn threads_of_two_runs_meet_where_their_frames_are_asked_for() {
     let kept = gpuflame(&folder, ["flamegraph", "a.json", "--root", "thread", "--keep-numbers"]).ok().stdout;
     assert!(kept.contains("[thread llm 14508];") && kept.contains("[thread loader 14510];"), "{kept}");
 }
+
+/// A name that drives a terminal, turns the direction of what follows, and ends lines.
+fn odd(name: &str) -> String {
+    format!("{name}\x1b[31mred\rover\u{202e}turned\u{2066}x\u{2028}y\nz")
+}
+
+fn odd_trace(folder: &Path, file: &str, kernels: [&str; 2]) {
+    let mut trace = Trace::default();
+    for id in 0..6 {
+        let at = u64::from(id) * 100;
+        trace.python(&odd("python"), 1, at, at + 60).slice("cpu_op", &odd("op"), 1, at + 1, at + 50);
+        trace.launch(id, &odd(kernels[id as usize % 2]), 1, at + 5, at + 20, at + 50);
+    }
+    let thread = serde_json::json!({
+        "ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": { "name": odd("thread") }
+    });
+    trace.0.push(thread);
+    trace.write(&folder.join(file));
+}
+
+/// What a terminal is sent is what a pipe is: the command asks which of them it has for pictures and progress alone.
+#[test]
+fn names_that_drive_terminals_are_harmless_text_wherever_the_command_prints_them() {
+    let folder = scratch("odd_names");
+    odd_trace(&folder, "odd.json", ["first", "second"]);
+    odd_trace(&folder, "odd2.json", ["first", "third"]);
+    odd_trace(&folder, &odd("file"), ["first", "second"]);
+    let assert_harmless = |text: &str, args: &[&str]| {
+        let does_something = |c: char| {
+            let turns = ('\u{200e}'..='\u{200f}').contains(&c)
+                || ('\u{2028}'..='\u{202e}').contains(&c)
+                || ('\u{2066}'..='\u{2069}').contains(&c);
+            turns || c.is_control() && c != '\n'
+        };
+        assert!(!text.contains(does_something), "{args:?}: {text:?}");
+        assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{args:?}: {text}");
+    };
+    let (file, missing) = (odd("file"), odd("missing"));
+    let by = ["kernels", "stacks", "line", "function", "delay", "idle", "comm"];
+    let top = by.map(|by| vec!["top", "odd.json", "--by", by]);
+    let others = [
+        vec!["info", "odd.json"],
+        vec!["check", "odd.json"],
+        vec!["diff", "odd.json", "odd2.json"],
+        vec!["view", "odd.json"],
+        vec!["view", "odd.json", "--stats"],
+        vec!["view", "odd.json", "--timeline"],
+        vec!["extract", "odd.json", "extracted.csv", "0,1000"],
+        vec!["flamegraph", "odd.json", "--format", "folded"],
+        vec!["convert", "odd.json", "-o", "converted.folded"],
+        vec!["info", &file],
+    ];
+    let mut shown = 0;
+    for args in top.iter().chain(&others) {
+        for format in [None, Some(["--format", "csv"]), Some(["--format", "json"])] {
+            let is_report = matches!(args[0], "top" | "info" | "check" | "diff" | "view");
+            if format.is_some() && !(is_report && args.get(2) != Some(&"--timeline")) {
+                continue;
+            }
+            let ran = gpuflame(&folder, args.iter().chain(format.iter().flatten()));
+            assert!(ran.code < 2, "{args:?} {}", ran.stderr);
+            assert_harmless(&ran.stdout, args);
+            assert_harmless(&ran.stderr, args);
+            shown += usize::from(ran.stdout.contains("first [31mred over turned"));
+        }
+    }
+    assert!(shown >= 15, "{shown} of them show the kernel");
+    let refused = gpuflame(&folder, ["top", &missing]);
+    assert_harmless(&refused.stderr, &["top", &missing]);
+    refused.fails(1, &["missing [31mred over turned"]);
+}

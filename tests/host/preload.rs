@@ -104,3 +104,28 @@ fn a_library_of_another_version_than_the_small_one_is_refused_in_one_line() {
     let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
+
+/// What all programs of a shell print while they start is what the shell's user sees.
+#[test]
+fn programs_with_another_c_library_or_none_to_load_start_as_ever() {
+    let folder = shipped();
+    let preloaded = folder.join("libgpuflame-preload.so");
+    let source = folder.join("says.c");
+    fs::write(&source, "#include <stdio.h>\nint main(void) { return puts(\"as ever\") < 0; }\n").unwrap();
+    for (compiler, flags) in
+        [("gcc", &[][..]), ("gcc", &["-static"]), ("musl-gcc", &[]), ("musl-gcc", &["-static"])]
+    {
+        let program = folder.join(format!("{compiler}{}", flags.concat()));
+        let compiled = Command::new(compiler).args(flags).arg(&source).arg("-o").arg(&program).output();
+        if !compiled.is_ok_and(|compiled| compiled.status.success()) {
+            eprintln!(
+                "skipped: {compiler} {flags:?} makes no programs here; apt-get install musl-tools libc6-dev"
+            );
+            continue;
+        }
+        let ran = Command::new(&program).env("LD_PRELOAD", &preloaded).output().unwrap();
+        let [printed, said] = [ran.stdout, ran.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(ran.status.success(), "{compiler} {flags:?}: {said}");
+        assert_eq!((printed.as_str(), said.as_str()), ("as ever\n", ""), "{compiler} {flags:?}");
+    }
+}

@@ -1,0 +1,63 @@
+//! The sizes that blocks come in.
+
+use std::alloc::Layout;
+
+use super::pages::PAGE;
+
+/// Of blocks of one size: 16 to 128 bytes by 16, and four sizes from each power of two to the next, to 64 KiB.
+///
+/// Every such size that is at least an alignment and a multiple of it has its own class, so a block of a class is aligned
+/// to whatever divides its size: slabs begin where pages do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(pub(super) usize);
+
+impl Class {
+    pub(super) const COUNT: usize = 8 + 4 * 9;
+    pub(super) const LARGEST: usize = 64 << 10;
+
+    /// The one with room for `layout`; `None`: it is mapped for itself.
+    pub(super) fn of(layout: Layout) -> Option<Self> {
+        // Rust asks for nothing that is larger than half of what can be addressed, its alignment included.
+        let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
+        match last {
+            _ if last >= Self::LARGEST || layout.align() > PAGE => None,
+            0..128 => Some(Self(last / 16)),
+            _ => {
+                let power = last.ilog2() as usize;
+                Some(Self(8 + 4 * (power - 7) + (last >> (power - 2) & 3)))
+            }
+        }
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        match self.0.checked_sub(8) {
+            None => 16 * (self.0 + 1),
+            Some(above) => (5 + above % 4) << (5 + above / 4),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_has_the_least_class_that_holds_it_and_its_alignment_divides_that() {
+        let mut before = 0;
+        for bytes in (0..Class::COUNT).map(|class| Class(class).bytes()) {
+            for (size, align) in (before + 1..=bytes).flat_map(|size| [(size, 1), (size, 16)]) {
+                let class = Class::of(Layout::from_size_align(size, align).unwrap()).unwrap();
+                assert_eq!(class.bytes(), bytes, "{size} bytes");
+            }
+            // An eighth is lost on average above 128 bytes, a quarter at most.
+            assert!(before < 128 || bytes - before <= before / 4);
+            before = bytes;
+        }
+        assert_eq!(before, Class::LARGEST);
+        assert_eq!(Class::of(Layout::from_size_align(Class::LARGEST + 1, 1).unwrap()), None);
+        for (align, size) in (0..13).flat_map(|power| (1..3000).map(move |size| (1 << power, 23 * size))) {
+            let class = Class::of(Layout::from_size_align(size, align).unwrap());
+            assert!(class.is_none_or(|class| class.bytes().is_multiple_of(align) && class.bytes() >= size));
+        }
+    }
+}

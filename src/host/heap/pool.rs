@@ -1,0 +1,406 @@
+//! Pools: all slabs of some threads, for one thread at a time.
+
+use std::cell::Cell;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::class::Class;
+use super::pages::{in_pages, is_in_haste};
+use super::reserve;
+use super::slab::{Blocks, Slab, Slabs, map_piece, owner_of};
+use crate::host::threads;
+
+/// So often it is tried to get at a pool before a block is mapped instead.
+const TRIES: u32 = 1000;
+/// So many empty slabs keep their pages, 2 MiB: what comes and goes asks the kernel for nothing.
+const KEPT: u32 = 16;
+/// What a class is cut from in the reserve.
+const SLICE: usize = 16 << 10;
+
+pub(super) struct Pool {
+    is_taken: AtomicBool,
+    /// Blocks that were given back while another thread was here, each with the next in its first word.
+    returned: AtomicPtr<u8>,
+    /// Of each class, the slabs with room; some that have none any more may be among them.
+    slabs: [Slabs; Class::COUNT],
+    /// Empty slabs with their pages, and how many those are.
+    kept: Slabs,
+    kept_count: Cell<u32>,
+    /// Those without.
+    bare: Slabs,
+    /// Of each class, what came from the reserve.
+    last: [Blocks; Class::COUNT],
+}
+
+// SAFETY: the cells are reached only by who has set `is_taken`, which is one thread.
+unsafe impl Sync for Pool {}
+
+/// That of the application's threads, which a signal may stop anywhere, and that of ours.
+static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
+
+/// The calling thread's.
+pub(super) fn own() -> &'static Pool {
+    &POOLS[usize::from(threads::is_ours())]
+}
+
+/// Whose a block is; `None`: it was mapped for itself.
+///
+/// # Safety
+/// It is one of a class, is not of the reserve, and was not given back.
+pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
+    // SAFETY: the caller says so, and pieces are mapped for pools here alone.
+    unsafe { owner_of(block) }
+}
+
+impl Pool {
+    pub(super) const fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            returned: AtomicPtr::new(null_mut()),
+            slabs: [const { Slabs::new() }; Class::COUNT],
+            kept: Slabs::new(),
+            kept_count: Cell::new(0),
+            bare: Slabs::new(),
+            last: [const { Blocks::new() }; Class::COUNT],
+        }
+    }
+
+    /// A block; `None`: another thread is here, perhaps for ever, or there is no memory.
+    pub(super) fn take(&'static self, class: Class) -> Option<NonNull<u8>> {
+        let take = || self.take_from_slabs(class).or_else(|| self.take_elsewhere(class));
+        self.alone(TRIES, take).flatten()
+    }
+
+    /// Takes a block back, now or when somebody is here next.
+    ///
+    /// # Safety
+    /// It is of a piece of this pool, and nobody's any more.
+    pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
+        let put = || {
+            // SAFETY: the caller says so.
+            unsafe { self.put(block) };
+            self.fetch_returned();
+        };
+        if self.alone(1, put).is_some() {
+            return;
+        }
+        let link = |first| {
+            // SAFETY: the block is nobody's, and has room for a pointer.
+            unsafe { block.cast::<*mut u8>().write(first) };
+            Some(block.as_ptr())
+        };
+        let _ = self.returned.fetch_update(Ordering::Release, Ordering::Relaxed, link);
+    }
+
+    /// Takes a block of the reserve back. Where the pool is taken for long it is lost.
+    pub(super) fn give_back_last(&self, block: NonNull<u8>, class: Class) {
+        self.alone(TRIES, || self.last[class.0].put(block));
+    }
+
+    /// Runs `body` alone; `None`: another thread is there, perhaps for ever.
+    fn alone<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
+        let take = |_| {
+            let taken =
+                self.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            if !taken {
+                std::hint::spin_loop();
+            }
+            taken
+        };
+        (0..tries).any(take).then(|| {
+            let result = body();
+            self.is_taken.store(false, Ordering::Release);
+            result
+        })
+    }
+
+    fn take_from_slabs(&self, class: Class) -> Option<NonNull<u8>> {
+        let slabs = &self.slabs[class.0];
+        while let Some(slab) = slabs.first() {
+            if let Some(block) = slab.take() {
+                return Some(block);
+            }
+            slabs.remove(slab);
+        }
+        None
+    }
+
+    /// A block when no slab of its class has any.
+    #[cold]
+    fn take_elsewhere(&'static self, class: Class) -> Option<NonNull<u8>> {
+        self.fetch_returned();
+        let (last, bytes) = (&self.last[class.0], class.bytes());
+        let from_last = || last.take(bytes);
+        let from_new_slice = || {
+            let slice = bytes.max(SLICE);
+            last.cut_from(reserve::take(slice)?, in_pages(slice));
+            last.take(bytes)
+        };
+        let found = self.take_from_slabs(class).or_else(from_last);
+        found.or_else(|| self.take_new(class)).or_else(from_new_slice)
+    }
+
+    /// A block of a slab that was empty, which the next are cut from as well.
+    fn take_new(&'static self, class: Class) -> Option<NonNull<u8>> {
+        let slab = self.empty_slab()?;
+        slab.begin(class);
+        self.slabs[class.0].push(slab);
+        slab.take()
+    }
+
+    fn empty_slab(&'static self) -> Option<&'static Slab> {
+        if let Some(slab) = self.kept.pop() {
+            self.kept_count.set(self.kept_count.get() - 1);
+            return Some(slab);
+        }
+        let slab = self.bare.pop().or_else(|| {
+            map_piece(self)?.iter().rev().for_each(|slab| self.bare.push(slab));
+            self.bare.pop()
+        })?;
+        if is_in_haste() {
+            // SAFETY: it is empty. A kernel before 5.14 refuses.
+            unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
+        }
+        Some(slab)
+    }
+
+    /// Puts a block back into its slab.
+    ///
+    /// # Safety
+    /// It is of a piece of this pool, and nobody's any more.
+    unsafe fn put(&self, block: NonNull<u8>) {
+        // SAFETY: the caller says so.
+        let slab = unsafe { Slab::of(block) };
+        slab.put(block);
+        let slabs = &self.slabs[slab.class().0];
+        if !slab.is_listed() {
+            slabs.push(slab);
+        }
+        if slab.is_empty() {
+            slabs.remove(slab);
+            self.keep(slab);
+        }
+    }
+
+    /// Has any class take this slab again. Its pages go back to the kernel if there are others that are kept.
+    fn keep(&self, slab: &'static Slab) {
+        if self.kept_count.get() < KEPT || is_in_haste() {
+            self.kept_count.set(self.kept_count.get() + 1);
+            self.kept.push(slab);
+        } else {
+            // SAFETY: it is empty.
+            unsafe { slab.advise(libc::MADV_DONTNEED) };
+            self.bare.push(slab);
+        }
+    }
+
+    /// Puts back what was given back while another thread was here.
+    fn fetch_returned(&self) {
+        if self.returned.load(Ordering::Relaxed).is_null() {
+            return;
+        }
+        let mut next = NonNull::new(self.returned.swap(null_mut(), Ordering::Acquire));
+        while let Some(block) = next {
+            // SAFETY: whoever gave it back wrote the next into its first word.
+            next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
+            // SAFETY: it was given back to this pool.
+            unsafe { self.put(block) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::Layout;
+    use std::collections::BTreeSet;
+    use std::iter;
+    use std::ptr::with_exposed_provenance_mut;
+    use std::sync::mpsc::channel;
+
+    use super::super::pages::PAGE;
+    use super::super::slab::{SLAB, map_alone, unmap_alone};
+    use super::*;
+
+    fn new_pool() -> &'static Pool {
+        Box::leak(Box::new(Pool::new()))
+    }
+
+    fn class_of(bytes: usize) -> Class {
+        Class::of(Layout::from_size_align(bytes, 1).unwrap()).unwrap()
+    }
+
+    /// So many blocks, each with its first byte in every page of it.
+    fn take(pool: &'static Pool, bytes: usize, count: usize) -> Vec<NonNull<u8>> {
+        let block = || pool.take(class_of(bytes)).unwrap();
+        let blocks: Vec<_> = iter::repeat_with(block).take(count).collect();
+        for block in &blocks {
+            // SAFETY: it has that many bytes.
+            (0..bytes).step_by(PAGE).for_each(|at| unsafe { block.add(at).write(1) });
+        }
+        blocks
+    }
+
+    fn give_back(blocks: impl IntoIterator<Item = NonNull<u8>>) {
+        // SAFETY: they were taken from pools, and nobody uses them.
+        blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
+    }
+
+    /// How many of the pages that these blocks begin in take memory.
+    fn resident(blocks: &[NonNull<u8>]) -> usize {
+        let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
+        let is_resident = |page: &usize| {
+            let mut found = 0;
+            // SAFETY: a page of a piece, and a byte for what is known of it.
+            let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE, &mut found) };
+            assert_eq!(asked, 0);
+            found & 1 == 1
+        };
+        pages.iter().filter(|page| is_resident(page)).count()
+    }
+
+    fn slabs_of(blocks: &[NonNull<u8>]) -> BTreeSet<usize> {
+        blocks.iter().map(|block| block.addr().get() / SLAB).collect()
+    }
+
+    /// Slabs without blocks: those with pages, and the others.
+    fn empty(pool: &'static Pool) -> [usize; 2] {
+        let mut counts = [0; 2];
+        for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
+            while slabs.pop().is_some() {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn slabs_whose_blocks_all_came_back_lose_their_pages_but_for_a_few() {
+        let pool = new_pool();
+        // The first slab of a piece lacks a page: these fill 31 of one and the first of the next.
+        let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
+        assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
+        // Of each slab the last block is not among them.
+        let (last, others): (Vec<_>, Vec<_>) =
+            blocks.iter().partition(|block| block.addr().get() % SLAB == SLAB - PAGE);
+        give_back(others.into_iter().copied());
+        assert_eq!(resident(&blocks), blocks.len());
+        give_back(last.into_iter().copied());
+        // Those that came first are kept, and so is the first of a piece.
+        assert_eq!(resident(&blocks), KEPT as usize * 32 - 1);
+        assert_eq!(empty(pool), [KEPT as usize, 64 - KEPT as usize]);
+    }
+
+    #[test]
+    fn blocks_of_another_size_take_what_was_given_back_before_the_heap_grows() {
+        let pool = new_pool();
+        let small = take(pool, 48, 100_000);
+        let slabs = slabs_of(&small);
+        give_back(small);
+        // 16 fit into a slab, 15 into the first of a piece.
+        let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
+        assert!(slabs_of(&large).is_subset(&slabs));
+        // What lies there was written by nobody else.
+        assert_eq!(large.iter().collect::<BTreeSet<_>>().len(), large.len());
+        give_back(large);
+    }
+
+    #[test]
+    fn blocks_that_come_and_go_in_any_order_are_apart_and_leave_nothing_behind() {
+        let pool = new_pool();
+        let (mut live, mut random) = (Vec::new(), 1_u64);
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        // SAFETY: it has that many bytes.
+        let fill = |block: NonNull<u8>, size: usize| unsafe { block.write_bytes(size as u8, size) };
+        let check = |block: NonNull<u8>, size: usize| {
+            // SAFETY: it was filled and is still ours.
+            let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), size) };
+            assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
+        };
+        for turn in 0..60_000 {
+            // More and fewer by turns.
+            if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
+                let size = 1 << next(16);
+                let block = pool.take(class_of(size)).unwrap();
+                fill(block, size);
+                live.push((block, size));
+            } else {
+                let (block, size) = live.swap_remove(next(live.len()));
+                check(block, size);
+                give_back([block]);
+            }
+        }
+        assert!(live.len() > 100);
+        live.iter().for_each(|(block, size)| check(*block, *size));
+        give_back(live.into_iter().map(|(block, _)| block));
+        assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
+        let [kept, bare] = empty(pool);
+        assert!((kept as u32, (kept + bare) % 32) == (KEPT, 0), "{kept}, {bare}");
+    }
+
+    #[test]
+    fn a_pool_whose_user_was_stopped_for_good_keeps_nobody_from_memory() {
+        let pool = new_pool();
+        let blocks = take(pool, 100, 2);
+        pool.alone(1, || {
+            assert!(pool.take(class_of(100)).is_none(), "it is taken");
+            give_back(blocks.iter().copied());
+            assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
+        });
+        // Whoever comes next puts them back, and their slab is empty, for any class.
+        let other = take(pool, 64, 1);
+        assert_eq!(slabs_of(&other), slabs_of(&blocks));
+        give_back(other);
+        assert_eq!(empty(pool), [1, 31]);
+    }
+
+    #[test]
+    fn blocks_that_other_threads_give_back_at_the_same_time_are_all_there_again() {
+        let pool = new_pool();
+        let (sends, receives): (Vec<_>, Vec<_>) = iter::repeat_with(channel::<usize>).take(4).unzip();
+        std::thread::scope(|scope| {
+            for receive in receives {
+                let sends = sends.clone();
+                scope.spawn(move || {
+                    for turn in 0..20_000 {
+                        // Who does not get at the pool in so many tries would map one.
+                        if let Some(block) = pool.take(class_of(1 << (turn % 14))) {
+                            sends[turn % 4].send(block.expose_provenance().get()).unwrap();
+                        }
+                        receive.try_iter().for_each(|at| give_back([at_address(at)]));
+                    }
+                    drop(sends);
+                    receive.iter().for_each(|at| give_back([at_address(at)]));
+                });
+            }
+            drop(sends);
+        });
+        pool.alone(1, || pool.fetch_returned()).unwrap();
+        assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
+        let [kept, bare] = empty(pool);
+        assert!(kept > 0 && (kept + bare) % 32 == 0, "{kept}, {bare}");
+    }
+
+    fn at_address(at: usize) -> NonNull<u8> {
+        NonNull::new(with_exposed_provenance_mut(at)).unwrap()
+    }
+
+    #[test]
+    fn a_block_that_was_mapped_for_itself_is_told_by_its_address() {
+        let class = class_of(5000);
+        let block = map_alone(class).unwrap();
+        // SAFETY: it has that many bytes.
+        unsafe { block.write_bytes(0xff, class.bytes()) };
+        // SAFETY: both are of that class.
+        assert!(unsafe { pool_of(block) }.is_none());
+        let pool = new_pool();
+        let other = take(pool, 5000, 1)[0];
+        // SAFETY: as above.
+        assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
+        give_back([other]);
+        // SAFETY: nobody uses it.
+        unsafe { unmap_alone(block, class) };
+    }
+}
