@@ -80,7 +80,7 @@ pub(super) enum Interned {
 }
 
 /// The identity of a context that has no id yet.
-pub(super) struct Key(Hash);
+pub(super) struct Key(Stack);
 
 /// The contexts of one thread.
 pub(super) struct Interner {
@@ -92,7 +92,22 @@ pub(super) struct Interner {
     prefix: NonNull<Prefix>,
     /// How many of `prefix` belong to the last stack.
     depth: usize,
-    last: Option<(Hash, ContextId)>,
+    last: Option<(Stack, ContextId)>,
+}
+
+/// The last stack: what its hash is made of, which costs more to put together than to compare.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stack {
+    frames: Hash,
+    leaf: Frame,
+    apart: Option<Hash>,
+}
+
+impl Stack {
+    fn hash(self) -> Hash {
+        let hash = self.frames.then(self.leaf.0);
+        self.apart.map_or(hash, |apart| hash.and(apart))
+    }
 }
 
 impl Interner {
@@ -126,13 +141,10 @@ impl Interner {
             *kept_hash = hash;
         }
         self.depth = frames.len();
-        let mut hash = hash.then(leaf.0);
-        if let Some(apart) = apart {
-            hash = hash.and(apart);
-        }
+        let stack = Stack { frames: hash, leaf, apart };
         match self.last {
-            Some((last, id)) if last == hash => Interned::Known(id),
-            _ => self.look_up(hash),
+            Some((last, id)) if last == stack => Interned::Known(id),
+            _ => self.look_up(stack),
         }
     }
 
@@ -148,12 +160,12 @@ impl Interner {
         self.find(apart, leaf, frames, kept)
     }
 
-    fn look_up(&mut self, hash: Hash) -> Interned {
-        let slot = self.slot(self.probe(hash));
+    fn look_up(&mut self, stack: Stack) -> Interned {
+        let slot = self.slot(self.probe(stack.hash()));
         if slot.id == ContextId::NONE {
-            return Interned::New(Key(hash));
+            return Interned::New(Key(stack));
         }
-        self.last = Some((hash, slot.id));
+        self.last = Some((stack, slot.id));
         Interned::Known(slot.id)
     }
 
@@ -163,8 +175,9 @@ impl Interner {
         if 2 * (self.used + 1) > self.capacity && !self.make_room() {
             return false;
         }
-        let at = self.probe(key.0);
-        self.set_slot(at, Slot { hash: key.0, id });
+        let hash = key.0.hash();
+        let at = self.probe(hash);
+        self.set_slot(at, Slot { hash, id });
         self.used += 1;
         self.last = Some((key.0, id));
         true
