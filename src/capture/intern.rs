@@ -58,13 +58,12 @@ struct Slot {
 
 type Prefix = [Hash; MAX_FRAMES + 1];
 
-/// What is known of a stack that the unwinder has kept, without its leaf. Zeroes are nothing.
+/// What is known of the frames that the unwinder has kept. Zeroes are nothing.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Kept {
-    frames: Hash,
-    /// The context that it was last.
-    last: Hash,
+    /// What it was part of when it was met last.
+    stack: Stack,
     id: ContextId,
     /// How often ids had been forgotten by then.
     round: u32,
@@ -94,7 +93,7 @@ pub(super) enum Interned {
 }
 
 /// The identity of a context that has no id yet.
-pub(super) struct Key(Hash);
+pub(super) struct Key(Stack);
 
 /// The contexts of one thread.
 pub(super) struct Interner {
@@ -106,11 +105,34 @@ pub(super) struct Interner {
     prefix: NonNull<Prefix>,
     /// How many of `prefix` belong to the last stack.
     depth: usize,
-    last: Option<(Hash, ContextId)>,
+    last: Option<(Stack, ContextId)>,
     /// What is known of kept stacks, by their numbers; mapped when there is the first.
     kept: Option<NonNull<AllKept>>,
     /// How often ids were forgotten.
     round: u32,
+}
+
+/// What the hash of a context is made of, which costs more to put together than to compare. Zeroes are valid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct Stack {
+    frames: Hash,
+    /// If there is anything.
+    apart: Hash,
+    leaf: Frame,
+    is_apart: bool,
+}
+
+impl Stack {
+    #[inline(always)]
+    fn new(frames: Hash, leaf: Frame, apart: Option<Hash>) -> Self {
+        Self { frames, apart: apart.unwrap_or(Hash::ROOT), leaf, is_apart: apart.is_some() }
+    }
+
+    fn hash(self) -> Hash {
+        let hash = self.frames.then(self.leaf.0);
+        if self.is_apart { hash.and(self.apart) } else { hash }
+    }
 }
 
 impl Interner {
@@ -153,13 +175,10 @@ impl Interner {
             *kept_hash = hash;
         }
         self.depth = frames.len();
-        let mut hash = hash.then(leaf.0);
-        if let Some(apart) = apart {
-            hash = hash.and(apart);
-        }
+        let stack = Stack::new(hash, leaf, apart);
         match self.last {
-            Some((last, id)) if last == hash => Interned::Known(id),
-            _ => self.look_up(hash),
+            Some((last, id)) if last == stack => Interned::Known(id),
+            _ => self.look_up(stack),
         }
     }
 
@@ -181,11 +200,9 @@ impl Interner {
         if self.kept.is_none() {
             self.kept = memory::map(size_of::<AllKept>()).map(NonNull::cast);
         }
-        let Some((last, id)) = self.last else { return };
-        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
-        let (kept, prefix) = unsafe { (self.kept.map(|mut kept| kept.as_mut()), self.prefix.as_ref()) };
-        if let Some(kept) = kept.and_then(|kept| kept.get_mut(number)) {
-            *kept = Kept { frames: prefix[self.depth], last, id, round: self.round };
+        let (Some((stack, id)), round) = (self.last, self.round) else { return };
+        if let Some(kept) = self.kept(number) {
+            *kept = Kept { stack, id, round };
         }
     }
 
@@ -193,30 +210,32 @@ impl Interner {
     /// known.
     #[inline(always)]
     pub(super) fn of_kept(&mut self, number: usize, apart: Option<Hash>, leaf: Frame) -> Option<ContextId> {
-        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
-        let kept = unsafe { self.kept?.as_mut() }.get_mut(number)?;
-        if kept.id == ContextId::NONE {
+        let round = self.round;
+        let Kept { stack: last, id, round: of_round } = *self.kept(number)?;
+        if id == ContextId::NONE {
             return None;
         }
-        let hash = kept.frames.then(leaf.0);
-        let hash = apart.map_or(hash, |apart| hash.and(apart));
-        if (kept.last, kept.round) == (hash, self.round) {
-            return Some(kept.id);
+        let stack = Stack::new(last.frames, leaf, apart);
+        if stack == last && of_round == round {
+            return Some(id);
         }
-        let frames = kept.frames;
-        let Interned::Known(id) = self.look_up(hash) else { return None };
-        // SAFETY: as above.
-        let kept = unsafe { self.kept?.as_mut() }.get_mut(number)?;
-        *kept = Kept { frames, last: hash, id, round: self.round };
+        let Interned::Known(id) = self.look_up(stack) else { return None };
+        *self.kept(number)? = Kept { stack, id, round };
         Some(id)
     }
 
-    fn look_up(&mut self, hash: Hash) -> Interned {
-        let slot = self.slot(self.probe(hash));
+    #[inline(always)]
+    fn kept(&mut self, number: usize) -> Option<&mut Kept> {
+        // SAFETY: the array is mapped as long as `self` lives, zeroes are valid in it, and nobody else knows it.
+        unsafe { self.kept?.as_mut() }.get_mut(number)
+    }
+
+    fn look_up(&mut self, stack: Stack) -> Interned {
+        let slot = self.slot(self.probe(stack.hash()));
         if slot.id == ContextId::NONE {
-            return Interned::New(Key(hash));
+            return Interned::New(Key(stack));
         }
-        self.last = Some((hash, slot.id));
+        self.last = Some((stack, slot.id));
         Interned::Known(slot.id)
     }
 
@@ -226,8 +245,9 @@ impl Interner {
         if 2 * (self.used + 1) > self.capacity && !self.make_room() {
             return false;
         }
-        let at = self.probe(key.0);
-        self.set_slot(at, Slot { hash: key.0, id });
+        let hash = key.0.hash();
+        let at = self.probe(hash);
+        self.set_slot(at, Slot { hash, id });
         self.used += 1;
         self.last = Some((key.0, id));
         true

@@ -30,7 +30,7 @@ impl PythonFrames {
 
     /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
     /// does.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn hash(&mut self, others: Option<Hash>, tally: &Counts) -> Option<Hash> {
         match self.frames.walk(number_of) {
             Found::Same => {}

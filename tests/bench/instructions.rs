@@ -42,11 +42,11 @@ const CASES: [Case; 9] = [
     // The same stack, without and with the 15 functions of Python that it is in, as CPython 3.13, 3.11 and 3.9 have them, of four
     // files.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1270 },
-    Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1910 },
+    Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1930 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1270 },
-    Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2465 },
+    Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2330 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1270 },
-    Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2375 },
+    Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2205 },
 ];
 
 /// Versions of Python whose layout the interpreter of the tests has.

@@ -122,20 +122,30 @@ impl Marks {
         Self { words: unsafe { marks.read(layout) }, ..marks }
     }
 
-    /// Whether the object at `code` has them. `texts` are those that were looked at in this walk.
+    /// Whether the object at `code` has all of them but the texts.
     ///
     /// # Safety
     /// A frame refers to the object, or something that can be read lies there if it was met.
     #[inline(always)]
-    pub(super) unsafe fn are_of(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
+    pub(super) unsafe fn are_all_but_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: as the caller says; the parts were seen to be readable when the object was met, which holds them.
         unsafe {
             // One that is shorter may end where memory does: its length is looked at before its words.
             self.has_same_parts(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
                 && self.read(layout) == self.words
-                && texts.hold(self.texts, layout)
         }
+    }
+
+    /// Whether the path still has its letters, and a name that is looked at with it. `texts` are those that were looked at in
+    /// this walk.
+    ///
+    /// # Safety
+    /// They belong to a code object that has all other marks.
+    #[inline(always)]
+    pub(super) unsafe fn have_same_texts(&self, layout: &Layout, texts: &mut Texts) -> bool {
+        // SAFETY: as the caller says.
+        unsafe { texts.hold(self.texts, layout) }
     }
 
     /// Whether the object at `code` consists of the same objects.
@@ -222,7 +232,9 @@ impl Known {
         }
         match self.version {
             // SAFETY: as the caller says.
-            0 => unsafe { self.marks.are_of(code, layout, texts) },
+            0 => unsafe {
+                self.marks.are_all_but_texts(code, layout) && self.marks.have_same_texts(layout, texts)
+            },
             // SAFETY: as above.
             version => unsafe {
                 version_of(code, layout) == version && self.marks.has_same_parts(code, layout)
@@ -249,6 +261,9 @@ pub(super) struct Texts {
     count: usize,
     /// The last walk in which each was seen to hold the same.
     seen: [u64; MOST_TEXTS],
+    /// Those of the last walk, each once.
+    of_walk: [u16; MOST_TEXTS],
+    count_of_walk: usize,
     all: [Pair; MOST_TEXTS],
 }
 
@@ -274,6 +289,7 @@ impl Texts {
     #[inline(always)]
     pub(super) fn forget(&mut self) {
         self.walk += 1;
+        self.count_of_walk = 0;
     }
 
     /// Whether there is room for no more.
@@ -283,7 +299,7 @@ impl Texts {
 
     /// There are none. Who knows them by number is to forget those.
     pub(super) fn clear(&mut self) {
-        self.count = 0;
+        (self.count, self.count_of_walk) = (0, 0);
     }
 
     /// The number of these texts. `None`: there are too many.
@@ -295,6 +311,7 @@ impl Texts {
         let marks = unsafe { marks_of_both(path, name, layout) };
         let is_same = |known: &Pair| (known.path, known.name, known.marks) == (path, name, marks);
         if let Some(at) = self.all[..self.count].iter().position(is_same) {
+            self.see(at);
             return Some(at as u16);
         }
         if self.are_full() {
@@ -306,9 +323,46 @@ impl Texts {
             // SAFETY: as the caller says.
             unsafe { pair.keep_letters(layout) };
         }
-        self.seen[self.count] = self.walk;
         self.count += 1;
+        self.see(self.count - 1);
         Some(self.count as u16 - 1)
+    }
+
+    /// These hold what they did, in this walk.
+    fn see(&mut self, at: usize) {
+        if self.seen[at] == self.walk {
+            return;
+        }
+        self.seen[at] = self.walk;
+        if let Some(place) = self.of_walk.get_mut(self.count_of_walk) {
+            *place = at as u16;
+            self.count_of_walk += 1;
+        }
+    }
+
+    /// Whether all texts of the last walk still hold what they did.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there.
+    #[inline(always)]
+    pub(super) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
+        // SAFETY: as the caller says.
+        self.count_of_walk == 0 || unsafe { self.have_same_letters(layout) }
+    }
+
+    /// The same of one or more. Apart from the others, which then keep no register.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(never)]
+    unsafe fn have_same_letters(&self, layout: &Layout) -> bool {
+        for at in &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)] {
+            // SAFETY: as the caller says.
+            if !unsafe { self.all[usize::from(*at) % MOST_TEXTS].are_as_before(layout) } {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether the texts with this number still hold what they did.
@@ -330,36 +384,30 @@ impl Texts {
     #[inline(never)]
     unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
         let at = usize::from(number) % MOST_TEXTS;
-        let pair = &self.all[at];
-        if pair.count == 0 {
-            // SAFETY: as the caller says.
-            return unsafe { self.look_at_marks(at, layout) };
-        }
-        // SAFETY: as above.
-        let is_same = unsafe { pair.has_same_letters(layout) };
-        if is_same {
-            self.seen[at] = self.walk;
-        }
-        is_same
-    }
-
-    /// The same of texts whose letters are not kept. Apart from the others, which then keep no register.
-    ///
-    /// # Safety
-    /// As for [`Texts::hold`].
-    #[inline(never)]
-    unsafe fn look_at_marks(&mut self, at: usize, layout: &Layout) -> bool {
-        let pair = &self.all[at];
         // SAFETY: as the caller says.
-        let is_same = unsafe { marks_of_both(pair.path, pair.name, layout) } == pair.marks;
-        if is_same {
-            self.seen[at] = self.walk;
+        let are_same = unsafe { self.all[at].are_as_before(layout) };
+        if are_same {
+            self.see(at);
         }
-        is_same
+        are_same
     }
 }
 
 impl Pair {
+    /// Whether both hold what they did.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there.
+    #[inline(always)]
+    unsafe fn are_as_before(&self, layout: &Layout) -> bool {
+        match self.count {
+            // SAFETY: as the caller says.
+            0 => unsafe { marks_of_both(self.path, self.name, layout) == self.marks },
+            // SAFETY: as above.
+            _ => unsafe { self.has_same_letters(layout) },
+        }
+    }
+
     /// Keeps the path's letters, if it is ASCII and they are neither too few nor too many.
     ///
     /// # Safety
@@ -389,13 +437,31 @@ impl Pair {
         // Of one that is not ASCII a pointer lies there, which is no letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
-        let mut at = 0;
-        // SAFETY: as the caller says; ours are as many.
-        while at + 32 <= self.count && unsafe { are_same::<32>(theirs + at, ours + at) } {
+        // SAFETY: as the caller says; ours are as many, and a path has at least eight letters.
+        unsafe {
+            match self.count {
+                // Most paths, without a loop.
+                33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
+                _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
+            }
+        }
+    }
+
+    /// Whether all letters but the last 32 are the same, 32 at a time.
+    ///
+    /// # Safety
+    /// So many can be read at both places.
+    #[inline(always)]
+    unsafe fn has_same_beginning(&self, theirs: u64, ours: u64) -> bool {
+        let mut at = 32;
+        while at < self.count {
+            // SAFETY: as the caller says.
+            if !unsafe { are_same::<32>(theirs + at - 32, ours + at - 32) } {
+                return false;
+            }
             at += 32;
         }
-        // SAFETY: as above; a path has at least eight letters.
-        at + 32 > self.count && unsafe { self.has_same_end(theirs, ours) }
+        true
     }
 
     /// Whether the last letters are the same: 32, or all if they are fewer.
@@ -702,7 +768,15 @@ mod tests {
 
     fn texts() -> Box<Texts> {
         const NONE: Pair = Pair { path: 0, name: 0, marks: 0, count: 0, letters: [0; MOST_LETTERS] };
-        Box::new(Texts { walk: 0, count: 0, seen: [0; MOST_TEXTS], all: [NONE; MOST_TEXTS] })
+        let of_walk = [0; MOST_TEXTS];
+        Box::new(Texts {
+            walk: 1,
+            count: 0,
+            seen: [0; MOST_TEXTS],
+            of_walk,
+            count_of_walk: 0,
+            all: [NONE; MOST_TEXTS],
+        })
     }
 
     fn known(code: u64, number: u32) -> Known {

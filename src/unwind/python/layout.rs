@@ -44,10 +44,22 @@ pub(super) struct Frame {
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
+    /// Sixteen bytes that are compared as one: `previous`, and whichever of the two above lies beside it.
+    pub(super) link: u32,
     /// A byte that says who holds the frame.
     pub(super) owner: u32,
     pub(super) unit: Unit,
     pub(super) boundary: Boundary,
+}
+
+impl Frame {
+    /// The same of 3.12 or later, with what all of those have.
+    #[inline(always)]
+    const fn of_shims(&self) -> Self {
+        let (previous, code, position, link) = (8, 0, 56, 0);
+        let (unit, boundary) = (Unit::Address, Boundary::Shim);
+        Self { previous, code, position, link, unit, boundary, bytes: self.bytes, owner: self.owner }
+    }
 }
 
 /// What a frame's position counts.
@@ -120,6 +132,7 @@ const BEFORE_3_11: Layout = Layout {
         previous: 24,
         code: 32,
         position: 104,
+        link: 24,
         // A byte of its type: it has no owner that matters.
         owner: 8,
         unit: Unit::Index(1),
@@ -156,6 +169,7 @@ const FROM_HEADERS: [Layout; 4] = [
             previous: 48,
             code: 32,
             position: 56,
+            link: 48,
             owner: 69,
             unit: Unit::Address,
             boundary: Boundary::Flag(68),
@@ -182,6 +196,7 @@ const FROM_HEADERS: [Layout; 4] = [
             previous: 8,
             code: 0,
             position: 56,
+            link: 0,
             owner: 70,
             unit: Unit::Address,
             boundary: Boundary::Shim,
@@ -294,8 +309,12 @@ impl Layout {
     /// That of 3.12 and later once more, with what is the same in all of them as the compiler knows it.
     #[inline(always)]
     pub(super) fn of_shims(&self) -> Self {
-        debug_assert!((self.frame.boundary, self.frame.unit) == (Boundary::Shim, Unit::Address));
-        Self { frame: Frame { boundary: Boundary::Shim, unit: Unit::Address, ..self.frame }, ..*self }
+        debug_assert!(self.has_shims());
+        Self { frame: self.frame.of_shims(), ..*self }
+    }
+
+    fn has_shims(&self) -> bool {
+        self.frame == self.frame.of_shims()
     }
 
     /// By the table of 3.13 and later.
@@ -330,6 +349,7 @@ impl Layout {
                     previous: offset(places.frame)?,
                     code: offset(places.frame + 8)?,
                     position: offset(places.frame + 16)?,
+                    link: 0,
                     owner,
                     unit: Unit::Address,
                     boundary: Boundary::Shim,
@@ -349,7 +369,7 @@ impl Layout {
                 text: Text { ascii, wide: ascii + 16 },
             })
         };
-        all().filter(|_| is_as_before).filter(Self::is_within).ok_or(Unknown::Table)
+        all().filter(|_| is_as_before).filter(Self::has_shims).filter(Self::is_within).ok_or(Unknown::Table)
     }
 
     /// Whether all that is read of a frame and a code object lies within what is looked at of them.
@@ -359,6 +379,8 @@ impl Layout {
             && [code.name, code.file, code.lines, code.first_line, code.version]
                 .iter()
                 .all(|at| at + 8 <= code.bytes)
+            && (frame.link == frame.previous || frame.link + 8 == frame.previous)
+            && frame.link + 16 <= frame.bytes
             && code.bytes as usize <= MOST_CODE
     }
 }

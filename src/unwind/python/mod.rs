@@ -107,19 +107,28 @@ impl Python {
     }
 
     /// Walks along the frames. `number` gives the number of a code object that is new to the thread.
-    #[inline]
-    pub(crate) fn walk(&mut self, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    #[inline(always)]
+    pub(crate) fn walk(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
         let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
         // SAFETY: the function of an interpreter that is loaded; it needs no lock of Python's.
         let thread = if is_usable { unsafe { (interpreter.this_thread)() }.addr() as u64 } else { 0 };
+        let is_whole = thread != 0 && !is_ending(interpreter, thread);
+        match is_whole && self.state().walk.is_as_before(interpreter, thread) {
+            true => Found::Same,
+            false => self.walk_anew(if is_whole { thread } else { 0 }, number),
+        }
+    }
+
+    /// The same where something is not as it was; `thread` is 0 where nothing is to be read. Apart: it needs more registers
+    /// than there are.
+    #[inline(never)]
+    fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+        let Self { interpreter, .. } = *self;
         let walk = &mut self.state().walk;
-        if thread == 0 || is_ending(interpreter, thread) {
+        if thread == 0 {
             walk.forget();
             return Found::Nothing;
-        }
-        if walk.is_as_before(interpreter, thread) {
-            return Found::Same;
         }
         match walk.run(interpreter, thread, &mut number) {
             Ok(_) if walk.count == 0 => Found::Nothing,

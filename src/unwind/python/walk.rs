@@ -7,7 +7,7 @@
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
 use super::layout::{
-    Boundary, FIRST_WITH_HOLD, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit,
+    self, Boundary, FIRST_WITH_HOLD, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit,
 };
 use super::read::Pages;
 use crate::record::{CodeId, Frame};
@@ -20,6 +20,8 @@ use crate::unwind::memory::word;
 pub(super) struct Item {
     /// Where the frame lies.
     at: u64,
+    /// What it says of the frame before and, behind that or before it, of itself: see [`layout::Frame::link`].
+    link: u128,
     code: u64,
     /// The word by which it refers to that.
     holds: u64,
@@ -37,7 +39,7 @@ pub(super) struct Item {
     marks: Marks,
 }
 
-const _: () = assert!(size_of::<Item>() <= 120, "Item grew: one is compared for each frame of each launch");
+const _: () = assert!(size_of::<Item>() <= 144, "Item grew: one is compared for each frame of each launch");
 
 impl Item {
     /// The code object of a frame that refers to it by this word, as this one does: in a register already, before 3.14.
@@ -52,15 +54,56 @@ impl Item {
     /// A frame refers to that code object, or something lies there that could be read when it was met.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut Texts) -> bool {
-        holds == self.holds
-            && position == self.position
-            && match if layout.code.version == 0 { 0 } else { self.version } {
-                // SAFETY: as the caller says.
-                0 => unsafe { self.marks.are_of(self.code(holds, layout), layout, texts) },
-                // SAFETY: as the caller says.
-                version => unsafe { version_of(self.code, layout) == version },
-            }
+        // SAFETY: as the caller says.
+        let is_same =
+            holds == self.holds && position == self.position && unsafe { self.has_same_code(holds, layout) };
+        // SAFETY: the code object is the one that was met, but for those.
+        is_same && (self.version != 0 || unsafe { self.marks.have_same_texts(layout, texts) })
     }
+
+    /// Whether the frame is still there, but for the texts of its code object: with the same one before it, of the same code
+    /// object, at the same position, held by the same.
+    ///
+    /// # Safety
+    /// It is a frame.
+    #[inline(always)]
+    unsafe fn is_still(&self, layout: &Layout) -> bool {
+        let layout::Frame { link, code, position, .. } = layout.frame;
+        // SAFETY: as the caller says.
+        let has_same_link = unsafe { pair(self.at + u64::from(link)) } == self.link;
+        let is_linked = |part: u32| part == link || part == link + 8;
+        has_same_link
+            && (layout.frame.boundary == Boundary::Each || owner(self.at, layout) == self.owner)
+            // SAFETY: as above.
+            && (is_linked(code) || unsafe { word(self.at + u64::from(code)) } == self.holds)
+            && (is_linked(position) || position_in(self.at, layout) == self.position)
+            // SAFETY: the frame refers to it.
+            && unsafe { self.has_same_code(self.holds, layout) }
+    }
+
+    /// Whether what lies at its code object's address is that, but for its texts.
+    ///
+    /// # Safety
+    /// A frame refers to it by this word, or something lies there that could be read when it was met.
+    #[inline(always)]
+    unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
+        match if layout.code.version == 0 { 0 } else { self.version } {
+            // SAFETY: as the caller says.
+            0 => unsafe { self.marks.are_all_but_texts(self.code(holds, layout), layout) },
+            // SAFETY: as the caller says.
+            version => unsafe { version_of(self.code, layout) == version },
+        }
+    }
+}
+
+/// The sixteen bytes at an address.
+///
+/// # Safety
+/// They can be read.
+#[inline(always)]
+unsafe fn pair(address: u64) -> u128 {
+    // SAFETY: the caller vouches for them; no alignment is asked for.
+    unsafe { (address as *const u128).read_unaligned() }
 }
 
 /// The byte that says who holds a frame that can be read; where one says whether it is the first of a call, both.
@@ -78,7 +121,7 @@ fn owner(frame: u64, layout: &Layout) -> u16 {
 
 /// Where a frame that can be read is in its code object.
 #[inline(always)]
-fn position(frame: u64, layout: &Layout) -> u64 {
+fn position_in(frame: u64, layout: &Layout) -> u64 {
     // SAFETY: the caller has seen that it can be read.
     let position = unsafe { word(frame + u64::from(layout.frame.position)) };
     match layout.frame.unit {
@@ -90,8 +133,8 @@ fn position(frame: u64, layout: &Layout) -> u64 {
 #[cfg(test)]
 impl Item {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
-        let (at, code, holds, position, version, owner) = (0, 0, 0, 0, 0, 0);
-        Self { at, code, holds, position, boundary, frame, version, owner, marks: Marks::default() }
+        let (at, link, code, holds, position, version, owner) = (0, 0, 0, 0, 0, 0, 0);
+        Self { at, link, code, holds, position, boundary, frame, version, owner, marks: Marks::default() }
     }
 }
 
@@ -132,15 +175,6 @@ struct Link {
     boundary: u64,
 }
 
-/// The same number, of which the compiler does not know that it is.
-#[inline(always)]
-fn opaque(number: u64) -> u64 {
-    let mut same = number;
-    // SAFETY: no instruction at all.
-    unsafe { std::arch::asm!("/* {0} */", inout(reg) same, options(pure, nomem, nostack, preserves_flags)) };
-    same
-}
-
 /// Where the last walk began.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -157,21 +191,22 @@ impl Walk {
     #[inline(always)]
     pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
         // Before 3.12 more is compared, and the compiler is told where it lies: ten instructions less for each frame.
-        match interpreter.layout.version {
+        let is_still = match interpreter.layout.version {
             0x0309 => self.is_still(const { &Layout::of_headers(0x0309) }, thread),
             0x030a => self.is_still(const { &Layout::of_headers(0x030a) }, thread),
             0x030b => self.is_still(const { &Layout::of_headers(0x030b) }, thread),
             _ => self.is_still(&interpreter.layout.of_shims(), thread),
-        }
+        };
+        // SAFETY: they belong to code objects that were just seen to be the same.
+        is_still && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
     #[inline(always)]
     fn is_still(&mut self, layout: &Layout, thread: u64) -> bool {
-        let Self { count, head, texts, items, .. } = self;
+        let Self { count, head, items, .. } = self;
         if *count == 0 || head.thread != thread {
             return false;
         }
-        texts.forget();
         // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: as above.
@@ -185,36 +220,27 @@ impl Walk {
             }
             at = part(cframe, parts.frame);
         }
-        for item in items[..*count].iter().rev() {
-            // Where it lies is known beforehand: its words need not wait for the frame before to say so. To be hidden from
-            // the compiler before the two are compared, which would take either.
-            let here = opaque(item.at);
-            if at != item.at {
+        let items = &items[..*count];
+        // Where each lies is known beforehand, and that the one before refers to it: none waits for another to say so.
+        if items.last().is_none_or(|first| first.at != at) {
+            return false;
+        }
+        for (index, item) in items.iter().enumerate().rev() {
+            // SAFETY: a frame of the thread, as the one before has said.
+            if !unsafe { item.is_still(layout) } {
                 return false;
             }
-            let holds = part(here, layout.frame.code);
-            // SAFETY: as above.
-            let is_met = unsafe { item.is((holds, position(here, layout)), layout, texts) };
-            let held = owner(here, layout);
-            if !is_met || held != item.owner {
-                return false;
-            }
-            at = part(here, layout.frame.previous);
             match layout.frame.boundary {
                 Boundary::Each => {}
-                Boundary::Shim if item.boundary == 0 => {}
+                Boundary::Shim | Boundary::Flag(_) if item.boundary == 0 => {}
                 Boundary::Shim => {
-                    if at != item.boundary {
+                    let next = index.checked_sub(1).map_or(head.root, |before| items[before].at);
+                    let shim = item.boundary;
+                    let is_shim = byte(shim, layout.frame.owner) >= OWNED_BY_EVALUATOR;
+                    if !is_shim || part(shim, layout.frame.previous) != next {
                         return false;
                     }
-                    let shim = opaque(item.boundary);
-                    if byte(shim, layout.frame.owner) < OWNED_BY_EVALUATOR {
-                        return false;
-                    }
-                    at = part(shim, layout.frame.previous);
                 }
-                // As it was: and so there is a boundary or not, as there was.
-                Boundary::Flag(_) if held & 0xff == 0 => {}
                 Boundary::Flag(_) => {
                     if item.boundary != cframe {
                         return false;
@@ -225,8 +251,7 @@ impl Walk {
                 }
             }
         }
-        // What the thread's state keeps as the outermost frame stays what it is.
-        at == head.root
+        true
     }
 
     /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
@@ -327,7 +352,7 @@ impl Walk {
         // SAFETY: so many bytes of it can be read: it was followed.
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         let owner = owner(link.at, layout);
-        let (holds, position) = (part(layout.frame.code), position(link.at, layout));
+        let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
         // SAFETY: as above; and what was met is read, and only where it says that it is what it was.
         let is_met =
             item < self.count && unsafe { self.items[item].is((holds, position), layout, &mut self.texts) };
@@ -343,6 +368,8 @@ impl Walk {
         let item = &mut self.items[item];
         let is_same = is_met && item.boundary == link.boundary;
         (item.at, item.boundary, item.owner) = (link.at, link.boundary, owner);
+        // SAFETY: as above.
+        item.link = unsafe { pair(link.at + u64::from(layout.frame.link)) };
         Ok(is_same)
     }
 
@@ -393,9 +420,10 @@ impl Walk {
             true => Frame(0),
             false => Frame::python(CodeId(known.number), u32::try_from(into).unwrap_or(u32::MAX)),
         };
-        let Item { at, boundary, owner, .. } = self.items[item];
+        let Item { at, link, boundary, owner, .. } = self.items[item];
         self.items[item] = Item {
             at,
+            link,
             code,
             holds,
             position,
