@@ -280,7 +280,7 @@ fn check(path: &Path) -> Result<()> {
             Ok(_) => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(refuse("no such file; name a recording (GPUFLAME_FORMATS=gfr makes one) or a trace"))
+            Err(refuse("no such file; name a recording (`gpuflame run --formats gfr` makes one) or a trace"))
         }
         Err(error) => Err(refuse(&error.to_string())),
     }

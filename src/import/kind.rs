@@ -30,7 +30,13 @@ fn is_array(rest: &[u8]) -> bool {
 
 /// What a file is that only its name tells: `name` is its end.
 pub(super) fn named(name: &str) -> Option<&'static str> {
-    const NAMES: [(&str, &str); 7] = [
+    const NAMES: [(&str, &str); 10] = [
+        (".svg", DRAWN),
+        (".csv", DRAWN),
+        (
+            ".set.json",
+            "says which files one run has left; `gpuflame run --formats gfr` leaves a recording of it, which can be asked",
+        ),
         (".nsys-rep", NSYS_REPORT),
         (".qdrep", NSYS_REPORT),
         (".qdstrm", "is raw data of Nsight Systems; make a report of it (`QdstrmImporter`), and export that"),
@@ -47,6 +53,7 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
+const DRAWN: &str = "is for people to look at, and cannot be asked; `gpuflame run --formats gfr` leaves a recording, which can be";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
 const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made of \
                         (torch.profiler: export_chrome_trace), or `traceconv json FILE OUT.json`";
@@ -69,6 +76,10 @@ fn json(head: &[u8]) -> Result<Kind> {
         return Err(no_trace(
             "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run",
         ));
+    }
+    if has("\"process\"") && has("\"windows\"") && has("\"files\"") {
+        // `named` knows it.
+        return Err(no_trace("says which files one run of gpuflame has left; give one of those"));
     }
     if has("\"$schema\"") && has("speedscope") {
         return Err(no_trace("is a speedscope file, which gpuflame writes but does not read"));

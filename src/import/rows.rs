@@ -33,8 +33,10 @@ use crate::record::{
 pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<Linked> {
     let path = opened.path().display();
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
-        let what =
-            format!("{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are");
+        let what = format!(
+            "{path}: {kind} have no GPU operations; `gpuflame flamegraph` draws them as they are, and `gpuflame run --formats gfr` \
+             leaves a recording, which can be asked for more"
+        );
         return Err(Error::new(ErrorKind::Format, what));
     }
     let mut collect = Collect::new(options.backward, None);

@@ -4,12 +4,16 @@
 //! The defaults, the table of `docs/settings.md` and `gpuflame settings` come from [`SETTINGS`]. Nothing here does what
 //! it is told: those who do read [`Settings`].
 
+mod asked;
+mod read;
 mod table;
 mod values;
 mod wanted;
 mod words;
 
-pub use table::{Nvtx, SETTINGS, Setting, Settings, from_environment, nearest, parse, prefix};
+pub use asked::{Nvtx, Settings};
+pub use read::{from_environment, nearest, parse};
+pub use table::{SETTINGS, Setting, prefix};
 pub use values::Refused;
 pub use wanted::{ABOUT, Output, TraceFile};
 pub use words::{GraphStacks, Names, Python, Root, Unit};

@@ -260,17 +260,9 @@ impl Timeline {
     /// The same for an account that nobody goes on with.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
-        let is_only = all.devices.len() == 1;
-        for device in &mut all.devices {
-            let mut known = Known {
-                windows: &all.windows,
-                insides: &all.insides,
-                calls: &all.calls,
-                samples: &all.samples,
-                told_apart: &mut all.told_apart,
-                is_only,
-            };
-            device.account_all(&mut known, &mut all.charges.of(device.id));
+        let (devices, mut known, charges) = all.accounting();
+        for device in devices {
+            device.account_all(&mut known, &mut charges.of(device.id));
         }
         let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
@@ -327,21 +319,15 @@ impl Timeline {
         if self.devices.get(self.last).is_none_or(|device| device.id != activity.device) {
             self.last = self.place(activity.device);
         }
-        let is_only = self.devices.len() == 1;
         let device = &mut self.devices[self.last];
         if call.caller != Caller::OUTSIDE {
             device.streams.add(activity, nanos);
         }
         if !device.add(activity, call) {
-            let known = Known {
-                windows: &self.windows,
-                insides: &self.insides,
-                calls: &self.calls,
-                samples: &self.samples,
-                told_apart: &mut self.told_apart,
-                is_only,
-            };
-            device.make_room(known, &mut self.charges.of(device.id));
+            let last = self.last;
+            let (devices, known, charges) = self.accounting();
+            let device = &mut devices[last];
+            device.make_room(known, &mut charges.of(device.id));
             device.add(activity, call);
             self.forget_windows();
         }
@@ -361,19 +347,24 @@ impl Timeline {
 
     /// So many windows wait that the older ones are accounted for, however few activities wait.
     fn account_before(&mut self, time: u64) {
-        let is_only = self.devices.len() == 1;
-        for device in &mut self.devices {
-            let mut known = Known {
-                windows: &self.windows,
-                insides: &self.insides,
-                calls: &self.calls,
-                samples: &self.samples,
-                told_apart: &mut self.told_apart,
-                is_only,
-            };
-            device.account_to(time, &mut known, &mut self.charges.of(device.id));
+        let (devices, mut known, charges) = self.accounting();
+        for device in devices {
+            device.account_to(time, &mut known, &mut charges.of(device.id));
         }
         self.forget_windows();
+    }
+
+    /// The devices, what their accounts are made with, and whom it is charged to.
+    fn accounting(&mut self) -> (&mut [Device], Known<'_>, &mut Charges) {
+        let known = Known {
+            windows: &self.windows,
+            insides: &self.insides,
+            calls: &self.calls,
+            samples: &self.samples,
+            told_apart: &mut self.told_apart,
+            is_only: self.devices.len() == 1,
+        };
+        (&mut self.devices, known, &mut self.charges)
     }
 
     fn forget_windows(&mut self) {

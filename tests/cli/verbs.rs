@@ -391,7 +391,7 @@ fn each_verb_says_what_is_wrong_in_one_line() {
         (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["name of a folder"]),
         (&["convert", "hand.gfr", "other.json", "--to", "parquet", "-o", "data"], 1, &["other.json"]),
         (&["decode-steps", "vllm", "trace.json"], 1, &["trace.json"]),
-        (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations"]),
+        (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations", "--formats gfr"]),
         (&["extract", "trace.json", "x.csv", "5"], 2, &["5"]),
         (&["flamegraph", "other.json", "-o", "x.svg"], 1, &["other.json"]),
         (&["info", "."], 1, &["is a folder", "name a file"]),

@@ -34,6 +34,13 @@ fn what_is_no_trace_says_what_to_do_next() {
             b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n",
             ["Git LFS", "git lfs pull"],
         ),
+        ("a.idle.svg", b"<?xml version=\"1.0\"?>\n<svg></svg>\n", ["to look at", "--formats gfr"]),
+        ("a.csv", b"kind,name,device\nkernel,gemm,0\n", ["to look at", "--formats gfr"]),
+        (
+            "a.set.json",
+            b"{\"process\":1,\"program\":\"a\",\"windows\":[],\"files\":[\"a.svg\"]}\n",
+            ["which files one run has left", "--formats gfr"],
+        ),
     ] {
         fs::write(folder.join(name), bytes).unwrap();
         gpuflame(&folder, ["info", name]).fails(1, &[&[name], &words[..]].concat());

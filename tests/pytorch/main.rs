@@ -6,6 +6,7 @@
 mod support;
 
 mod installed;
+mod one_run;
 mod programs;
 mod ranks;
 mod wheel;

@@ -296,3 +296,19 @@ fn two_devices_in_one_process_are_told_apart() {
         assert!(done.folded().iter().any(|(frames, _)| frames.last().unwrap() == "[GPU1_Memcpy PtoP]"));
     }
 }
+
+/// What the simulated H100 says is read through `cudaDeviceProp` as the wheel knows it. The numbers are those of
+/// `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents; with no shared memory on request PyTorch would have no kernel
+/// of its own for attention.
+#[test]
+fn pytorch_finds_an_h100_and_a_kernel_for_attention() {
+    let Some(folder) = folder() else { return };
+    let h100 = "major 9\nminor 0\nmulti_processor_count 132\ntotal_memory 85899345920\nwarp_size 32\nmax_threads_per_block 1024\n\
+                max_threads_per_multi_processor 2048\nregs_per_multiprocessor 65536\nshared_memory_per_block 49152\n\
+                shared_memory_per_block_optin 232448\nshared_memory_per_multiprocessor 233472\nL2_cache_size 52428800\n\
+                memory_bus_width 5120\nis_integrated 0\nis_multi_gpu_board 0\ncapability 9 0\nbfloat16 1\n";
+    let done = run(folder, "properties.py", Way::Injected).ok();
+    assert_eq!(done.stdout, h100);
+    let kernels = ran_by(&done, "truth.json");
+    assert!(kernels.keys().any(|(_, name)| name.contains("flash_fwd_kernel")), "{kernels:?}");
+}

@@ -34,6 +34,19 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     all
 }
 
+/// Asserts how long these take on the rank that comes last: 5 us, and the bytes that cross between the two at 200 GB/s.
+fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]) {
+    let nanos = |(_, start, end): &(String, u64, u64)| end - start;
+    let last = |word: &str| {
+        let both = first.iter().zip(second).filter(|(one, _)| one.0.contains(word));
+        both.map(|(one, other)| nanos(one).min(nanos(other))).next_back()
+    };
+    // A million floats; half of them, of which each rank needs a half; 1,000 each way at once.
+    assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
+    assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));
+    assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
+}
+
 /// Each rank is seen whole; what is said of how long they wait for each other is what the truth files say.
 #[test]
 fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wait() {
@@ -66,6 +79,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
         for (one, other) in first.iter().zip(&second) {
             assert_eq!((&one.0, one.2), (&other.0, other.2), "a collective ends on all ranks at once");
         }
+        assert_last_takes(&first, &second);
         for (rank, process) in &processes {
             let ran = ran_by(&done, &format!("sums-{process}.json"));
             assert_eq!(told_by(&done, &format!("rank{rank}.csv")), ran, "rank {rank}");
@@ -77,7 +91,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
         let merged = crate::support::command::gpuflame(&done.folder, args).ok();
         let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
         for (row, collectives) in merged["ranks"].as_array().unwrap().iter().zip([first, second]) {
-            // They are on one stream, one after the other.
+            // They come one after the other.
             let waited: u64 = collectives.iter().map(|(_, start, end)| end - start).sum();
             assert_eq!(row["communication_ns"].as_u64(), Some(waited), "{row}");
         }

@@ -1,20 +1,26 @@
-"""What gpuflame costs a PyTorch program, beside what people use: one table for tests/bench/performance.md.
+"""What gpuflame costs a PyTorch program, beside what people use: the table of tests/bench/performance.md.
 
-    tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..]
-    GPUFLAME=libgpuflame.so                default: target/release/libgpuflame.so
-    PYTHONPATH=$(tests/pytorch/triton)     with Triton's proton, which is left out otherwise
+    tests/pytorch/cost/table [--rounds 20]          builds what is missing, and prints the table: some 20 minutes on two cores
+    tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..] [--kept FILE]
+    GPUFLAME=libgpuflame.so                         default: target/release/libgpuflame.so
+    PYTHONPATH=$(tests/pytorch/triton)              with Triton's proton, which cannot be measured otherwise
 
-In a round every way is run once, in a process of its own that is forked when PyTorch is loaded and CUDA is not, in an
-order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
+In a round every way is run once in each loop, in a process of its own that is forked when PyTorch is loaded and CUDA is not, in
+an order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
 the machine does counts little. Ways are compared within their round; shown is the median of the rounds, with the interval
 that holds it in 95 of 100 cases (by order statistics). The last column is what a way adds to the null client's step, as a
 part of what torch.profiler without stacks adds to it.
+
+What each process tells is kept in FILE as soon as it is told: who is interrupted goes on by the same command. What is kept of
+another library, or of another state of the files beside this one, is not used.
 """
 
 import argparse
 import contextlib
 import gc
+import hashlib
 import importlib.util
+import json
 import os
 import pathlib
 import statistics
@@ -96,6 +102,19 @@ def ways(folder):
     return all_ways
 
 
+ALWAYS = ("off", "null client")
+PROFILER = "torch.profiler"
+
+
+def picked(table, wanted):
+    """Those that are wanted, in the table's order; without a word for it all."""
+    names = wanted.split(",") if wanted is not None else list(table)
+    unknown = [name for name in names if name not in table]
+    if unknown:
+        sys.exit(f"cost: {unknown[0]!r} is none of: {', '.join(table)}")
+    return {name: what for name, what in table.items() if name in names or name in ALWAYS}
+
+
 def measured_steps(step):
     times = []
     for _ in range(STEPS):
@@ -142,8 +161,34 @@ def run(environment, profiler, folder):
     _, status, usage = os.wait4(pid, 0)
     ended = time.monotonic_ns()
     if status != 0 or len(told) != 2:
-        sys.exit(f"cost: a child ended with {status}")
+        return None
     return float(told[0]), (ended - int(told[1])) / 1e6, usage.ru_maxrss / 1024
+
+
+class Kept:
+    """What was measured, by loop, way and round: a line of JSON each in a file that is only added to."""
+
+    def __init__(self, path):
+        of = hashlib.sha256()
+        for file in (library("GPUFLAME", "target/release/libgpuflame.so"), *sorted(HERE.iterdir()), sys.modules[Gpt.__module__].__file__):
+            if os.path.isfile(file):
+                of.update(pathlib.Path(file).read_bytes())
+        self.of, self.found = of.hexdigest(), {}
+        self.file = open(path, "a+") if path else None
+        if self.file:
+            self.file.seek(0)
+            # A line that was cut short is no JSON.
+            for line in self.file:
+                with contextlib.suppress(ValueError):
+                    line = json.loads(line)
+                    if line["of"] == self.of:
+                        self.found[tuple(line["key"])] = line["told"]
+
+    def add(self, key, told):
+        self.found[key] = told
+        if self.file:
+            self.file.write("\n" + json.dumps({"of": self.of, "key": key, "told": told}))
+            self.file.flush()
 
 
 def interval(values):
@@ -158,8 +203,60 @@ def shown(values, form):
     return "{0} ({1} to {2})".format(*(format(value, form) for value in interval(values)))
 
 
-def picked(table, wanted):
-    return {name: what for name, what in table.items() if wanted is None or name in wanted.split(",")}
+def measure(loops, every, rounds, kept, folder):
+    """All that is not kept yet: whole rounds, so that whoever looks before the end has as many of each loop."""
+    names = list(every)
+    wanted = [
+        (loop, names[(place + turn) % len(names)], turn)
+        for turn in range(rounds)
+        for loop in loops
+        for place in range(len(names))
+    ]
+    missing = [key for key in wanted if key not in kept.found]
+    started = time.monotonic()
+    for done, key in enumerate(missing, 1):
+        loop, name, turn = key
+        environment, profiler = every[name]
+        for attempt in range(3):
+            told = run({**LOOPS[loop], **environment}, profiler, folder)
+            if told:
+                break
+            print(f"cost: a run failed ({loop}, {name}, round {turn + 1})", file=sys.stderr)
+        else:
+            sys.exit("cost: three times; the same command goes on from there")
+        kept.add(key, told)
+        left = (time.monotonic() - started) / done * (len(missing) - done)
+        said = f"round {turn + 1} of {rounds}, {len(wanted) - len(missing) + done} of {len(wanted)} runs, {left / 60:.0f} minutes to go"
+        print(f"\r{said}   ", end="", file=sys.stderr, flush=True)
+    if missing:
+        print(file=sys.stderr)
+
+
+def report(loop, found):
+    """The rows of one loop, of runs by way."""
+    steps, exits, memory = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(3))
+    for name in found:
+
+        def beside(other):
+            if name in (other, "off"):
+                return ""
+            return shown([100 * (a / b - 1) for a, b in zip(steps[name], steps[other])], "+.1f") + " %"
+
+        def more(of):
+            return shown([a - b for a, b in zip(of[name], of["off"])], "+.0f") if name != "off" else ""
+
+        part = ""
+        if PROFILER in found and name not in (*ALWAYS, PROFILER):
+            part = part_of_added(steps[name], steps[PROFILER], steps["null client"])
+        own = shown([step / 1e3 for step in steps[name]], ".0f")
+        null = beside("null client")
+        print("| " + " | ".join([loop, name, own, beside("off"), null, part, more(exits), more(memory)]) + " |")
+        loop = ""
+
+
+def part_of_added(steps, of, null):
+    """What one way adds to the null client's step, in hundredths of what another one adds."""
+    return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
 
 
 def main():
@@ -167,49 +264,23 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--loops")
     parser.add_argument("--ways")
+    parser.add_argument("--kept")
     options = parser.parse_args()
     folder = tempfile.mkdtemp()
-    always = ("off", "null client")
-    every = ways(folder)
-    names = [way for way in every.items() if way[0] in always or way[0] in picked(every, options.ways)]
-    print(f"{options.rounds} rounds, load {os.getloadavg()[0]:.1f} at the start\n", flush=True)
-    for loop, settings in picked(LOOPS, options.loops).items():
-        found = {name: [] for name, _ in names}
-        for turn in range(options.rounds):
-            for place in range(len(names)):
-                name, (environment, profiler) = names[(place + turn) % len(names)]
-                found[name].append(run({**settings, **environment}, profiler, folder))
-        report(loop, found)
-
-
-def report(loop, found):
-    steps, exits, memory = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(3))
-    print(f"{loop}: a step of {statistics.median(steps['off']) / 1e3:.0f} us\n")
-    witness = "torch.profiler" if "torch.profiler" in found else None
-    heads = ["", "step, beside off", "step, beside the null client", "end later, ms", "memory more, MiB"]
-    heads += [f"of what {witness} adds"] if witness else []
+    every, loops = picked(ways(folder), options.ways), picked(LOOPS, options.loops)
+    kept = Kept(options.kept)
+    before = os.getloadavg()[0]
+    try:
+        measure(loops, every, options.rounds, kept, folder)
+    except KeyboardInterrupt:
+        sys.exit("\ncost: the same command goes on from there" if options.kept else "\ncost: nothing is kept")
+    print(f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, CPython {sys.version.split()[0]}, PyTorch {torch.__version__}; {options.rounds} rounds", end="")
+    print(f", load {before:.1f} before the first\n")
+    heads = ["loop", "way", "step, us", "beside off", "beside the null client", f"of what {PROFILER} adds", "end later, ms", "memory more, MiB"]
     print("| " + " | ".join(heads) + " |")
-    print("|---" + "|---:" * (len(heads) - 1) + "|")
-    for name in list(found)[1:]:
-
-        def beside(other):
-            return shown([100 * (a / b - 1) for a, b in zip(steps[name], steps[other])], "+.1f") + " %"
-
-        def more(of):
-            return shown([a - b for a, b in zip(of[name], of["off"])], "+.0f")
-
-        null = beside("null client") if name != "null client" else ""
-        cells = [name, beside("off"), null, more(exits), more(memory)]
-        if witness:
-            is_less = name not in ("null client", witness)
-            cells.append(part_of_added(steps[name], steps[witness], steps["null client"]) if is_less else "")
-        print("| " + " | ".join(cells) + " |", flush=True)
-    print(flush=True)
-
-
-def part_of_added(steps, of, null):
-    """What one way adds to the null client's step, in hundredths of what another one adds."""
-    return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
+    print("|---|---|" + "---:|" * (len(heads) - 2))
+    for loop in loops:
+        report(loop, {name: [kept.found[loop, name, turn] for turn in range(options.rounds)] for name in every})
 
 
 if __name__ == "__main__":

@@ -35,6 +35,17 @@ def one_of(rank, meeting):
     profiler.export_chrome_trace(f"{os.environ['TRACE']}{rank}.json")
 
 
+def others(rank):
+    """Collectives that the training has no use for, and two calls as one."""
+    million = torch.empty(1_000_000, device="cuda")
+    dist.broadcast(million, 0)
+    dist.reduce_scatter_tensor(million[:250_000], million[:500_000])
+    dist.all_to_all_single(million[:500_000], million[500_000:])
+    both = [dist.P2POp(dist.isend, million[:1000], 1 - rank), dist.P2POp(dist.irecv, million[1000:2000], 1 - rank)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
+
+
 def train(rank, meeting):
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
     torch.manual_seed(1)
@@ -57,6 +68,7 @@ def train(rank, meeting):
         dist.send(both[0], 1)
     else:
         dist.recv(both[0], 0)
+    others(rank)
     torch.cuda.synchronize()
     dist.destroy_process_group()
     settle()

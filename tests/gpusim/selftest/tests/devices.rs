@@ -72,6 +72,49 @@ fn a_device_that_is_not_there_is_refused() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
 
+/// By the number of `CUdevice_attribute` (`cudaDeviceAttr` has the same). From NVIDIA's CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability", column 9.0, and its Hopper Tuning Guide, "Occupancy" and "Shared Memory"; the last four
+/// from the whitepaper "NVIDIA H100 Tensor Core GPU Architecture", column H100 SXM5.
+const H100: [(u32, i32); 25] = [
+    (1, 1024),          // threads per block
+    (2, 1024),          // block: x
+    (3, 1024),          // y
+    (4, 64),            // z
+    (5, 2_147_483_647), // grid: x
+    (6, 65_535),        // y
+    (7, 65_535),        // z
+    (8, 49_152),        // shared memory per block: 48 KB
+    (9, 65_536),        // constant memory: 64 KB
+    (10, 32),           // warp
+    (12, 65_536),       // registers per block
+    (39, 2048),         // threads per multiprocessor: 64 warps
+    (41, 1),            // one address space
+    (75, 9),            // compute capability
+    (76, 0),
+    (81, 233_472),    // shared memory per multiprocessor: 228 KB
+    (82, 65_536),     // registers per multiprocessor
+    (95, 1),          // cooperative launches
+    (97, 232_448),    // shared memory per block, on request: 227 KB
+    (106, 32),        // blocks per multiprocessor
+    (111, 1024),      // shared memory that each block costs: 1 KB
+    (16, 132),        // multiprocessors
+    (37, 5120),       // bits to the memory
+    (38, 52_428_800), // L2 cache: 50 MB
+    (32, 1),          // memory with error correction
+];
+
+#[test]
+fn a_device_says_of_itself_what_an_h100_says() {
+    let numbers = H100.map(|(number, _)| number.to_string());
+    let outcome = Run::new("h100", &numbers.each_ref().map(String::as_str)).env("GPUSIM_NDEV", "2");
+    let outcome = outcome.outcome().expect_success();
+    let said: Vec<&str> = outcome.stdout.lines().collect();
+    let attributes = H100.map(|(number, value)| format!("{number}: {value} {value}"));
+    // 80 GB.
+    let device: Vec<&str> = attributes.iter().map(String::as_str).chain(["81920 MiB"]).collect();
+    assert_eq!(said, [&device[..], &device[..]].concat());
+}
+
 #[test]
 fn pools_and_memory_are_shared_and_code_is_linked() {
     let outcome = Run::new("shared", &[]).outcome().expect_success();

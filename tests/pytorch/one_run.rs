@@ -1,0 +1,102 @@
+//! Kineto and gpuflame in one run.
+//!
+//! CUPTI's records go to one of two clients, unless both use its functions that take a subscriber (`_v2`, shared from 13.3 on),
+//! and it refuses who mixes those with the older ones. PyTorch's profiler calls the older ones alone: it takes the records, and
+//! gpuflame keeps the callbacks. So both have the calls of the run. What Kineto says of GPU work is held here against the truth
+//! file of the run; what gpuflame says of it, in runs of its own (`witness.rs`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::installed::{folder, run};
+use crate::support::{Done, Way};
+use crate::witness::{calls, events, ran};
+
+/// A newer wheel may share; then gpuflame's records can be held against Kineto's, record by record.
+#[test]
+fn the_wheels_profiler_shares_its_records_with_nobody() {
+    let Some(folder) = folder() else { return };
+    let called = fs::read_to_string(folder.join("stand-ins/cuda-functions")).unwrap();
+    let of_cupti: Vec<&str> = called
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| name.starts_with("cupti"))
+        .collect();
+    assert!(of_cupti.contains(&"cuptiActivityRegisterCallbacks"), "{of_cupti:?}");
+    assert!(!of_cupti.iter().any(|name| name.ends_with("_v2")), "{of_cupti:?}");
+}
+
+/// Nanoseconds. Microseconds are written with three decimals: so many digits a double holds, of a trace whose times are less
+/// than a century.
+fn nanos(micros: &Value) -> u64 {
+    (micros.as_f64().unwrap() * 1e3).round() as u64
+}
+
+/// By its id, the thread that made a call and what was called; nvcc 13 calls `__cudaLaunchKernel`, which has its usual name with us.
+type Calls<'a> = BTreeMap<u64, (u64, &'a str)>;
+
+fn by_id(events: &[Value]) -> Calls<'_> {
+    let call =
+        |call: &'_ Value| (call["tid"].as_u64().unwrap(), call["args"]["correlation"].as_u64().unwrap());
+    let one = |event| {
+        let (thread, id) = call(event);
+        (id, (thread, event["name"].as_str().unwrap().trim_start_matches("__")))
+    };
+    calls(events).map(one).collect()
+}
+
+/// Asserts that Kineto's GPU work is the run's, id by id, each as long as it was.
+fn assert_kineto_is_true(done: &Done, kineto: &[Value]) {
+    let is_work =
+        |event: &&Value| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"));
+    let one = |event: &Value| {
+        let arg = |name: &str| event["args"][name].as_u64().unwrap();
+        let (start, dur) = (nanos(&event["ts"]), nanos(&event["dur"]));
+        [arg("correlation"), arg("device"), arg("stream"), start, start + dur]
+    };
+    let mut kineto: Vec<_> = kineto.iter().filter(is_work).map(one).collect();
+    kineto.sort_unstable();
+    let truth = ran(done);
+    assert_eq!(kineto.len(), truth.len());
+    for (theirs, truth) in kineto.iter().zip(&truth) {
+        assert_eq!(theirs[..3], truth[..3], "{theirs:?} {truth:?}");
+        // CUPTI turns nanoseconds into ticks of the processor, which is the clock that Kineto asks for, and Kineto turns them
+        // back. So a beginning is off by what the two clocks were read apart (0.1 us), the same for all; a length by two
+        // roundings, and by the rates, each measured to a ten-thousandth at first.
+        let [theirs, truth] = [theirs, truth].map(|work| work[4] - work[3]);
+        assert!(theirs.abs_diff(truth) <= 2 + truth / 10_000, "{theirs} {truth}");
+    }
+}
+
+/// Kineto takes the records without a subscription. That is said, nothing is made up, and its trace is what it was: each call in it
+/// has the id, the thread and the name that gpuflame has of it.
+#[test]
+fn who_profiles_with_kineto_at_the_same_time_is_told_that_the_records_went_there() {
+    let Some(folder) = folder() else { return };
+    let both = run(folder, "witness.py", Way::Injected).args(["trace.json", "decode.py"]);
+    let both = both.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").env("GPUFLAME_FORMATS", "chrome");
+    let done = both.env("GPUSIM_CUPTI_VERSION", "13.2").env("GPUSIM_CLOCK", "real").ok();
+    let [kineto, gpuflame] =
+        ["trace.json", "out.json"].map(|name| events(&done.folder.join(Path::new(name))));
+    assert_kineto_is_true(&done, &kineto);
+    let (kineto, gpuflame) = (by_id(&kineto), by_id(&gpuflame));
+    let (launches, parts) = done.sum("launches");
+    assert_eq!((done.sum("activities").0, parts["launch_pending"]), (0, launches));
+    assert_eq!(gpuflame.len() as u64, launches);
+    for (id, call) in &gpuflame {
+        assert_eq!(Some(call), kineto.get(id), "{id}");
+    }
+    let ids = ran(&done).into_iter().map(|work| work[0]);
+    assert!(
+        ids.clone().all(|id| gpuflame.contains_key(&id)),
+        "every piece of work is of a launch that we have"
+    );
+    let said = format!(
+        "CUPTI recorded nothing of {launches} launches, or gave it to another of its clients: torch.profiler and \
+         gpuflame need a run each"
+    );
+    assert!(done.stderr.contains(&said), "{}", done.stderr);
+}
