@@ -23,15 +23,18 @@ use crate::unwind::memory::{self, word};
 
 /// Stacks of one thread, and how many of them compete for a place: 256 KiB, of which a program touches what it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
-const SETS: usize = 128;
-const WAYS: usize = 4;
+const SETS: usize = 64;
+const WAYS: usize = 8;
 /// The most words of one, a multiple of those that are summed up at a time.
-const MOST_WORDS: usize = 28 * AT_A_TIME;
+const MOST_WORDS: usize = 26 * AT_A_TIME;
 const AT_A_TIME: usize = 8;
-/// A stack is kept for so many captures.
+/// A stack is kept for so many captures; for more, up to the most, while what makes way was never met.
 const PRICE: u32 = 8;
+const HIGHEST_PRICE: u32 = 512;
 /// So much is saved up at most.
 const MOST_CREDIT: u32 = 64 * PRICE;
+/// Words of a stack that are compared before all are summed up.
+const PROBES: usize = 4;
 /// What a look in vain counts, against 1 of one that was not; and how much of it there can be.
 const VAIN: u32 = 2;
 const MOST_DOUBT: u32 = 64;
@@ -45,6 +48,8 @@ pub(super) struct Whole {
     /// The one that was met last.
     last: usize,
     credit: u32,
+    /// What a stack costs, above the least.
+    dear: u32,
     doubt: u32,
     /// How many looks there were.
     looks: u32,
@@ -59,13 +64,13 @@ struct All {
 
 /// Stacks that compete.
 #[derive(Debug)]
-#[repr(C, align(32))]
+#[repr(C, align(64))]
 struct Set {
     /// Of their beginnings; 0: there is none.
     tags: [u32; WAYS],
     /// Which stack was met next, the last time.
     followers: [u16; WAYS],
-    /// Whether they were met since they last competed, and how often, up to a bound.
+    /// How often they were met since others came, up to a bound.
     uses: [u8; WAYS],
 }
 
@@ -79,6 +84,8 @@ struct Stack {
     bp_matters: bool,
     /// How many words there are.
     len: u16,
+    /// Words of the half that is nearer to the leaf, where stacks that begin alike differ as a rule.
+    probes: [u64; PROBES],
     /// Where they lie, in words from the red zone of the first frame upwards.
     places: [u16; MOST_WORDS],
 }
@@ -133,7 +140,7 @@ impl Whole {
             let number = home * WAYS + way;
             match all.stacks[number].is(&begins, entry.rbp) {
                 Some(true) => {
-                    self.doubt = self.doubt.saturating_sub(1);
+                    (self.doubt, self.dear) = (self.doubt.saturating_sub(1), self.dear / 2);
                     all.met(number, self.last);
                     self.last = number;
                     return Some(number);
@@ -148,13 +155,13 @@ impl Whole {
     /// Whether a stack may be kept by now.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
-        self.credit >= PRICE
+        self.credit >= PRICE + self.dear
     }
 
     /// Keeps the stack that the memo holds, the leaf of which is `leaf`, and gives its number. `None`: it cannot be kept.
     #[inline(never)]
     pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
-        self.credit = self.credit.saturating_sub(PRICE);
+        self.credit = self.credit.saturating_sub(PRICE + self.dear);
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
         let stack = Stack::of(begins, read.bp, read.words())?;
@@ -162,7 +169,8 @@ impl Whole {
             self.all = memory::map(size_of::<All>()).map(NonNull::cast);
         }
         // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
-        let number = unsafe { self.all?.as_mut() }.put(stack);
+        let (number, was_in_vain) = unsafe { self.all?.as_mut() }.put(stack);
+        self.dear = if was_in_vain { (2 * self.dear + PRICE).min(HIGHEST_PRICE - PRICE) } else { self.dear };
         self.last = number;
         Some(number)
     }
@@ -185,22 +193,22 @@ impl All {
         *uses = (*uses + 1).min(3);
     }
 
-    /// Gives a stack a place and its number, perhaps in place of one that is met less often.
-    fn put(&mut self, stack: Stack) -> usize {
+    /// Gives a stack a place and its number. Whether another made way for it that was never met.
+    fn put(&mut self, stack: Stack) -> (usize, bool) {
         let (home, tag) = stack.begins.home();
         let set = &mut self.sets[home];
         let stacks = &mut self.stacks[home * WAYS..][..WAYS];
         let is_same = |old: &Stack| (old.begins, old.sum) == (stack.begins, stack.sum) && old.bp == stack.bp;
-        let of_same = stacks.iter().position(is_same);
-        let is_free = |way: &usize| set.tags[*way] == 0 || set.uses[*way] == 0;
-        let way = of_same.or_else(|| (0..WAYS).find(is_free)).unwrap_or_else(|| {
-            set.uses.iter_mut().for_each(|uses| *uses -= 1);
-            (0..WAYS).min_by_key(|way| set.uses[*way]).unwrap_or(0)
-        });
-        let uses = if of_same.is_some() { set.uses[way] } else { 1 };
-        (set.tags[way], set.uses[way]) = (tag, uses);
+        if let Some(way) = stacks.iter().position(is_same) {
+            return (home * WAYS + way, false);
+        }
+        let way = (0..WAYS).min_by_key(|way| (set.tags[*way] != 0, set.uses[*way])).unwrap_or(0);
+        let was_in_vain = set.tags[way] != 0 && set.uses[way] == 0;
+        // Who was met once is not safe for ever.
+        set.uses.iter_mut().for_each(|uses| *uses = uses.saturating_sub(1));
+        (set.tags[way], set.uses[way]) = (tag, 0);
         stacks[way] = stack;
-        home * WAYS + way
+        (home * WAYS + way, was_in_vain)
     }
 }
 
@@ -209,7 +217,8 @@ impl Stack {
     fn of(begins: Beginning, bp: Option<u64>, words: impl Iterator<Item = u64>) -> Option<Self> {
         let (sp, bp_matters) = (begins.sp, bp.is_some());
         let (bp, places) = (bp.unwrap_or_default(), [0; MOST_WORDS]);
-        let mut stack = Self { begins, bp, sum: [0; 2], bp_matters, len: 0, places };
+        let (sum, probes) = ([0; 2], [0; PROBES]);
+        let mut stack = Self { begins, bp, sum, bp_matters, len: 0, probes, places };
         let base = sp.wrapping_sub(RED_ZONE);
         let mut count = 0;
         for address in words {
@@ -223,24 +232,38 @@ impl Stack {
         let whole = count.next_multiple_of(AT_A_TIME);
         stack.places[count..whole].fill(last);
         stack.len = whole as u16;
-        stack.sum = stack.sum_up(sp);
+        (stack.sum, stack.probes) = (stack.sum_up(sp), stack.probe(sp));
         Some(stack)
     }
 
-    /// Whether it is the stack that begins so; `None`: it begins otherwise.
+    /// Whether it is the stack that begins so; `None`: it is another at first sight.
     #[inline(always)]
     fn is(&self, begins: &Beginning, bp: u64) -> Option<bool> {
         let is_begun_so = self.begins == *begins && (self.bp == bp || !self.bp_matters);
-        is_begun_so.then(|| self.sum_up(begins.sp) == self.sum)
+        let is_likely = is_begun_so && self.probe(begins.sp) == self.probes;
+        is_likely.then(|| self.sum_up(begins.sp) == self.sum)
     }
 
-    /// The sum over the words that lie there now. The stack pointer is `sp`, as it was when they were first read.
+    /// The words that are there now of which some are kept.
     #[inline(always)]
-    fn sum_up(&self, sp: u64) -> [u64; 2] {
+    fn probe(&self, sp: u64) -> [u64; PROBES] {
+        let len = usize::from(self.len).min(MOST_WORDS - 1);
+        std::array::from_fn(|probe| self.word(sp, self.places[len * (probe + 1) / (2 * PROBES + 1)]))
+    }
+
+    /// The word at a place of this stack, which begins at `sp`, as it did when it was first read.
+    #[inline(always)]
+    fn word(&self, sp: u64, place: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
         // SAFETY: a walk from this stack pointer on read the word at this address of the thread's own stack: what lies
         // above that is in use, and what lies less than the red zone below it is where our own frames are.
-        let at = |place: u16| unsafe { word(base.wrapping_add(8 * u64::from(place))) };
+        unsafe { word(base.wrapping_add(8 * u64::from(place))) }
+    }
+
+    /// The sum over the words that are there now.
+    #[inline(always)]
+    fn sum_up(&self, sp: u64) -> [u64; 2] {
+        let at = |place: u16| self.word(sp, place);
         let (chunks, _) = self.places[..usize::from(self.len).min(MOST_WORDS)].as_chunks::<AT_A_TIME>();
         let mut sums = SEEDS;
         for places in chunks {
@@ -305,7 +328,7 @@ mod tests {
     fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
         let mut all = *whole.all.get_or_insert_with(|| memory::map(size_of::<All>()).unwrap().cast());
         // SAFETY: mapped with this size, where zeroes are no stacks, and nobody else's.
-        unsafe { all.as_mut() }.put(stack)
+        unsafe { all.as_mut() }.put(stack).0
     }
 
     #[test]
@@ -353,13 +376,13 @@ mod tests {
                 keep(&mut whole, &place, 7)
             })
             .collect();
-        for turn in [0, 1, 2, 3, 1, 0, 2] {
+        for turn in [0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 2] {
             place.words[5] = turn as u64;
             whole.doubt = 0;
             assert_eq!(place.met(&mut whole, 7), Some(numbers[turn]));
             assert_eq!(keep(&mut whole, &place, 7), numbers[turn], "it is kept once");
         }
-        for one_more in 100..103 {
+        for one_more in 100..108 {
             place.words[5] = one_more;
             keep(&mut whole, &place, 7);
         }
