@@ -35,6 +35,8 @@ const HIGHEST_PRICE: u32 = 512;
 const MOST_CREDIT: u32 = 64 * PRICE;
 /// Words of a stack that are compared before all are summed up.
 const PROBES: usize = 4;
+/// So many stacks are summed up in a look at most.
+const MOST_SUMS: usize = 4;
 /// What a look in vain counts, against 1 of one that was not; and how much of it there can be.
 const VAIN: u32 = 2;
 const MOST_DOUBT: u32 = 64;
@@ -132,6 +134,7 @@ impl Whole {
         let (home, tag) = begins.home();
         let followers = &mut all.sets[self.last / WAYS % SETS].followers[self.last % WAYS];
         let first = usize::from(*followers);
+        let mut sums = 0;
         for turn in 0..WAYS {
             let way = (first + turn) % WAYS;
             if all.sets[home].tags[way] != tag {
@@ -145,10 +148,14 @@ impl Whole {
                     self.last = number;
                     return Some(number);
                 }
-                Some(false) => self.doubt = (self.doubt + VAIN).min(MOST_DOUBT),
+                Some(false) => sums += 1,
                 None => {}
             }
+            if sums == MOST_SUMS {
+                break;
+            }
         }
+        self.doubt = if sums == 0 { self.doubt } else { (self.doubt + VAIN).min(MOST_DOUBT) };
         None
     }
 
