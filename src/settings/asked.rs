@@ -23,7 +23,7 @@ impl Default for Nvtx {
     }
 }
 
-/// What the user asked for. The defaults are those of [`SETTINGS`].
+/// What the user asked for. The defaults are those of the table of settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Path prefix of the outputs, macros not yet expanded.

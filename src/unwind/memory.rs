@@ -17,6 +17,18 @@ pub fn bytes_held() -> usize {
 
 /// Maps `bytes` of zeroed memory, or `None` where the kernel refuses. It lies on a page boundary.
 pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
+    let memory = reserve(bytes)?;
+    count(bytes);
+    Some(memory)
+}
+
+/// Counts memory of [`reserve`] that is used from now on.
+pub(crate) fn count(bytes: usize) {
+    HELD.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// The same as [`map`], of which nothing is counted yet: most of it may never be touched.
+pub(crate) fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: an anonymous mapping at an address of the kernel's choice touches no existing memory.
@@ -24,7 +36,6 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    HELD.fetch_add(bytes, Ordering::Relaxed);
     NonNull::new(address.cast())
 }
 
@@ -33,9 +44,18 @@ pub(crate) fn map(bytes: usize) -> Option<NonNull<u8>> {
 /// # Safety
 /// `memory` came from [`map`] with the same size, and nothing refers to it any more.
 pub(crate) unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
+    // SAFETY: as the caller says.
+    unsafe { give_back(memory, bytes, bytes) };
+}
+
+/// Gives memory back that [`reserve`] handed out, of which so much was counted.
+///
+/// # Safety
+/// As for [`unmap`].
+pub(crate) unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
     // SAFETY: the caller vouches that this is a whole mapping of ours that nobody uses.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
-    HELD.fetch_sub(bytes, Ordering::Relaxed);
+    HELD.fetch_sub(counted, Ordering::Relaxed);
 }
 
 /// The word at `address`, whatever its alignment.

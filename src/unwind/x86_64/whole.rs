@@ -47,6 +47,8 @@ const MOST_DOUBT: u32 = 64;
 pub(super) struct Whole {
     /// Mapped when the first is kept.
     all: Option<NonNull<All>>,
+    /// Bytes of it that were used.
+    used: usize,
     /// The one that was met last.
     last: usize,
     credit: u32,
@@ -58,7 +60,7 @@ pub(super) struct Whole {
 }
 
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(4096))]
 struct All {
     sets: [Set; SETS],
     stacks: [Stack; STACKS],
@@ -92,7 +94,11 @@ struct Stack {
     places: [u16; MOST_WORDS],
 }
 
-const _: () = assert!(size_of::<Stack>() == 512, "a stack begins at a cache line");
+const _: () = assert!(
+    WAYS * size_of::<Stack>() == PAGE,
+    "what is used is counted by set, the sets being a page themselves"
+);
+const PAGE: usize = 4096;
 
 /// What is known before any word is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,10 +179,15 @@ impl Whole {
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
         let stack = Stack::of(begins, read.bp, read.words())?;
         if self.all.is_none() {
-            self.all = memory::map(size_of::<All>()).map(NonNull::cast);
+            self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
         }
         // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
-        let (number, was_in_vain) = unsafe { self.all?.as_mut() }.put(stack);
+        let all = unsafe { self.all?.as_mut() };
+        if all.is_first(&stack) {
+            memory::count(PAGE);
+            self.used += PAGE;
+        }
+        let (number, was_in_vain) = all.put(stack);
         self.dear = if was_in_vain { (2 * self.dear + PRICE).min(HIGHEST_PRICE - PRICE) } else { self.dear };
         self.last = number;
         Some(number)
@@ -186,7 +197,7 @@ impl Whole {
     pub(super) fn give_back(&mut self) {
         if let Some(all) = self.all.take() {
             // SAFETY: `keep` mapped them with this size, and nobody has them any more.
-            unsafe { memory::unmap(all.cast(), size_of::<All>()) };
+            unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
 }
@@ -198,6 +209,11 @@ impl All {
         self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
         let uses = &mut self.sets[number / WAYS % SETS].uses[number % WAYS];
         *uses = (*uses + 1).min(3);
+    }
+
+    /// Whether a stack is the first of its set.
+    fn is_first(&self, stack: &Stack) -> bool {
+        self.sets[stack.begins.home().0].tags == [0; WAYS]
     }
 
     /// Gives a stack a place and its number. Whether another made way for it that was never met.
@@ -333,7 +349,7 @@ mod tests {
     }
 
     fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
-        let mut all = *whole.all.get_or_insert_with(|| memory::map(size_of::<All>()).unwrap().cast());
+        let mut all = *whole.all.get_or_insert_with(|| memory::reserve(size_of::<All>()).unwrap().cast());
         // SAFETY: mapped with this size, where zeroes are no stacks, and nobody else's.
         unsafe { all.as_mut() }.put(stack).0
     }
