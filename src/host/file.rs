@@ -277,10 +277,10 @@ fn temporary(target: &Path, attempt: u32) -> PathBuf {
 
 /// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
 /// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
-/// locks, or it takes too long; the caller goes ahead.
-pub fn take_turn(folder: &Path) -> Option<Turn> {
+/// locks, or it takes longer than `patience`, or 5 s; the caller goes ahead.
+pub fn take_turn(folder: &Path, patience: Duration) -> Option<Turn> {
     let folder = raise(File::open(folder).ok()?);
-    let deadline = Instant::now() + LONGEST_TURN;
+    let deadline = Instant::now() + patience.min(LONGEST_TURN);
     loop {
         match folder.try_lock() {
             Ok(()) => return Some(Turn { _folder: folder }),
