@@ -1,17 +1,31 @@
 //! Descriptors are the host's. One that we kept would be closed with others (`for (i = 3; i < 256; i++) close(i)`),
 //! the number would go to a file that the host opens next, and what we write would lie in that. So ours are
 //! numbers that no host reaches, and before each write it is compared whether what lies under one is still ours.
+//!
+//! That is of what is kept. The kernel gives a file the lowest free number first: what is opened has that until it is
+//! moved up, and what is only read (`/proc`, a module's names) until it is closed, mostly some tens of microseconds.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// From here on. Loops that close what is open mostly end at 255 or 1,023, and new files of the host get the
 /// lowest number that is free.
 const FIRST: i32 = 1000;
+
+/// Has the kernel make room for numbers from [`FIRST`] on, once. To be called before a file is opened that is raised then:
+/// where there are threads the first number takes 10 to 30 ms to have, and the file would keep its low one for so long.
+pub fn make_room() {
+    static IS_MADE: AtomicBool = AtomicBool::new(false);
+    if !IS_MADE.load(Ordering::Acquire) {
+        // SAFETY: no file has the number -1, so none is put anywhere; the kernel makes room before it looks.
+        unsafe { libc::dup3(-1, FIRST, libc::O_CLOEXEC) };
+        IS_MADE.store(true, Ordering::Release);
+    }
+}
 
 /// The same open file under a number from 1,000 on or, where the limit on open files is lower, at least not as
 /// standard input, output or error, which a program may have closed and may open again.
@@ -76,6 +90,7 @@ impl Appender {
     /// # Errors
     /// The file system's, or that another file has its name.
     pub fn open(&self) -> io::Result<File> {
+        make_room();
         let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
         let file = raise(file);
         if self.is_ours(&file) {

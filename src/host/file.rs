@@ -11,7 +11,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::descriptor::{Appender, Identity, raise};
+use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
 /// Who may read what we make: its owner. Stacks and names tell a good deal about a program.
@@ -77,6 +77,7 @@ impl Draft {
     }
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
+        make_room();
         let file = OpenOptions::new().append(true).create_new(true).mode(OWNER_ONLY).open(&path)?;
         let file = raise(file);
         let identity = Identity::of(&file)?;
@@ -277,10 +278,11 @@ fn temporary(target: &Path, attempt: u32) -> PathBuf {
 
 /// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
 /// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
-/// locks, or it takes too long; the caller goes ahead.
-pub fn take_turn(folder: &Path) -> Option<Turn> {
+/// locks, or it takes longer than `patience`, or 5 s; the caller goes ahead.
+pub fn take_turn(folder: &Path, patience: Duration) -> Option<Turn> {
+    make_room();
     let folder = raise(File::open(folder).ok()?);
-    let deadline = Instant::now() + LONGEST_TURN;
+    let deadline = Instant::now() + patience.min(LONGEST_TURN);
     loop {
         match folder.try_lock() {
             Ok(()) => return Some(Turn { _folder: folder }),

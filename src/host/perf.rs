@@ -354,6 +354,7 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
     };
     const ANY_PROCESSOR: i32 = -1;
     const NO_GROUP: i32 = -1;
+    descriptor::make_room();
     // SAFETY: the attributes are of the size that they say, and the call keeps nothing of them.
     let event = unsafe {
         let attributes = &raw const attributes;

@@ -1,6 +1,6 @@
 //! Where each window has files of its own (`%w` in the prefix): a thread of its own draws them, while the process runs.
 //! It has a profile of its own as well, which grows by what is new, so that a frame is named once, and nobody waits for a
-//! file system but this thread.
+//! file system but this thread, not even the one that ends the process: it looks whether this one gets on.
 //!
 //! ```text
 //! pipeline --a window is over: what its sums refer to that is new, and its sums--> queue --> thread: names, files
@@ -13,13 +13,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::control::{Outputs, chosen, life};
 use crate::error::Result;
 use crate::explain::{Explain, Options, Snapshot};
+use crate::export;
+use crate::host::threads::Clock;
 use crate::host::{signals, threads};
 use crate::record::{Reader, Row};
 use crate::settings::{Output, Root, Settings};
@@ -28,10 +30,8 @@ use crate::symbolize::Symbolizer;
 use super::draw;
 use super::generated::GeneratedCode;
 use super::panic::disable_after_panic;
+use super::progress;
 use super::write::Report;
-
-/// So often the thread looks whether there is anything, if nobody says so.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A window that is to be drawn.
 #[derive(Debug)]
@@ -52,8 +52,14 @@ pub(super) struct Sets {
     queue: Mutex<VecDeque<Set>>,
     asked: Condvar,
     artist: Mutex<Artist>,
-    /// The process ends, and another thread draws what is left.
+    /// The process ends, and the queue holds all that there will be.
     ends: AtomicBool,
+    /// Whether a thread draws. Where none does, or not any more, whoever ends the process draws what is left.
+    is_drawn_elsewhere: AtomicBool,
+    /// Told when that one has done.
+    done: Condvar,
+    /// What it has taken of a processor: as long as that grows, it gets on.
+    thread: Clock,
 }
 
 /// Who draws, one at a time.
@@ -81,6 +87,9 @@ impl Sets {
             asked: Condvar::new(),
             artist: Mutex::new(Artist::new(settings)),
             ends: AtomicBool::new(false),
+            is_drawn_elsewhere: AtomicBool::new(false),
+            done: Condvar::new(),
+            thread: Clock::new(),
         }
     }
 
@@ -92,8 +101,21 @@ impl Sets {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
+            self.draws_no_more();
         };
-        signals::without(|| thread.spawn(run)).map(drop)
+        self.is_drawn_elsewhere.store(true, Ordering::Release);
+        let spawned = signals::without(|| thread.spawn(run)).map(drop);
+        if spawned.is_err() {
+            self.draws_no_more();
+        }
+        spawned
+    }
+
+    fn draws_no_more(&self) {
+        // Whoever looks does so with the queue, and is told from then on.
+        let _queue = self.queue.lock();
+        self.is_drawn_elsewhere.store(false, Ordering::Release);
+        self.done.notify_one();
     }
 
     /// Has a window drawn. Waits for nobody.
@@ -102,25 +124,53 @@ impl Sets {
         self.asked.notify_one();
     }
 
-    /// Draws what is left, on the thread that ends the process. `None`: the file system has not let go of the other one
-    /// within `limit`.
+    /// Has what is left drawn, as the process ends. `None`: the thread that draws has not got on for as long as `limit`.
+    /// Its next file may be one that a file system does not let go of, so whoever calls this opens none.
     pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
-        self.ends.store(true, Ordering::Release);
-        self.asked.notify_one();
-        let mut artist = self.artist.try_lock_for(limit)?;
+        if !self.wait_until_drawn(limit) {
+            return None;
+        }
+        let mut artist = self.artist.lock();
         while self.draw_next(&mut artist) {}
         Some(std::mem::take(&mut artist.drawn))
     }
 
+    /// False: the thread has not got on.
+    fn wait_until_drawn(&self, limit: Duration) -> bool {
+        let mut queue = self.queue.lock();
+        self.ends.store(true, Ordering::Release);
+        self.asked.notify_one();
+        let (mut taken, mut since) = (self.thread.taken(), Instant::now());
+        while self.is_drawn_elsewhere.load(Ordering::Acquire) {
+            self.done.wait_for(&mut queue, progress::LOOK_EVERY);
+            let now = self.thread.taken();
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            } else if since.elapsed() >= limit {
+                return !self.is_drawn_elsewhere.load(Ordering::Acquire);
+            }
+        }
+        true
+    }
+
     fn run(&self) {
         threads::note_ours();
-        while !self.ends.load(Ordering::Acquire) && !life::is_over() {
-            // Whoever has the artist takes the next in order.
-            if !self.draw_next(&mut self.artist.lock()) {
-                let mut queue = self.queue.lock();
-                if queue.is_empty() {
-                    self.asked.wait_for(&mut queue, LOOK_EVERY);
-                }
+        self.thread.follow_this_thread();
+        // See `ending`: what is looked up when it is first done may not be had at the end.
+        export::draw_once();
+        loop {
+            // What comes after our life is over comes with the end, if that is in good order.
+            let is_to_draw = self.ends.load(Ordering::Acquire) || !life::is_over();
+            if is_to_draw && self.draw_next(&mut self.artist.lock()) {
+                continue;
+            }
+            let mut queue = self.queue.lock();
+            let ends = self.ends.load(Ordering::Acquire);
+            if ends && queue.is_empty() {
+                return;
+            }
+            if !ends && (queue.is_empty() || life::is_over()) {
+                self.asked.wait(&mut queue);
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
@@ -23,19 +24,23 @@ pub(super) struct Report {
 
 /// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
 /// that is `about` those that were made. It returns which name a file got: something may have come to have the one that was
-/// free.
+/// free. Others that write into the folder are waited for with `patience`: one may be held up by it for good.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
-    ours: Option<&Path>,
+    (ours, patience): (Option<&Path>, Duration),
     mut write: impl FnMut(Output, &Path) -> Result<PathBuf>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).chain([ABOUT]).collect();
+    // Not even a turn is taken, which may be waited for.
+    if wanted.is_empty() {
+        return Report::default();
+    }
     // The ranks of a job end together, and would choose the same names.
     let folder = outputs.folder().filter(|folder| folder.is_dir() || fs::create_dir_all(folder).is_ok());
-    let _turn = folder.and_then(|folder| file::take_turn(&folder));
+    let _turn = folder.and_then(|folder| file::take_turn(&folder, patience));
     let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
@@ -114,7 +119,7 @@ mod tests {
         all(
             wanted,
             outputs,
-            None,
+            (None, Duration::ZERO),
             |output, path| {
                 file(path, |out| {
                     out.write_all(b"begun ")?;
@@ -178,7 +183,7 @@ mod tests {
         let report = all(
             &[Output::Table],
             &outputs,
-            None,
+            (None, Duration::ZERO),
             |_, path| {
                 file(path, |out| {
                     fs::write(path, "theirs")?;

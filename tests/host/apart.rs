@@ -139,22 +139,43 @@ fn what_a_thousand_windows_take_of_the_processors_beside_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-#[test]
-fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+/// A run whose first window's files a file system does not let go of, and that is told to end after so many seconds.
+fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
-    let run = DRAWN_APART.iter().fold(run, |run, (name, value)| run.env(name, value));
+    let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
     let run = run.env("GPUFLAME_EXIT_LIMIT", "0.5");
     let mut running = Running::of(in_trouble(run, "hang_windows"));
-    // What a window holds is on its way to the thread that hangs about a second after it closed.
     let begun = Instant::now();
-    running.wait_for(|_| (begun.elapsed() > Duration::from_secs(2), "not yet".to_owned()));
-    let done = ended(running);
+    running.wait_for(|_| (begun.elapsed() >= Duration::from_secs(seconds), "not yet".to_owned()));
+    ended(running)
+}
+
+fn assert_all_but_windows(done: &Done) {
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["dropped"]), (250, 230, 0), "{}", done.stderr);
     assert_eq!(done.sum("activities").1["dropped"], 0, "{}", done.stderr);
     assert!(nanos(&done.folder, "1").is_none(), "{}", done.stderr);
     let said = "a file system does not let go of a window's files";
     assert_eq!(done.stderr.matches(said).count(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
+    // What a window holds goes to the thread that hangs when all is flushed, some seconds after it closed; or at the end.
+    for seconds in [0, 8] {
+        assert_all_but_windows(&with_files_that_hang("folded", seconds));
+    }
+}
+
+#[test]
+fn a_file_system_that_hangs_with_a_window_leaves_the_recording_of_all() {
+    let done = with_files_that_hang("folded,gfr", 0);
+    assert_all_but_windows(&done);
+    let again = ["-q", "flamegraph", "out.all.gfr", "-o", "-", "--format", "folded"];
+    let folded = crate::support::command::gpuflame(&done.folder, again).ok().stdout;
+    let nanos: u64 =
+        folded.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(nanos, (1..=20).map(expected).sum::<u64>(), "{folded}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! All at once, as a number has it: threads that launch, fork and are interrupted, records that come in any order, late,
 //! twice, damaged or not at all, and many an end. The program behaves as it does without us, to the last signal and
-//! descriptor; the ledger adds up; and sums are the truth, or less by what is declared lost.
+//! to each descriptor that stays; the ledger adds up; and sums are the truth, or less by what is declared lost.
 //!
 //! `GPUFLAME_CHAOS=500` runs so many numbers, as `.ci/long` does.
 

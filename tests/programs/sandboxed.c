@@ -34,7 +34,7 @@ static const struct {
     int number;
 } known[] = {
 #define CALL(name) {#name, SYS_##name}
-    CALL(brk), CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone), CALL(close), CALL(exit), CALL(exit_group),
+    CALL(brk), CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone), CALL(close), CALL(dup3), CALL(exit), CALL(exit_group),
     CALL(fcntl), CALL(flock), CALL(fstat), CALL(futex), CALL(getdents64), CALL(getpid), CALL(getpriority),
     CALL(getrandom), CALL(gettid), CALL(ioctl), CALL(link), CALL(lseek), CALL(madvise), CALL(mkdir), CALL(mmap),
     CALL(mprotect), CALL(mremap), CALL(munmap), CALL(newfstatat), CALL(open), CALL(openat), CALL(perf_event_open),
