@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// lowest number that is free.
 const FIRST: i32 = 1000;
 
-/// Has the kernel make room for numbers from [`FIRST`] on, once. To be called before a file is opened that is raised then:
+/// Has the kernel make room for numbers from 1,000 on, once. To be called before a file is opened that is raised then:
 /// where there are threads the first number takes 10 to 30 ms to have, and the file would keep its low one for so long.
 pub fn make_room() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
