@@ -1,9 +1,9 @@
 //! What a launch of a CUDA graph costs the application, by how many nodes the graph has: examples/graph_decode.c
 //! on the simulated stack. Prints a line a figure, `name value unit`.
 //!
-//! Instructions are counted by callgrind inside our callback, for more launches and for fewer, and the difference
-//! counts: they must not follow the number of nodes, or this fails. Times are the ledger's; there the nodes
-//! show, since between two launches the (simulated) driver books them and leaves our data cold in the caches.
+//! Instructions are counted by callgrind inside our callback, from one launch to the next: they must not follow the
+//! number of nodes, or this fails. Times are the ledger's; there the nodes show, since between two launches the
+//! (simulated) driver books them and leaves our data cold in the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -23,9 +23,8 @@ use staged::{built, command, compiled, stage};
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// How often all sizes are timed; the best counts.
 const TURNS: usize = 3;
-/// Tokens that are counted.
-const FEW: u32 = 20;
-const MANY: u32 = 60;
+/// Launches that are counted.
+const COUNTED: u32 = 60;
 /// How much more instructions a launch of the largest graph may take than one of the smallest.
 const MOST: f64 = 1.01;
 
@@ -56,18 +55,30 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger says what a graph launch costs")
 }
 
-/// Instructions in our callback for each launch.
+/// Instructions in our callback for a launch: the median of what lies between two launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
-    let counted = |tokens: u32| {
-        let file = folder.join(format!("callgrind.{layers}.{tokens}"));
-        let out = format!("--callgrind-out-file={}", file.display());
-        let tool = ["valgrind", "--tool=callgrind", "--toggle-collect=*on_event*", &out];
-        run(&tool, program, folder, layers, tokens);
-        let text = fs::read_to_string(file).expect("callgrind writes its file");
-        let line = text.lines().find_map(|line| line.strip_prefix("summary: ")).expect("and a summary in it");
-        line.trim().parse::<u64>().expect("a number")
-    };
-    (counted(MANY) - counted(FEW)) as f64 / f64::from(MANY - FEW)
+    let name = format!("callgrind.{layers}");
+    let out = format!("--callgrind-out-file={}", folder.join(&name).display());
+    let tool = [
+        "valgrind",
+        "--tool=callgrind",
+        "--toggle-collect=*on_event*",
+        "--dump-before=cudaGraphLaunch",
+        &out,
+    ];
+    run(&tool, program, folder, layers, COUNTED);
+    // What was counted before the first launch, and after the last, are files of their own.
+    let mut counts =
+        (2..=COUNTED).map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
+    counts.sort_unstable();
+    counts[counts.len() / 2] as f64
+}
+
+/// The instructions of a file of callgrind's.
+fn summary(file: &Path) -> u64 {
+    let text = fs::read_to_string(file).expect("callgrind writes a file before each launch");
+    let line = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("and a sum in it");
+    line.trim().parse().expect("a number")
 }
 
 #[allow(clippy::print_stdout)]
