@@ -21,12 +21,12 @@ use crate::unwind::copy::RED_ZONE;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory::{self, word};
 
-/// Stacks of one thread, and how many of them compete for a place: 256 KiB, of which a program touches what it uses.
+/// Stacks of one thread, and how many of them compete for a place: 512 KiB, of which a program touches what it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
 /// The most words of one, a multiple of those that are summed up at a time.
-const MOST_WORDS: usize = 26 * AT_A_TIME;
+const MOST_WORDS: usize = 58 * AT_A_TIME;
 const AT_A_TIME: usize = 8;
 /// A stack is kept for so many captures; for more, up to the most, while what makes way was never met.
 const PRICE: u32 = 8;
@@ -94,11 +94,9 @@ struct Stack {
     places: [u16; MOST_WORDS],
 }
 
-const _: () = assert!(
-    WAYS * size_of::<Stack>() == PAGE,
-    "what is used is counted by set, the sets being a page themselves"
-);
-const PAGE: usize = 4096;
+const _: () = assert!(size_of::<Stack>() == 1024, "a stack begins at a cache line");
+/// What is counted as used: the stacks of a set.
+const USED: usize = WAYS * size_of::<Stack>();
 
 /// What is known before any word is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,20 +175,30 @@ impl Whole {
         self.credit = self.credit.saturating_sub(PRICE + self.dear);
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
-        let stack = Stack::of(begins, read.bp, read.words())?;
+        let Some(stack) = Stack::of(begins, read.bp, read.words()) else {
+            self.raise();
+            return None;
+        };
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
         }
         // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
         let all = unsafe { self.all?.as_mut() };
         if all.is_first(&stack) {
-            memory::count(PAGE);
-            self.used += PAGE;
+            memory::count(USED);
+            self.used += USED;
         }
         let (number, was_in_vain) = all.put(stack);
-        self.dear = if was_in_vain { (2 * self.dear + PRICE).min(HIGHEST_PRICE - PRICE) } else { self.dear };
+        if was_in_vain {
+            self.raise();
+        }
         self.last = number;
         Some(number)
+    }
+
+    /// What was kept, or was to be, was of no use: the next costs more.
+    fn raise(&mut self) {
+        self.dear = (2 * self.dear + PRICE).min(HIGHEST_PRICE - PRICE);
     }
 
     /// Gives the memory back.
