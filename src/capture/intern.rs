@@ -56,7 +56,7 @@ struct Slot {
     id: ContextId,
 }
 
-type Prefix = [Hash; MAX_FRAMES + 1];
+pub(super) type Prefix = [Hash; MAX_FRAMES + 1];
 
 /// What is known of the frames that the unwinder has kept. Zeroes are nothing.
 #[derive(Clone, Copy)]

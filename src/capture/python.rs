@@ -1,11 +1,13 @@
 //! A thread's Python frames: what identifies them, and the numbers that their functions have in the whole process.
 
+use std::ptr::NonNull;
+
 use crate::record::{Code, CodeId, Loss, Row};
-use crate::unwind::Captured;
 use crate::unwind::python::{Description, Found, Merged, Python};
+use crate::unwind::{Captured, memory};
 
 use super::counts::Counts;
-use super::intern::Hash;
+use super::intern::{Hash, Prefix};
 use super::texts::{MOST_TEXTS, Texts};
 
 /// What is said of each function that stood in a stack.
@@ -14,6 +16,8 @@ static CODES: Texts = Texts::new();
 /// The Python frames of one thread.
 pub(super) struct PythonFrames {
     frames: Python,
+    /// Over so many frames at the root of the last walk. In a mapping of its own.
+    prefix: NonNull<Prefix>,
     /// Over those of the last walk.
     hash: Hash,
     /// Whether there were any.
@@ -25,7 +29,11 @@ impl PythonFrames {
     /// new, as the first one through an interpreter is.
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
-        Some(Self { frames: Python::of_this_thread()?, hash: Hash::ROOT, any: false })
+        let frames = Python::of_this_thread()?;
+        let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
+        // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
+        unsafe { prefix.as_mut()[0] = Hash::ROOT };
+        Some(Self { frames, prefix, hash: Hash::ROOT, any: false })
     }
 
     /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
@@ -34,7 +42,7 @@ impl PythonFrames {
     pub(super) fn hash(&mut self, others: Option<Hash>, tally: &Counts) -> Option<Hash> {
         match self.frames.walk(number_of) {
             Found::Same => {}
-            Found::Other => self.hash = self.frames.words().fold(Hash::ROOT, Hash::then),
+            Found::Other => self.hash = self.hash_anew(),
             nothing => {
                 self.any = false;
                 if nothing == Found::Lost {
@@ -45,6 +53,20 @@ impl PythonFrames {
         }
         self.any = true;
         Some(others.map_or(self.hash, |others| self.hash.and(others)))
+    }
+
+    /// Over the frames of the last walk, of which those at the root that were the same before are not looked at.
+    #[inline(always)]
+    fn hash_anew(&mut self) -> Hash {
+        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
+        let prefix = unsafe { self.prefix.as_mut() };
+        let (kept, words) = self.frames.words();
+        let mut hash = prefix[kept];
+        for (word, place) in words.zip(&mut prefix[kept + 1..]) {
+            hash = hash.then(word);
+            *place = hash;
+        }
+        hash
     }
 
     /// The frames that `hash` saw among those of `captured`; `None` where there were none.
@@ -58,6 +80,13 @@ impl PythonFrames {
             tally.lose(Loss::PythonUnsure);
         }
         Some(merged)
+    }
+}
+
+impl Drop for PythonFrames {
+    fn drop(&mut self) {
+        // SAFETY: the array is mapped, and goes with its owner.
+        unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
     }
 }
 

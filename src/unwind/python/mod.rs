@@ -156,12 +156,15 @@ impl Python {
         Found::Lost
     }
 
-    /// The words that identify the frames of the last walk, leaf first.
-    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+    /// How many frames at the root of the last walk are those of the one before, and the words that identify the others,
+    /// the outermost first.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
         // Where calls of the evaluator begin is a part of it: the same frames may be more or fewer calls.
-        walk.items[..walk.count].iter().rev().map(|item| item.frame.0 | u64::from(item.boundary != 0) << 63)
+        let word = |item: &walk::Item| item.frame.0 | u64::from(item.boundary != 0) << 63;
+        (walk.kept, walk.items[walk.kept..walk.count].iter().map(word))
     }
 
     /// The frames of the last walk among those of `captured`, which are of the same moment.

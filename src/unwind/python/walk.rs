@@ -2,7 +2,8 @@
 //!
 //! Only this thread pushes and pops them, it is inside a call, and each holds its code object: so they stand still,
 //! whoever has the global lock. The last walk is remembered, from the root: where the same frames lie at the same places,
-//! they are only compared, and those that the two walks share at the root are not looked up, however deep the leaf lies.
+//! they are only compared. Where others lie at the leaf, those are followed until they lead to one of the last walk's: from
+//! there on all are compared again, none of which waits for another, and what is the same to the root stays as it is.
 
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
@@ -157,6 +158,8 @@ pub(super) struct Walk {
     /// How many of `items` the last walk filled.
     pub(super) count: usize,
     pub(super) is_cut: bool,
+    /// How many at the root are those of the walk before, at the same positions.
+    pub(super) kept: usize,
     head: Head,
     pages: Pages,
     texts: Texts,
@@ -164,7 +167,17 @@ pub(super) struct Walk {
     pub(super) items: [Item; MAX_FRAMES],
     /// Leaf first, while a walk goes on.
     links: [Link; MAX_FRAMES],
+    /// Which item may lie at an address, by [`place_of`] it. It is to be looked whether it does.
+    places: [u16; PLACES],
     scratch: Scratch,
+}
+
+const PLACES: usize = 256;
+
+/// Frames lie on a multiple of eight, and are longer than 64 bytes.
+#[inline(always)]
+fn place_of(frame: u64) -> usize {
+    (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
 }
 
 /// A frame on the way to the root.
@@ -202,15 +215,13 @@ impl Walk {
     }
 
     #[inline(always)]
-    fn is_still(&mut self, layout: &Layout, thread: u64) -> bool {
+    fn is_still(&self, layout: &Layout, thread: u64) -> bool {
         let Self { count, head, items, .. } = self;
         if *count == 0 || head.thread != thread {
             return false;
         }
         // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
-        // SAFETY: as above.
-        let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
         let mut at = part(thread, layout.thread);
         let mut cframe = 0;
         if let Some(parts) = layout.cframe {
@@ -220,38 +231,67 @@ impl Walk {
             }
             at = part(cframe, parts.frame);
         }
-        let items = &items[..*count];
+        // SAFETY: the thread's innermost frame lies where the last one did.
+        items[..*count].last().is_some_and(|first| first.at == at)
+            && unsafe { self.changed(layout, *count, &mut cframe) } == 0
+    }
+
+    /// Of so many frames at the root, how many are left from the innermost one on that is not still there; 0: all are.
+    /// `cframe` is what the innermost of them has as its call, and then what that one has.
+    ///
+    /// # Safety
+    /// There was a last walk, all that it met could be read, and the thread's frames lead to where the innermost lay.
+    #[inline(always)]
+    unsafe fn changed(&self, layout: &Layout, count: usize, cframe: &mut u64) -> usize {
+        // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
+        let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
+        // SAFETY: as above.
+        let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
+        let items = &self.items[..count];
         // Where each lies is known beforehand, and that the one before refers to it: none waits for another to say so.
-        if items.last().is_none_or(|first| first.at != at) {
-            return false;
-        }
         for (index, item) in items.iter().enumerate().rev() {
             // SAFETY: a frame of the thread, as the one before has said.
             if !unsafe { item.is_still(layout) } {
-                return false;
+                return index + 1;
             }
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim | Boundary::Flag(_) if item.boundary == 0 => {}
                 Boundary::Shim => {
-                    let next = index.checked_sub(1).map_or(head.root, |before| items[before].at);
+                    let next = index.checked_sub(1).map_or(self.head.root, |before| items[before].at);
                     let shim = item.boundary;
                     let is_shim = byte(shim, layout.frame.owner) >= OWNED_BY_EVALUATOR;
                     if !is_shim || part(shim, layout.frame.previous) != next {
-                        return false;
+                        return index + 1;
                     }
                 }
                 Boundary::Flag(_) => {
-                    if item.boundary != cframe {
-                        return false;
+                    if item.boundary != *cframe {
+                        return index + 1;
                     }
                     if let Some(parts) = layout.cframe {
-                        cframe = part(cframe, parts.previous);
+                        *cframe = part(*cframe, parts.previous);
                     }
                 }
             }
         }
-        true
+        0
+    }
+
+    /// The same for whichever version.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(always)]
+    unsafe fn changed_in(&self, layout: &Layout, count: usize, cframe: &mut u64) -> usize {
+        // SAFETY: as the caller says.
+        unsafe {
+            match layout.version {
+                0x030b => self.changed(const { &Layout::of_headers(0x030b) }, count, cframe),
+                0x030c.. => self.changed(&layout.of_shims(), count, cframe),
+                _ => self.changed(layout, count, cframe),
+            }
+        }
     }
 
     /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
@@ -269,20 +309,41 @@ impl Walk {
             self.texts.clear();
             self.forget();
         }
-        let count = self.follow(interpreter, thread)?;
+        let (joined, new) = self.follow(interpreter, thread)?;
+        let count = joined + new;
         self.texts.forget();
-        let mut is_same = count == self.count;
-        for item in 0..count {
-            is_same &= self.meet(item, self.links[count - 1 - item], interpreter, number)?;
+        let mut kept = self.see_texts(joined, &interpreter.layout);
+        for item in kept..count {
+            let link = match item < joined {
+                true => Link { at: self.items[item].at, boundary: self.items[item].boundary },
+                false => self.links[count - 1 - item],
+            };
+            let is_same = self.meet(item, link, interpreter, number)?;
+            kept += usize::from(is_same && kept == item);
         }
-        self.count = count;
+        let is_same = kept == count && count == self.count;
+        (self.kept, self.count) = (kept, count);
         Ok(is_same)
     }
 
-    /// Follows the frames to the root, and says how many there are.
+    /// How many of so many frames at the root, which are those of the last walk, have the texts that they had.
     #[inline(always)]
-    fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<usize, Broken> {
+    fn see_texts(&mut self, joined: usize, layout: &Layout) -> usize {
+        let Self { items, texts, .. } = self;
+        // SAFETY: their code objects have all other marks, as was just seen.
+        let is_other =
+            |item: &Item| item.version == 0 && !unsafe { item.marks.have_same_texts(layout, texts) };
+        items[..joined].iter().position(is_other).unwrap_or(joined)
+    }
+
+    /// Follows the frames to the root, or to where all that are left are those of the last walk. Says how many those are,
+    /// and how many came before.
+    #[inline(always)]
+    fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), Broken> {
         let layout = &interpreter.layout.frame;
+        let last = self.head;
+        // Of the last walk's frames, those that may be met again.
+        let mut known = if last.thread == thread { self.count } else { 0 };
         let mut cframe = 0;
         let mut at = self.word(thread, interpreter.layout.thread)?;
         if let Some(parts) = interpreter.layout.cframe {
@@ -291,8 +352,25 @@ impl Walk {
             at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
-        (self.is_cut, self.head) = (false, Head { thread, cframe, root: 0 });
+        // The root is the last walk's, which is compared with, until the end.
+        let mut root = 0;
+        (self.is_cut, self.head) = (false, Head { thread, cframe, root: last.root });
         while at != 0 {
+            let place = usize::from(self.places[place_of(at)]);
+            // Of a stack that is too deep the outermost are left out: it is followed to where they begin.
+            if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
+                // SAFETY: the frames have led to where the last walk, all of which could be read, has met that one.
+                let left = unsafe { self.changed_in(&interpreter.layout, place + 1, &mut cframe) };
+                if left == 0 {
+                    return Ok((place + 1, count));
+                }
+                for item in self.items[left..=place].iter().rev() {
+                    self.links[count] = Link { at: item.at, boundary: item.boundary };
+                    count += 1;
+                }
+                known = left - 1;
+                at = self.items[known].at;
+            }
             if !self.pages.hold(at, layout.bytes) {
                 return Err(Broken::Garbage);
             }
@@ -309,12 +387,12 @@ impl Walk {
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
                     // Of a call without a frame, or the outermost of all.
-                    _ => self.head.root = at,
+                    _ => root = at,
                 }
                 at = next;
                 continue;
             }
-            self.head.root = 0;
+            root = 0;
             if count == MAX_FRAMES {
                 (self.is_cut, self.head.thread) = (true, 0);
                 break;
@@ -336,7 +414,8 @@ impl Walk {
             count += 1;
             at = next;
         }
-        Ok(count)
+        self.head.root = root;
+        Ok((0, count))
     }
 
     /// Makes an item of the frame at `link`. Whether the last walk had the same one there.
@@ -365,6 +444,7 @@ impl Walk {
             let may_be_incomplete = holder != OWNED_BY_GENERATOR;
             self.fill(item, (holds, position), may_be_incomplete, interpreter, number)?;
         }
+        self.places[place_of(link.at)] = item as u16;
         let item = &mut self.items[item];
         let is_same = is_met && item.boundary == link.boundary;
         (item.at, item.boundary, item.owner) = (link.at, link.boundary, owner);
@@ -375,7 +455,7 @@ impl Walk {
 
     /// Nothing is remembered of the last walk.
     pub(super) fn forget(&mut self) {
-        self.count = 0;
+        (self.count, self.kept) = (0, 0);
     }
 
     /// The word of an object that may be anything.
@@ -468,5 +548,391 @@ impl Walk {
         let place = self.table.find(code);
         self.table.set(place, known);
         Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::super::find::Types;
+    use super::super::layout::{BYTES, CFrame, HASH, LENGTH, STATE};
+    use super::*;
+    use crate::unwind::memory;
+    use crate::unwind::symbols::Exported;
+
+    const TYPES: Types = Types { code: 0x1001, text: 0x1002, bytes: 0x1003, frame: 0x1004 };
+    const SLOTS: usize = 1100;
+    const CODES: usize = 12;
+    /// Bytes of anything that is made up.
+    const ROOM: u64 = 256;
+
+    /// A function that is being evaluated.
+    #[derive(Clone, Copy, Debug)]
+    struct Call {
+        slot: usize,
+        code: usize,
+        /// Instructions that were evaluated.
+        position: u64,
+        is_generator: bool,
+        /// Of a call of the evaluator.
+        is_first: bool,
+    }
+
+    /// An interpreter and a thread of it, made up in memory that stays where it is.
+    struct Made {
+        interpreter: Interpreter,
+        memory: Box<[u64]>,
+        /// Root first.
+        calls: Vec<Call>,
+        has_root: bool,
+        random: u64,
+    }
+
+    extern "C" fn no_thread() -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    impl Made {
+        fn new(layout: Layout, has_root: bool, random: u64) -> Self {
+            let evaluator = Exported { address: 0, bytes: 0 };
+            let interpreter =
+                Interpreter { layout, runtime: 0, this_thread: no_thread, types: TYPES, evaluator };
+            let memory = vec![0; (2 + 3 * SLOTS + 4 * CODES) * ROOM as usize / 8].into();
+            let mut made = Self { interpreter, memory, calls: Vec::new(), has_root, random };
+            for code in 0..CODES {
+                made.write_code(code);
+            }
+            made
+        }
+
+        fn below(&mut self, end: usize) -> usize {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 20) as usize % end.max(1)
+        }
+
+        fn at(&self, part: usize) -> u64 {
+            self.memory.as_ptr() as u64 + part as u64 * ROOM
+        }
+
+        fn thread(&self) -> u64 {
+            self.at(0)
+        }
+
+        fn frame(&self, slot: usize) -> u64 {
+            self.at(2 + slot)
+        }
+
+        fn shim(&self, slot: usize) -> u64 {
+            self.at(2 + SLOTS + slot)
+        }
+
+        fn cframe(&self, number: usize) -> u64 {
+            self.at(2 + 2 * SLOTS + number)
+        }
+
+        /// A code object, its name, its lines and a path.
+        fn code(&self, code: usize, part: usize) -> u64 {
+            self.at(2 + 3 * SLOTS + part * CODES + code)
+        }
+
+        fn set(&mut self, address: u64, offset: u64, bytes: &[u8]) {
+            let at = (address + offset - self.at(0)) as usize;
+            // SAFETY: within the memory, as the slice says.
+            let all = unsafe {
+                std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast::<u8>(), 8 * self.memory.len())
+            };
+            all[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+
+        fn word(&mut self, address: u64, offset: impl Into<u64>, word: u64) {
+            self.set(address, offset.into(), &word.to_ne_bytes());
+        }
+
+        fn text(&mut self, text: u64, has_hash: bool, letters: &str) {
+            let start = self.interpreter.layout.text.ascii;
+            self.word(text, TYPE, TYPES.text);
+            self.word(text, LENGTH, letters.len() as u64);
+            let hash = letters.bytes().fold(7_u64, |hash, letter| hash.wrapping_mul(31) + u64::from(letter));
+            self.word(text, HASH, if has_hash { hash } else { u64::MAX });
+            self.word(text, STATE, 1 << 2 | 1 << 5 | 1 << 6);
+            self.set(text, start.into(), letters.as_bytes());
+        }
+
+        /// Another function than was there.
+        fn write_code(&mut self, code: usize) {
+            let layout = self.interpreter.layout;
+            let [object, name, lines, path] = [0, 1, 2, 3].map(|part| self.code(code, part));
+            let path = if code % 3 == 0 { path } else { self.code(0, 3) };
+            let number = 100 + self.below(900) as u64;
+            self.text(name, layout.version != 0x030b || code % 2 == 0, &format!("function_{number}"));
+            self.text(path, true, "/a/path/of/a/module.py");
+            self.word(lines, TYPE, TYPES.bytes);
+            self.word(lines, LENGTH, 16);
+            self.word(lines, BYTES, number);
+            self.word(object, TYPE, TYPES.code);
+            self.word(object, layout.code.name, name);
+            self.word(object, layout.code.file, path);
+            self.word(object, layout.code.lines, lines);
+            self.set(object, layout.code.first_line.into(), &(number as u32).to_ne_bytes());
+            if layout.code.traceable != 0 {
+                self.set(object, layout.code.traceable.into(), &2_u32.to_ne_bytes());
+            }
+            if layout.code.version != 0 {
+                // The last has none.
+                let version = if code == CODES - 1 { 0 } else { number as u32 };
+                self.set(object, layout.code.version.into(), &version.to_ne_bytes());
+            }
+        }
+
+        fn write_frames(&mut self) {
+            let layout = self.interpreter.layout;
+            let (mut before, mut cframes) = (0, 0);
+            if self.has_root {
+                before = self.at(1);
+                self.set(before, layout.frame.owner.into(), &[OWNED_BY_EVALUATOR]);
+            }
+            for call in self.calls.clone() {
+                let frame = self.frame(call.slot);
+                let owner = if call.is_generator { OWNED_BY_GENERATOR } else { 0 };
+                let code = self.code(call.code, 0);
+                match layout.frame.boundary {
+                    Boundary::Each => self.word(frame, TYPE, TYPES.frame),
+                    Boundary::Shim if call.is_first => {
+                        let shim = self.shim(call.slot);
+                        self.word(shim, layout.frame.previous, before);
+                        self.set(shim, layout.frame.owner.into(), &[OWNED_BY_EVALUATOR]);
+                        before = shim;
+                    }
+                    Boundary::Shim => {}
+                    Boundary::Flag(flag) => self.set(frame, flag.into(), &[call.is_first.into()]),
+                }
+                if layout.frame.boundary != Boundary::Each {
+                    self.set(frame, layout.frame.owner.into(), &[owner]);
+                }
+                self.word(frame, layout.frame.previous, before);
+                let hold = if layout.version < FIRST_WITH_HOLD { 0 } else { call.slot as u64 & 1 };
+                self.word(frame, layout.frame.code, code | hold);
+                let position = match layout.frame.unit {
+                    Unit::Index(_) => call.position,
+                    Unit::Address => code + u64::from(layout.code.instructions) + 2 * call.position,
+                };
+                self.word(frame, layout.frame.position, position);
+                before = frame;
+                if let (Some(parts), true) = (layout.cframe, call.is_first) {
+                    cframes += 1;
+                    let (cframe, around) = (self.cframe(cframes), self.cframe(cframes - 1));
+                    self.word(cframe, parts.previous, around);
+                }
+            }
+            let mut first = before;
+            if let Some(CFrame { frame, .. }) = layout.cframe {
+                first = self.cframe(cframes);
+                self.word(first, frame, before);
+            }
+            self.word(self.thread(), layout.thread, first);
+        }
+
+        fn new_call(&mut self) -> Option<Call> {
+            let slots = if self.calls.len() > 100 { SLOTS } else { self.calls.len() + 8 };
+            let slot = self.below(slots);
+            let (code, position) = (self.below(CODES), self.below(6) as u64);
+            let is_first = self.calls.is_empty() || self.below(4) == 0;
+            let is_generator = position > 2 && self.below(4) == 0;
+            let is_free = self.calls.iter().all(|call| call.slot != slot);
+            is_free.then_some(Call { slot, code, position, is_generator, is_first })
+        }
+
+        fn push(&mut self) {
+            let call = self.new_call();
+            self.calls.extend(call);
+        }
+
+        /// Something that a program does between two launches.
+        fn go_on(&mut self) {
+            let count = self.calls.len();
+            let (leaf, any) = (count.saturating_sub(1), self.below(count));
+            match self.below(12) {
+                0 | 1 if count > 0 => self.calls[leaf].position += 1,
+                2 if count > 0 => self.calls[any].position += 1,
+                3 if any > 0 => self.calls[any].is_first ^= true,
+                4 if count > 0 => drop(self.calls.remove(any)),
+                5 if count > 0 => {
+                    let slots = (self.calls[any].slot, self.calls[leaf].slot);
+                    (self.calls[leaf].slot, self.calls[any].slot) = slots;
+                }
+                6 => {
+                    if let Some(call) = self.new_call() {
+                        self.calls.insert(any, call);
+                    }
+                }
+                7 => {
+                    let code = self.below(CODES);
+                    self.write_code(code);
+                }
+                // Python numbers a code object anew whose path is another.
+                8 if self.interpreter.layout.code.version == 0 => {
+                    self.text(self.code(0, 3), true, "/a/path/of/another/one")
+                }
+                9 => self.calls.truncate(any + 1),
+                10 => {}
+                _ => {
+                    let kept = count.saturating_sub(self.below(4));
+                    self.calls.truncate(kept);
+                    for _ in 0..self.below(5) {
+                        self.push();
+                    }
+                }
+            }
+            if let Some(first) = self.calls.first_mut() {
+                first.is_first = true;
+            }
+            self.write_frames();
+        }
+    }
+
+    /// A thread's walks, in a mapping as they have.
+    struct Mapped(std::ptr::NonNull<Walk>);
+
+    impl Mapped {
+        fn new() -> Self {
+            let walk = memory::map(size_of::<Walk>()).unwrap().cast::<Walk>();
+            // SAFETY: a fresh mapping of that size; all other fields are valid as zeroes.
+            unsafe { (&raw mut (*walk.as_ptr()).table).write(Table::new().unwrap()) };
+            Self(walk)
+        }
+
+        fn walk(&mut self) -> &mut Walk {
+            // SAFETY: mapped until it is dropped.
+            unsafe { self.0.as_mut() }
+        }
+    }
+
+    impl Drop for Mapped {
+        fn drop(&mut self) {
+            // SAFETY: the mapping and its table go with it.
+            unsafe {
+                (&raw mut (*self.0.as_ptr()).table).drop_in_place();
+                memory::unmap(self.0.cast(), size_of::<Walk>());
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Numbers(HashMap<Vec<u8>, u32>);
+
+    impl Numbers {
+        fn of(&mut self, description: Description<'_>) -> CodeId {
+            let next = self.0.len() as u32 + 1;
+            CodeId(*self.0.entry(description.0.to_vec()).or_insert(next))
+        }
+    }
+
+    /// All that a walk has found.
+    fn found(walk: &Walk) -> impl PartialEq + std::fmt::Debug + use<> {
+        let item = |item: &Item| {
+            let Item { at, link, code, holds, position, boundary, frame, version, owner, .. } = *item;
+            ((at, link, code, holds, position), (boundary, frame.0, version, owner))
+        };
+        let head = (walk.head.thread, walk.head.cframe, walk.head.root);
+        (head, walk.is_cut, walk.items[..walk.count].iter().map(item).collect::<Vec<_>>())
+    }
+
+    fn words(walk: &Walk) -> Vec<(u64, bool)> {
+        walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
+    }
+
+    /// All kinds of layouts, and whether something is around the outermost function.
+    fn layouts() -> [(Layout, bool); 8] {
+        let of = Layout::of_headers;
+        let shims = Layout { cframe: None, ..of(0x030c) };
+        let without = layout::Code { version: 0, ..shims.code };
+        [
+            (of(0x0309), false),
+            (of(0x030a), false),
+            (of(0x030b), false),
+            (of(0x030c), false),
+            (Layout { version: 0x030d, ..shims }, false),
+            (Layout { version: 0x030d, code: without, ..shims }, false),
+            (Layout { version: 0x030e, ..shims }, false),
+            (Layout { version: 0x030f, ..shims }, true),
+        ]
+    }
+
+    /// Walks again and again, each time also anew, and says how often frames were kept though others had changed.
+    fn compare(made: &mut Made, steps: usize) -> usize {
+        let (mut again, mut numbers) = (Mapped::new(), Numbers::default());
+        let walk = again.walk();
+        let (thread, mut joined) = (made.thread(), 0);
+        for step in 0..steps {
+            made.go_on();
+            let before = words(walk);
+            let is_same = walk.is_as_before(&made.interpreter, thread)
+                || walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
+            let mut anew = Mapped::new();
+            let is_nothing_known =
+                anew.walk().run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
+            assert_eq!(is_nothing_known, made.calls.is_empty());
+            let about = (step, made.interpreter.layout.version, &made.calls);
+            assert_eq!(found(walk), found(anew.walk()), "{about:?}");
+            let places = made.calls.iter().rev().take(MAX_FRAMES).rev().map(|call| made.frame(call.slot));
+            assert!(places.eq(walk.items[..walk.count].iter().map(|item| item.at)), "{about:?}");
+            let now = words(walk);
+            assert!(!is_same || now == before, "{about:?}");
+            if !is_same {
+                assert_eq!(now[..walk.kept], before[..walk.kept], "{about:?}");
+                joined += usize::from(walk.kept > 0);
+            }
+        }
+        joined
+    }
+
+    #[test]
+    fn a_walk_that_joins_the_last_one_finds_what_a_whole_one_does() {
+        for (layout, has_root) in layouts() {
+            for seed in 1..6 {
+                let mut made = Made::new(layout, has_root, seed * 0x9e37_79b9);
+                let joined = compare(&mut made, 400);
+                assert!(joined > 100, "{joined}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_that_joins_one_finds_the_same_where_frames_are_too_many() {
+        for (layout, has_root) in layouts() {
+            let mut made = Made::new(layout, has_root, 0x9e37_79b9);
+            while made.calls.len() < MAX_FRAMES - 4 {
+                made.push();
+            }
+            for _ in 0..4 {
+                let count = made.calls.len();
+                compare(&mut made, 12);
+                while made.calls.len() < count + 2 {
+                    made.push();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_new_at_the_leaf_is_followed() {
+        for (layout, has_root) in layouts() {
+            let mut made = Made::new(layout, has_root, 0x9e37_79b9);
+            while made.calls.len() < 20 {
+                made.push();
+            }
+            made.calls[0].is_first = true;
+            made.write_frames();
+            let (mut mapped, mut numbers) = (Mapped::new(), Numbers::default());
+            let (walk, thread) = (mapped.walk(), made.thread());
+            walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
+            made.calls[18].position += 1;
+            made.calls[19].code += 1;
+            made.write_frames();
+            assert_eq!(walk.follow(&made.interpreter, thread), Ok((18, 2)), "{layout:?}");
+        }
     }
 }
