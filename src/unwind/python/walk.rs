@@ -312,8 +312,9 @@ impl Walk {
         let (joined, new) = self.follow(interpreter, thread)?;
         let count = joined + new;
         self.texts.forget();
-        let mut kept = self.see_texts(joined, &interpreter.layout);
-        for item in kept..count {
+        let same = self.see_texts(joined, &interpreter.layout);
+        let mut kept = same;
+        for item in same..count {
             let link = match item < joined {
                 true => Link { at: self.items[item].at, boundary: self.items[item].boundary },
                 false => self.links[count - 1 - item],
@@ -665,9 +666,13 @@ mod tests {
         fn write_code(&mut self, code: usize) {
             let layout = self.interpreter.layout;
             let [object, name, lines, path] = [0, 1, 2, 3].map(|part| self.code(code, part));
-            let path = if code % 3 == 0 { path } else { self.code(0, 3) };
+            let path = if code.is_multiple_of(3) { path } else { self.code(0, 3) };
             let number = 100 + self.below(900) as u64;
-            self.text(name, layout.version != 0x030b || code % 2 == 0, &format!("function_{number}"));
+            self.text(
+                name,
+                layout.version != 0x030b || code.is_multiple_of(2),
+                &format!("function_{number}"),
+            );
             self.text(path, true, "/a/path/of/a/module.py");
             self.word(lines, TYPE, TYPES.bytes);
             self.word(lines, LENGTH, 16);

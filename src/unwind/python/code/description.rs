@@ -1,0 +1,54 @@
+//! What is said of a code object, once.
+
+use super::{LONGEST_LINES, LONGEST_TEXT};
+
+/// What is said of a code object, as bytes: what it is known by in the whole process.
+///
+/// ```text
+/// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Description<'a>(pub(crate) &'a [u8]);
+
+pub(super) const HEAD: usize = 16;
+/// Of letters of the path and the name, each takes at most four bytes.
+pub(super) const ROOM: usize = HEAD + 2 * 4 * LONGEST_TEXT + LONGEST_LINES;
+
+/// The parts of a [`Description`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts<'a> {
+    pub(crate) version: u16,
+    pub(crate) first_line: u32,
+    pub(crate) file: &'a [u8],
+    pub(crate) name: &'a [u8],
+    pub(crate) lines: &'a [u8],
+}
+
+impl<'a> Description<'a> {
+    /// `None`: it was not made here.
+    pub(crate) fn parts(self) -> Option<Parts<'a>> {
+        let (head, rest) = self.0.split_at_checked(HEAD)?;
+        let number = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (file, rest) = rest.split_at_checked(number(8) as usize)?;
+        let (name, lines) = rest.split_at_checked(number(12) as usize)?;
+        Some(Parts { version: number(0) as u16, first_line: number(4), file, name, lines })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_is_taken_apart_as_it_was_put_together() {
+        let mut bytes = Vec::new();
+        for number in [0x030b, 12, 4, 3] {
+            bytes.extend(u32::to_ne_bytes(number));
+        }
+        bytes.extend(b"a.pyrun\x80\x01");
+        let parts = Parts { version: 0x030b, first_line: 12, file: b"a.py", name: b"run", lines: &[0x80, 1] };
+        assert_eq!(Description(&bytes).parts(), Some(parts));
+        assert_eq!(Description(&bytes[..20]).parts(), None);
+        assert_eq!(Description(&bytes[..8]).parts(), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! A code object that is new is copied through the kernel, and what is said of it written down.
+
+use super::description::{Description, HEAD, ROOM};
+use super::texts::Texts;
+use super::{Known, LONGEST_LINES, LONGEST_TEXT, Marks};
+use crate::unwind::python::find::Types;
+use crate::unwind::python::layout::{self, Layout};
+use crate::unwind::python::read::copy_into;
+
+/// Room for what is said of one code object.
+#[repr(C)]
+pub(in crate::unwind::python) struct Scratch {
+    bytes: [u8; ROOM],
+}
+
+/// Text being written.
+struct Out<'a> {
+    bytes: &'a mut [u8; ROOM],
+    at: usize,
+}
+
+/// Reads the code object at `code`. `None`: there is none.
+pub(in crate::unwind::python) fn read<'a>(
+    code: u64,
+    layout: &Layout,
+    types: &Types,
+    scratch: &'a mut Scratch,
+    texts: &mut Texts,
+) -> Option<(Known, Description<'a>)> {
+    let mut copied = [0; layout::MOST_CODE];
+    let object = copied.get_mut(..layout.code.bytes as usize)?;
+    if !copy_into(code, object) || word(object, layout::TYPE)? != types.code {
+        return None;
+    }
+    let at = |offset: u32| word(object, offset.into());
+    let (name, file, lines) = (at(layout.code.name)?, at(layout.code.file)?, at(layout.code.lines)?);
+    let first_line = at(layout.code.first_line)? as u32;
+    let traceable = match layout.code.traceable {
+        0 => 0,
+        // A number of instructions of two bytes.
+        offset => (at(offset)? as u32).wrapping_mul(2),
+    };
+    let version = match layout.code.version {
+        0 => 0,
+        offset => at(offset)? as u32,
+    };
+    let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
+    // What is of another type, as something that a program has put there, or cannot be read, counts as not there.
+    let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
+    let file_length = out.at - HEAD;
+    let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
+    let name_length = out.at - HEAD - file_length;
+    let lines = if is_of(lines, types.bytes) && out.lines(lines) { lines } else { 0 };
+    let Out { bytes, at } = out;
+    let head = [u32::from(layout.version), first_line, file_length as u32, name_length as u32];
+    for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
+        place.copy_from_slice(&number.to_ne_bytes());
+    }
+    let marks = match version {
+        // SAFETY: null, or objects of their types, which were just read.
+        0 => unsafe { Marks::of((name, file, lines), first_line, layout, texts) },
+        _ => Marks { name, file, lines, first_line: first_line.into(), ..Marks::default() },
+    };
+    let known = Known { code, marks, version, number: 0, traceable };
+    Some((known, Description(&bytes[..at])))
+}
+
+/// Whether an object of just that type lies there.
+fn is_of(object: u64, kind: u64) -> bool {
+    let mut head = [0; 40];
+    copy_into(object, &mut head) && word(&head, layout::TYPE) == Some(kind)
+}
+
+fn word(bytes: &[u8], at: u64) -> Option<u64> {
+    bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// Hands over the beginning of a string as UTF-8. `None`: it cannot be read.
+fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
+    let mut head = [0; 40];
+    if !copy_into(text, &mut head) {
+        return None;
+    }
+    let state = word(&head, layout::STATE)? as u32;
+    let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 != 0, state >> 6 & 1 != 0);
+    let count = (word(&head, layout::LENGTH)? as usize).min(LONGEST_TEXT);
+    if !is_compact || !matches!(kind, 1 | 2 | 4) {
+        return None;
+    }
+    let (kind, start) = (kind as usize, if is_ascii { layout.text.ascii } else { layout.text.wide });
+    let mut from = text + u64::from(start);
+    let mut left = count * kind;
+    let mut piece = [0; 256];
+    while left > 0 {
+        let piece = &mut piece[..left.min(256)];
+        if !copy_into(from, piece) {
+            return None;
+        }
+        for letter in piece.chunks_exact(kind) {
+            let letter = letter.iter().rev().fold(0, |letter, byte| letter << 8 | u32::from(*byte));
+            // Lone surrogates stand for bytes of a path that is not UTF-8.
+            let letter = char::from_u32(letter).unwrap_or(char::REPLACEMENT_CHARACTER);
+            each(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+        from += piece.len() as u64;
+        left -= piece.len();
+    }
+    Some(())
+}
+
+impl Out<'_> {
+    fn push(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.at += bytes.len();
+        }
+    }
+
+    /// Appends the beginning of a string as UTF-8. False: it cannot be read, and nothing is appended.
+    fn text(&mut self, text: u64, layout: &Layout) -> bool {
+        let begin = self.at;
+        let is_read = letters(text, layout, |letters| self.push(letters)).is_some();
+        self.at = if is_read { self.at } else { begin };
+        is_read
+    }
+
+    /// Appends a question mark, for what is not there.
+    fn unknown(&mut self) -> u64 {
+        self.push(b"?");
+        0
+    }
+
+    /// Appends a line table, unless it is too long. False: it cannot be read.
+    fn lines(&mut self, lines: u64) -> bool {
+        let mut head = [0; 24];
+        let length = copy_into(lines, &mut head).then(|| word(&head, layout::LENGTH)).flatten();
+        let Some(length) = length.map(|length| length as usize) else { return false };
+        if length > LONGEST_LINES {
+            return copy_into(lines + layout::BYTES + LONGEST_LINES as u64, &mut [0; 8]);
+        }
+        let place = self.bytes.get_mut(self.at..self.at + length);
+        let is_read = place.is_some_and(|place| copy_into(lines + layout::BYTES, place));
+        self.at += if is_read { length } else { 0 };
+        is_read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NO_LINE;
+    use super::*;
+    use crate::unwind::memory;
+
+    #[test]
+    fn what_is_no_code_object_is_not_read() {
+        let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
+        let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
+        let memory = memory::map(size_of::<Scratch>()).unwrap();
+        // SAFETY: a mapping of that size, where zeroes are valid.
+        let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
+        let mut texts = Texts::for_test();
+        let words = [1u64; 64];
+        for address in [0, 8, words.as_ptr() as u64, 1 << 46, u64::MAX - 7] {
+            assert!(read(address, &layout, &types, scratch, &mut texts).is_none(), "{address:x}");
+        }
+        let mut object = [0u64; 64];
+        object[1] = 77;
+        object[9] = 5;
+        let (known, description) =
+            read(object.as_ptr() as u64, &layout, &types, scratch, &mut texts).unwrap();
+        let parts = description.parts().unwrap();
+        assert_eq!(
+            (known.marks.first_line, parts.first_line, parts.file, parts.name),
+            (NO_LINE, 5, &b"?"[..], &b"?"[..])
+        );
+    }
+}
