@@ -7,6 +7,14 @@
 //! take a made-up time and compute nothing; stacks, files and ledger are as on a real one.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
+/// Prints a line. Whoever read them may be gone, as `head` is: the files are there all the same.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($line)*);
+    }};
+}
+
 mod call_site;
 mod driver;
 mod report;
@@ -44,15 +52,15 @@ fn demonstrate() -> Result<()> {
     let library = stage::find_library("libgpuflame.so")?;
     match probe()? {
         Ok(gpu) => {
-            println!("demo: recording a decode loop on {gpu}");
+            say!("demo: recording a decode loop on {gpu}");
             if let Some(prefix) = record(&library, Stack::Real)? {
                 return show(&prefix);
             }
-            println!("demo: nothing was recorded there; the lines above say why");
+            say!("demo: nothing was recorded there; the lines above say why");
         }
-        Err(reason) => println!("demo: no GPU to record on: {reason}"),
+        Err(reason) => say!("demo: no GPU to record on: {reason}"),
     }
-    println!("demo: recording a decode loop on the simulated CUDA stack, whose times are made up");
+    say!("demo: recording a decode loop on the simulated CUDA stack, whose times are made up");
     let nothing = || "gpuflame wrote no table; the lines above say why".to_owned();
     show(&record(&library, Stack::Simulated)?.ok_or_else(nothing)?)
 }
@@ -109,14 +117,14 @@ fn myself(role: &str) -> Result<Command> {
 
 fn show(prefix: &str) -> Result<()> {
     report::top_five(Path::new(&format!("{prefix}.csv")))?;
-    println!();
+    say!();
     for (what, suffix) in
         [("flame graph", "svg"), ("folded stacks", "folded"), ("table", "csv"), ("idle time", "idle.svg")]
     {
         let path = std::path::absolute(format!("{prefix}.{suffix}"));
-        println!("{what:<14} {}", path.map_err(|e| format!("{prefix}.{suffix}: {e}"))?.display());
+        say!("{what:<14} {}", path.map_err(|e| format!("{prefix}.{suffix}: {e}"))?.display());
     }
-    println!();
-    println!("Open the flame graph in a browser: click a frame to zoom, Ctrl-F to search.");
+    say!();
+    say!("Open the flame graph in a browser: click a frame to zoom, Ctrl-F to search.");
     Ok(())
 }

@@ -18,10 +18,10 @@ struct Work {
 pub(crate) fn top_five(table: &Path) -> Result<()> {
     let mut works = read(table).map_err(|e| format!("{}: {e}", table.display()))?;
     works.sort_by_key(|work| std::cmp::Reverse(work.total_ns));
-    println!();
-    println!("{:>7}  {:>10}  {:>7}  {:>10}  {:<6}  name", "share", "total", "count", "average", "kind");
+    say!();
+    say!("{:>7}  {:>10}  {:>7}  {:>10}  {:<6}  name", "share", "total", "count", "average", "kind");
     for work in works.iter().take(5) {
-        println!(
+        say!(
             "{:>6.1}%  {:>10}  {:>7}  {:>10}  {:<6}  {}",
             work.share.parse::<f64>().unwrap_or_default(),
             duration(work.total_ns),

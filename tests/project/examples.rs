@@ -94,17 +94,36 @@ fn embedding_in_rust_records_the_middle_hundred_and_tells_so_in_mid_run() {
     assert_eq!((stacks.len(), done.stdout.as_str()), (2, told.as_str()));
 }
 
-#[test]
-fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
-    let demo = rust_example("demo");
-    let folder = scratch("demo");
-    let mut command = Command::new(&demo);
+/// The demo, in a folder of its own.
+fn demo(folder: &Path) -> Command {
+    let mut command = Command::new(rust_example("demo"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("GPU")) {
         command.env_remove(name);
     }
-    let Output { status, stdout, stderr } = command.current_dir(&folder).output().unwrap();
+    command.current_dir(folder);
+    command
+}
+
+#[test]
+fn the_demo_ends_well_where_nobody_reads_what_it_says() {
+    let folder = scratch("demo-unread");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let Output { status, stderr, .. } =
+        demo(&folder).stdout(writer).stderr(std::process::Stdio::piped()).output().unwrap();
+    assert!(status.success(), "{status}\n{}", String::from_utf8_lossy(&stderr));
+    let drawn = folder.read_dir().unwrap().filter(|entry| {
+        entry.as_ref().unwrap().path().extension().is_some_and(|extension| extension == "svg")
+    });
+    assert_eq!(drawn.count(), 2);
+}
+
+#[test]
+fn the_demo_leaves_its_files_and_says_on_which_stack_it_ran() {
+    let folder = scratch("demo");
+    let Output { status, stdout, stderr } = demo(&folder).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{}: {status}\n{stdout}{stderr}", demo.display());
+    assert!(status.success(), "{status}\n{stdout}{stderr}");
     let is_simulated = stdout.contains("on the simulated CUDA stack, whose times are made up");
     assert!(is_simulated || Path::new("/dev/nvidiactl").exists(), "{stdout}{stderr}");
     assert!(is_simulated || stdout.contains("recording a decode loop on "), "{stdout}");
