@@ -16,6 +16,7 @@ use std::hint::black_box;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Instant;
 
@@ -32,7 +33,7 @@ struct Case {
     limit: u64,
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 13] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
     // our side counts.
@@ -49,6 +50,10 @@ const CASES: [Case; 10] = [
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
+    // In turn from three and six functions more, inside twelve that stay.
+    Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 3880 },
+    Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 4310 },
+    Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 4670 },
 ];
 
 /// Versions of Python whose layout the interpreter of the tests has.
@@ -141,11 +146,40 @@ fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
 /// Launches from 15 frames of Python in a stack of 70 native frames. Since 3.11 five calls of the evaluator run them, before
 /// each has one of its own.
 fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
-    type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
     }
-    unwind::python::want(IS_WANTED);
+    evaluated::<VERSION>(15, IS_WANTED, launches, count);
+}
+
+/// Launches from 12 frames of Python and, in turn, three and six more.
+fn by_turns<const VERSION: u32>(count: u32) {
+    unsafe extern "C" fn turns(count: *mut c_void) {
+        let evaluate = EVALUATE.get().expect("it was loaded");
+        for id in 0..black_box(count.addr()) {
+            let with = std::ptr::without_provenance_mut(id);
+            // SAFETY: as where it was called first.
+            unsafe { evaluate(if id % 2 == 0 { 3 } else { 6 }, one, with) };
+        }
+    }
+    unsafe extern "C" fn one(id: *mut c_void) {
+        launch(id.addr() as u32);
+    }
+    evaluated::<VERSION>(12, true, turns, count);
+}
+
+type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;
+
+static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
+
+/// Calls what it is given from so many frames of Python.
+fn evaluated<const VERSION: u32>(
+    frames: c_int,
+    is_wanted: bool,
+    then: unsafe extern "C" fn(*mut c_void),
+    count: u32,
+) {
+    unwind::python::want(is_wanted);
     let interpreter = interpreter(VERSION);
     // SAFETY: a library of ours, whose constructor fills variables of its own.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -154,14 +188,15 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
     assert!(!evaluate.is_null());
     // SAFETY: the library's function of that name takes and gives this.
-    let evaluate = unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) };
+    let evaluate =
+        *EVALUATE.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) });
     capture::refill();
     window::open();
-    let calls = if VERSION < 0x30b { 15 } else { 5 };
-    deep(DEPTH - 5 - calls, &mut || {
+    let calls = if VERSION < 0x30b { frames } else { frames / 3 };
+    deep(DEPTH - 5 - calls as u32, &mut || {
         let with = std::ptr::without_provenance_mut(count as usize);
         // SAFETY: it calls what it is given from inside of a few functions of its own.
-        unsafe { evaluate(15, launches, with) };
+        unsafe { evaluate(frames, then, with) };
     });
     assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
 }
