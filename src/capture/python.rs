@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use crate::record::{Code, CodeId, Loss, Row};
-use crate::unwind::python::{Description, Found, Merged, Python};
+use crate::unwind::python::{Description, Found, Merged, Python, WALKS};
 use crate::unwind::{Captured, memory};
 
 use super::counts::Counts;
@@ -16,12 +16,23 @@ static CODES: Texts = Texts::new();
 /// The Python frames of one thread.
 pub(super) struct PythonFrames {
     frames: Python,
-    /// Over so many frames at the root of the last walk. In a mapping of its own.
-    prefix: NonNull<Prefix>,
-    /// Over those of the last walk.
+    /// In a mapping of its own.
+    hashes: NonNull<Hashes>,
+    /// Over the frames of the last walk.
     hash: Hash,
     /// Whether there were any.
     any: bool,
+    /// The number of the kept walk that they are of; `None`: they are the last one's.
+    met: Option<usize>,
+}
+
+/// Of frames.
+#[repr(C)]
+struct Hashes {
+    /// Over so many at the root of the last walk.
+    prefix: Prefix,
+    /// Over those of kept walks, by their numbers.
+    kept: [Hash; WALKS],
 }
 
 impl PythonFrames {
@@ -30,36 +41,58 @@ impl PythonFrames {
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
         let frames = Python::of_this_thread()?;
-        let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
+        let mut hashes = memory::map(size_of::<Hashes>())?.cast::<Hashes>();
         // SAFETY: a fresh mapping of that size, where zeroes are valid hashes.
-        unsafe { prefix.as_mut()[0] = Hash::ROOT };
-        Some(Self { frames, prefix, hash: Hash::ROOT, any: false })
+        unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
+        Some(Self { frames, hashes, hash: Hash::ROOT, any: false, met: None })
     }
 
     /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
     /// does.
     #[inline(always)]
     pub(super) fn hash(&mut self, others: Option<Hash>, tally: &Counts) -> Option<Hash> {
-        match self.frames.walk(number_of) {
-            Found::Same => {}
-            Found::Other => self.hash = self.hash_anew(),
-            nothing => {
+        let found = self.frames.walk(number_of);
+        self.met = None;
+        let hash = match found {
+            Found::Again(number) => {
+                self.met = Some(number);
+                self.hashes().kept[number]
+            }
+            Found::Same | Found::Other => self.hash_of_last(found),
+            Found::Nothing | Found::Lost => {
                 self.any = false;
-                if nothing == Found::Lost {
+                if found == Found::Lost {
                     tally.lose(Loss::PythonDropped);
                 }
                 return others;
             }
-        }
+        };
         self.any = true;
-        Some(others.map_or(self.hash, |others| self.hash.and(others)))
+        Some(others.map_or(hash, |others| hash.and(others)))
+    }
+
+    /// Over the frames of the last walk, which may be kept.
+    #[inline(always)]
+    fn hash_of_last(&mut self, found: Found) -> Hash {
+        if found == Found::Other {
+            self.hash = self.hash_anew();
+        }
+        if let Some(number) = self.frames.keep() {
+            self.hashes().kept[number] = self.hash;
+        }
+        self.hash
+    }
+
+    fn hashes(&mut self) -> &mut Hashes {
+        // SAFETY: mapped as long as `self` lives, and nobody else knows it.
+        unsafe { self.hashes.as_mut() }
     }
 
     /// Over the frames of the last walk, of which those at the root that were the same before are not looked at.
     #[inline(always)]
     fn hash_anew(&mut self) -> Hash {
-        // SAFETY: the array is mapped as long as `self` lives, and nobody else knows it.
-        let prefix = unsafe { self.prefix.as_mut() };
+        // SAFETY: as above; `frames` lies elsewhere.
+        let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
         for (word, place) in words.zip(&mut prefix[kept + 1..]) {
@@ -69,9 +102,32 @@ impl PythonFrames {
         hash
     }
 
+    /// Has the last walk be one along the frames that `hash` saw, where those are a kept walk's.
+    #[cold]
+    fn walk_plainly(&mut self) {
+        if self.met.take().is_some() {
+            match self.frames.walk_plainly(number_of) {
+                Found::Other => self.hash = self.hash_anew(),
+                found => self.any = found == Found::Same,
+            }
+        }
+    }
+
+    /// Looks whether the frames that `hash` saw by their number are those that a walk finds.
+    #[cold]
+    pub(super) fn verify(&mut self, tally: &Counts) {
+        if let Some(number) = self.met {
+            self.walk_plainly();
+            let kept = self.hashes().kept[number];
+            let is_same = self.any && self.hash == kept;
+            tally.verified.unlike_plain.add(u64::from(!is_same));
+        }
+    }
+
     /// The frames that `hash` saw among those of `captured`; `None` where there were none.
     #[cold]
     pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
+        self.walk_plainly();
         if !self.any {
             return None;
         }
@@ -85,8 +141,8 @@ impl PythonFrames {
 
 impl Drop for PythonFrames {
     fn drop(&mut self) {
-        // SAFETY: the array is mapped, and goes with its owner.
-        unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
+        // SAFETY: mapped, and goes with its owner.
+        unsafe { memory::unmap(self.hashes.cast(), size_of::<Hashes>()) };
     }
 }
 

@@ -67,6 +67,11 @@ pub(super) fn capture(
         None => interner.find(None, leaf, frames, kept),
         apart => interner.find_apart(apart, leaf, frames, kept),
     };
+    if verifying.is_some()
+        && let Some(python) = python
+    {
+        python.verify(&thread.tally);
+    }
     match found {
         Interned::Known(id) => {
             match met {

@@ -129,6 +129,7 @@ pub(crate) mod memory;
 mod modules;
 mod notes;
 mod objects;
+mod price;
 pub mod python;
 mod symbols;
 pub mod tls;

@@ -8,6 +8,7 @@
 //! * `read`: reading where a pointer may lead anywhere.
 //! * `code`: which code object that is, and what it is called.
 //! * `walk`: along the frames.
+//! * `walks`: those that a thread made before, recognised.
 //! * `merge`: both kinds of frames as one stack.
 //!
 //! # What it trusts, and what it does not
@@ -29,6 +30,7 @@ mod layout;
 mod merge;
 mod read;
 mod walk;
+mod walks;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +40,8 @@ use find::Interpreter;
 pub use find::Off;
 use merge::{Agreement, MOST_MERGED, Out, Stacks};
 use walk::{Broken, Walk};
+pub(crate) use walks::WALKS;
+use walks::Walks;
 
 use super::{Captured, memory};
 use crate::record::{CodeId, Frame};
@@ -65,12 +69,15 @@ pub(crate) struct Python {
 #[repr(C)]
 struct State {
     walk: Walk,
+    walks: Walks,
     merged: [Frame; MOST_MERGED],
 }
 
 /// What a walk has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
+    /// Those of the kept walk with this number; the last walk stays what it was.
+    Again(usize),
     /// The frames of the last walk.
     Same,
     /// Others.
@@ -114,10 +121,29 @@ impl Python {
         // SAFETY: the function of an interpreter that is loaded; it needs no lock of Python's.
         let thread = if is_usable { unsafe { (interpreter.this_thread)() }.addr() as u64 } else { 0 };
         let is_whole = thread != 0 && !is_ending(interpreter, thread);
-        match is_whole && self.state().walk.is_as_before(interpreter, thread) {
-            true => Found::Same,
-            false => self.walk_anew(if is_whole { thread } else { 0 }, number),
+        let State { walk, walks, .. } = self.state();
+        if is_whole && walk.is_as_before(interpreter, thread) {
+            return Found::Same;
         }
+        if is_whole && let Some(number) = walks.recognise(walk, interpreter, thread) {
+            return Found::Again(number);
+        }
+        self.walk_anew(if is_whole { thread } else { 0 }, number)
+    }
+
+    /// Walks along the frames, whether they are of a kept walk or not.
+    #[cold]
+    pub(crate) fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+        // SAFETY: as in `walk`, in the same call of whose frames it has just found some.
+        let thread = unsafe { (self.interpreter.this_thread)() }.addr() as u64;
+        self.walk_anew(thread, number)
+    }
+
+    /// Keeps the last walk, if that pays by now, and gives its number.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self) -> Option<usize> {
+        let State { walk, walks, .. } = self.state();
+        if walks.can_keep() { walks.keep(walk) } else { None }
     }
 
     /// The same where something is not as it was; `thread` is 0 where nothing is to be read. Apart: it needs more registers
@@ -125,10 +151,13 @@ impl Python {
     #[inline(never)]
     fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
-        let walk = &mut self.state().walk;
+        let State { walk, walks, .. } = self.state();
         if thread == 0 {
             walk.forget();
             return Found::Nothing;
+        }
+        if walk.texts.are_full() {
+            walks.forget();
         }
         match walk.run(interpreter, thread, &mut number) {
             Ok(_) if walk.count == 0 => Found::Nothing,
@@ -171,7 +200,7 @@ impl Python {
     #[cold]
     pub(crate) fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
         let evaluator = self.interpreter.evaluator;
-        let State { walk, merged } = self.state();
+        let State { walk, merged, .. } = self.state();
         let stacks = Stacks {
             native: captured.frames,
             items: &walk.items[..walk.count],
@@ -209,6 +238,7 @@ impl Drop for Python {
         // SAFETY: the state is mapped as long as `self` lives, and goes with it; its table is dropped once.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
+            (*self.state.as_ptr()).walks.give_back();
             memory::unmap(self.state.cast(), size_of::<State>());
         }
     }

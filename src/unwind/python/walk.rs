@@ -16,17 +16,17 @@ use crate::unwind::MAX_FRAMES;
 use crate::unwind::memory::word;
 
 /// A frame of the walk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Item {
     /// Where the frame lies.
-    at: u64,
+    pub(super) at: u64,
     /// What it says of the frame before and, behind that or before it, of itself: see [`layout::Frame::link`].
     link: u128,
     code: u64,
     /// The word by which it refers to that.
     holds: u64,
-    position: u64,
+    pub(super) position: u64,
     /// Where it is the first of a call of the evaluator: something on the C stack that lies in the frame of that call, or
     /// [`SOMEWHERE`]; else 0.
     pub(super) boundary: u64,
@@ -160,9 +160,9 @@ pub(super) struct Walk {
     pub(super) is_cut: bool,
     /// How many at the root are those of the walk before, at the same positions.
     pub(super) kept: usize,
-    head: Head,
+    pub(super) head: Head,
     pages: Pages,
-    texts: Texts,
+    pub(super) texts: Texts,
     /// Root first.
     pub(super) items: [Item; MAX_FRAMES],
     /// Leaf first, while a walk goes on.
@@ -188,39 +188,45 @@ struct Link {
     boundary: u64,
 }
 
-/// Where the last walk began.
-#[derive(Clone, Copy, Debug)]
+/// Where a walk began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-struct Head {
+pub(super) struct Head {
     /// 0: it is not to be compared, since not all that it met could be read.
-    thread: u64,
+    pub(super) thread: u64,
     cframe: u64,
     /// Where what is around the outermost function lies; 0: nothing is.
     root: u64,
 }
 
-impl Walk {
-    /// Whether the frames of the last walk are those that the thread is in: at the same places, and of the same functions.
+/// Frames that a walk met, and where it began; the functions ask whether the thread is still in them.
+pub(super) struct Met<F> {
+    pub(super) head: Head,
+    pub(super) count: usize,
+    /// Each by its number, from the root.
+    pub(super) item: F,
+}
+
+impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
+    /// Whether they are those that the thread is in: at the same places, and of the same functions but for their texts.
     #[inline(always)]
-    pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
+    pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
         // Before 3.12 more is compared, and the compiler is told where it lies: ten instructions less for each frame.
-        let is_still = match interpreter.layout.version {
-            0x0309 => self.is_still(const { &Layout::of_headers(0x0309) }, thread),
-            0x030a => self.is_still(const { &Layout::of_headers(0x030a) }, thread),
-            0x030b => self.is_still(const { &Layout::of_headers(0x030b) }, thread),
-            _ => self.is_still(&interpreter.layout.of_shims(), thread),
-        };
-        // SAFETY: they belong to code objects that were just seen to be the same.
-        is_still && unsafe { self.texts.are_as_before(&interpreter.layout) }
+        match interpreter.layout.version {
+            0x0309 => self.are_still_by(const { &Layout::of_headers(0x0309) }, thread),
+            0x030a => self.are_still_by(const { &Layout::of_headers(0x030a) }, thread),
+            0x030b => self.are_still_by(const { &Layout::of_headers(0x030b) }, thread),
+            _ => self.are_still_by(&interpreter.layout.of_shims(), thread),
+        }
     }
 
     #[inline(always)]
-    fn is_still(&self, layout: &Layout, thread: u64) -> bool {
-        let Self { count, head, items, .. } = self;
-        if *count == 0 || head.thread != thread {
+    fn are_still_by(&self, layout: &Layout, thread: u64) -> bool {
+        let Self { count, head, ref item } = *self;
+        if count == 0 || head.thread != thread {
             return false;
         }
-        // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
+        // SAFETY: all that is read here lies where it could be read when it was met, at the same address.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         let mut at = part(thread, layout.thread);
         let mut cframe = 0;
@@ -232,24 +238,23 @@ impl Walk {
             at = part(cframe, parts.frame);
         }
         // SAFETY: the thread's innermost frame lies where the last one did.
-        items[..*count].last().is_some_and(|first| first.at == at)
-            && unsafe { self.changed(layout, *count, &mut cframe) } == 0
+        item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// Of so many frames at the root, how many are left from the innermost one on that is not still there; 0: all are.
-    /// `cframe` is what the innermost of them has as its call, and then what that one has.
+    /// How many are left from the innermost one on that is not still there; 0: all are. `cframe` is what the innermost of them has
+    /// as its call, and then what that one has.
     ///
     /// # Safety
-    /// There was a last walk, all that it met could be read, and the thread's frames lead to where the innermost lay.
+    /// All that the walk met could be read, and the thread's frames lead to where the innermost lay.
     #[inline(always)]
-    unsafe fn changed(&self, layout: &Layout, count: usize, cframe: &mut u64) -> usize {
-        // SAFETY: all that is read here lies where it could be read in the last walk, at the same address.
+    unsafe fn changed(&self, layout: &Layout, cframe: &mut u64) -> usize {
+        // SAFETY: all that is read here lies where it could be read when it was met, at the same address.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: as above.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        let items = &self.items[..count];
         // Where each lies is known beforehand, and that the one before refers to it: none waits for another to say so.
-        for (index, item) in items.iter().enumerate().rev() {
+        for index in (0..self.count).rev() {
+            let item = (self.item)(index);
             // SAFETY: a frame of the thread, as the one before has said.
             if !unsafe { item.is_still(layout) } {
                 return index + 1;
@@ -258,7 +263,7 @@ impl Walk {
                 Boundary::Each => {}
                 Boundary::Shim | Boundary::Flag(_) if item.boundary == 0 => {}
                 Boundary::Shim => {
-                    let next = index.checked_sub(1).map_or(self.head.root, |before| items[before].at);
+                    let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
                     let shim = item.boundary;
                     let is_shim = byte(shim, layout.frame.owner) >= OWNED_BY_EVALUATOR;
                     if !is_shim || part(shim, layout.frame.previous) != next {
@@ -283,15 +288,32 @@ impl Walk {
     /// # Safety
     /// As above.
     #[inline(always)]
-    unsafe fn changed_in(&self, layout: &Layout, count: usize, cframe: &mut u64) -> usize {
+    unsafe fn changed_in(&self, layout: &Layout, cframe: &mut u64) -> usize {
         // SAFETY: as the caller says.
         unsafe {
             match layout.version {
-                0x030b => self.changed(const { &Layout::of_headers(0x030b) }, count, cframe),
-                0x030c.. => self.changed(&layout.of_shims(), count, cframe),
-                _ => self.changed(layout, count, cframe),
+                0x030b => self.changed(const { &Layout::of_headers(0x030b) }, cframe),
+                0x030c.. => self.changed(&layout.of_shims(), cframe),
+                _ => self.changed(layout, cframe),
             }
         }
+    }
+}
+
+impl Walk {
+    /// Whether the frames of the last walk are those that the thread is in: at the same places, and of the same functions.
+    #[inline(always)]
+    pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
+        // SAFETY: they belong to code objects that were just seen to be the same.
+        self.met(self.count).are_still(interpreter, thread)
+            && unsafe { self.texts.are_as_before(&interpreter.layout) }
+    }
+
+    /// So many of the last walk's frames, from the root on.
+    #[inline(always)]
+    fn met<'a>(&'a self, count: usize) -> Met<impl Fn(usize) -> &'a Item> {
+        let items = &self.items[..count];
+        Met { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
     /// Walks, and says whether the frames are those of the last walk. `number` gives the number of a code object that
@@ -361,7 +383,7 @@ impl Walk {
             // Of a stack that is too deep the outermost are left out: it is followed to where they begin.
             if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
                 // SAFETY: the frames have led to where the last walk, all of which could be read, has met that one.
-                let left = unsafe { self.changed_in(&interpreter.layout, place + 1, &mut cframe) };
+                let left = unsafe { self.met(place + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
                     return Ok((place + 1, count));
                 }
@@ -452,6 +474,17 @@ impl Walk {
         // SAFETY: as above.
         item.link = unsafe { pair(link.at + u64::from(layout.frame.link)) };
         Ok(is_same)
+    }
+
+    /// The innermost frame of a thread, and its position.
+    #[inline(always)]
+    pub(super) fn innermost(&mut self, interpreter: &Interpreter, thread: u64) -> Option<(u64, u64)> {
+        let layout = &interpreter.layout;
+        let mut at = self.word(thread, layout.thread).ok()?;
+        if let Some(parts) = layout.cframe {
+            at = if at == 0 { 0 } else { self.first_of(at, parts.bytes, parts.frame).ok()? };
+        }
+        (at != 0 && self.pages.hold(at, layout.frame.bytes)).then(|| (at, position_in(at, layout)))
     }
 
     /// Nothing is remembered of the last walk.
@@ -553,7 +586,7 @@ impl Walk {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashMap;
 
     use super::super::find::Types;
@@ -570,7 +603,7 @@ mod tests {
 
     /// A function that is being evaluated.
     #[derive(Clone, Copy, Debug)]
-    struct Call {
+    pub(in crate::unwind::python) struct Call {
         slot: usize,
         code: usize,
         /// Instructions that were evaluated.
@@ -581,11 +614,11 @@ mod tests {
     }
 
     /// An interpreter and a thread of it, made up in memory that stays where it is.
-    struct Made {
-        interpreter: Interpreter,
+    pub(in crate::unwind::python) struct Made {
+        pub(in crate::unwind::python) interpreter: Interpreter,
         memory: Box<[u64]>,
         /// Root first.
-        calls: Vec<Call>,
+        pub(in crate::unwind::python) calls: Vec<Call>,
         has_root: bool,
         random: u64,
     }
@@ -595,7 +628,7 @@ mod tests {
     }
 
     impl Made {
-        fn new(layout: Layout, has_root: bool, random: u64) -> Self {
+        pub(in crate::unwind::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
             let evaluator = Exported { address: 0, bytes: 0 };
             let interpreter =
                 Interpreter { layout, runtime: 0, this_thread: no_thread, types: TYPES, evaluator };
@@ -607,7 +640,7 @@ mod tests {
             made
         }
 
-        fn below(&mut self, end: usize) -> usize {
+        pub(in crate::unwind::python) fn below(&mut self, end: usize) -> usize {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
@@ -618,7 +651,7 @@ mod tests {
             self.memory.as_ptr() as u64 + part as u64 * ROOM
         }
 
-        fn thread(&self) -> u64 {
+        pub(in crate::unwind::python) fn thread(&self) -> u64 {
             self.at(0)
         }
 
@@ -692,7 +725,7 @@ mod tests {
             }
         }
 
-        fn write_frames(&mut self) {
+        pub(in crate::unwind::python) fn write_frames(&mut self) {
             let layout = self.interpreter.layout;
             let (mut before, mut cframes) = (0, 0);
             if self.has_root {
@@ -750,13 +783,13 @@ mod tests {
             is_free.then_some(Call { slot, code, position, is_generator, is_first })
         }
 
-        fn push(&mut self) {
+        pub(in crate::unwind::python) fn push(&mut self) {
             let call = self.new_call();
             self.calls.extend(call);
         }
 
         /// Something that a program does between two launches.
-        fn go_on(&mut self) {
+        pub(in crate::unwind::python) fn go_on(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
             match self.below(12) {
@@ -799,17 +832,17 @@ mod tests {
     }
 
     /// A thread's walks, in a mapping as they have.
-    struct Mapped(std::ptr::NonNull<Walk>);
+    pub(in crate::unwind::python) struct Mapped(std::ptr::NonNull<Walk>);
 
     impl Mapped {
-        fn new() -> Self {
+        pub(in crate::unwind::python) fn new() -> Self {
             let walk = memory::map(size_of::<Walk>()).unwrap().cast::<Walk>();
             // SAFETY: a fresh mapping of that size; all other fields are valid as zeroes.
             unsafe { (&raw mut (*walk.as_ptr()).table).write(Table::new().unwrap()) };
             Self(walk)
         }
 
-        fn walk(&mut self) -> &mut Walk {
+        pub(in crate::unwind::python) fn walk(&mut self) -> &mut Walk {
             // SAFETY: mapped until it is dropped.
             unsafe { self.0.as_mut() }
         }
@@ -826,10 +859,10 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Numbers(HashMap<Vec<u8>, u32>);
+    pub(in crate::unwind::python) struct Numbers(HashMap<Vec<u8>, u32>);
 
     impl Numbers {
-        fn of(&mut self, description: Description<'_>) -> CodeId {
+        pub(in crate::unwind::python) fn of(&mut self, description: Description<'_>) -> CodeId {
             let next = self.0.len() as u32 + 1;
             CodeId(*self.0.entry(description.0.to_vec()).or_insert(next))
         }
@@ -845,12 +878,12 @@ mod tests {
         (head, walk.is_cut, walk.items[..walk.count].iter().map(item).collect::<Vec<_>>())
     }
 
-    fn words(walk: &Walk) -> Vec<(u64, bool)> {
+    pub(in crate::unwind::python) fn words(walk: &Walk) -> Vec<(u64, bool)> {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
     /// All kinds of layouts, and whether something is around the outermost function.
-    fn layouts() -> [(Layout, bool); 8] {
+    pub(in crate::unwind::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::of_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
         let without = layout::Code { version: 0, ..shims.code };

@@ -20,6 +20,7 @@ use super::stub::Entry;
 use crate::unwind::copy::RED_ZONE;
 use crate::unwind::counts::Counts;
 use crate::unwind::memory::{self, word};
+use crate::unwind::price::{Price, count_use, make_way};
 
 /// Stacks of one thread, and how many of them compete for a place: 512 KiB, of which a program touches what it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
@@ -28,18 +29,10 @@ const WAYS: usize = 8;
 /// The most words of one, a multiple of those that are summed up at a time.
 const MOST_WORDS: usize = 58 * AT_A_TIME;
 const AT_A_TIME: usize = 8;
-/// A stack is kept for so many captures; for more, up to the most, while what makes way was never met.
-const PRICE: u32 = 8;
-const HIGHEST_PRICE: u32 = 512;
-/// So much is saved up at most.
-const MOST_CREDIT: u32 = 64 * PRICE;
 /// Words of a stack that are compared before all are summed up.
 const PROBES: usize = 4;
 /// So many stacks are summed up in a look at most.
 const MOST_SUMS: usize = 4;
-/// What a look in vain counts, against 1 of one that was not; and how much of it there can be.
-const VAIN: u32 = 2;
-const MOST_DOUBT: u32 = 64;
 
 /// The stacks of one thread. Zeroed memory holds none.
 #[derive(Debug, Default)]
@@ -51,12 +44,7 @@ pub(super) struct Whole {
     used: usize,
     /// The one that was met last.
     last: usize,
-    credit: u32,
-    /// What a stack costs, above the least.
-    dear: u32,
-    doubt: u32,
-    /// How many looks there were.
-    looks: u32,
+    price: Price,
 }
 
 #[derive(Debug)]
@@ -127,11 +115,10 @@ impl Whole {
     /// The number of the stack that `entry` begins, if it is kept.
     #[inline(always)]
     pub(super) fn recognise(&mut self, entry: &Entry, hint: u64, counts: Counts) -> Option<usize> {
-        self.credit = (self.credit + 1).min(MOST_CREDIT);
+        let is_due = self.price.may_look();
         // SAFETY: `keep` mapped them, and they stay as long as `self` does; this thread alone has them.
         let all = unsafe { self.all?.as_mut() };
-        self.looks = self.looks.wrapping_add(1);
-        if self.doubt >= MOST_DOUBT / 2 && !self.looks.is_multiple_of(16) {
+        if !is_due {
             return None;
         }
         let begins = Beginning::new(entry.pc, entry.sp(), hint, counts);
@@ -147,7 +134,7 @@ impl Whole {
             let number = home * WAYS + way;
             match all.stacks[number].is(&begins, entry.rbp) {
                 Some(true) => {
-                    (self.doubt, self.dear) = (self.doubt.saturating_sub(1), self.dear / 2);
+                    self.price.was_met();
                     all.met(number, self.last);
                     self.last = number;
                     return Some(number);
@@ -159,24 +146,26 @@ impl Whole {
                 break;
             }
         }
-        self.doubt = if sums == 0 { self.doubt } else { (self.doubt + VAIN).min(MOST_DOUBT) };
+        if sums > 0 {
+            self.price.was_in_vain();
+        }
         None
     }
 
     /// Whether a stack may be kept by now.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
-        self.credit >= PRICE + self.dear
+        self.price.can_pay()
     }
 
     /// Keeps the stack that the memo holds, the leaf of which is `leaf`, and gives its number. `None`: it cannot be kept.
     #[inline(never)]
     pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
-        self.credit = self.credit.saturating_sub(PRICE + self.dear);
+        self.price.pay();
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
         let Some(stack) = Stack::of(begins, read.bp, read.words()) else {
-            self.raise();
+            self.price.raise();
             return None;
         };
         if self.all.is_none() {
@@ -190,15 +179,10 @@ impl Whole {
         }
         let (number, was_in_vain) = all.put(stack);
         if was_in_vain {
-            self.raise();
+            self.price.raise();
         }
         self.last = number;
         Some(number)
-    }
-
-    /// What was kept, or was to be, was of no use: the next costs more.
-    fn raise(&mut self) {
-        self.dear = (2 * self.dear + PRICE).min(HIGHEST_PRICE - PRICE);
     }
 
     /// Gives the memory back.
@@ -215,8 +199,7 @@ impl All {
     #[inline(always)]
     fn met(&mut self, number: usize, last: usize) {
         self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
-        let uses = &mut self.sets[number / WAYS % SETS].uses[number % WAYS];
-        *uses = (*uses + 1).min(3);
+        count_use(&mut self.sets[number / WAYS % SETS].uses[number % WAYS]);
     }
 
     /// Whether a stack is the first of its set.
@@ -233,11 +216,7 @@ impl All {
         if let Some(way) = stacks.iter().position(is_same) {
             return (home * WAYS + way, false);
         }
-        let way = (0..WAYS).min_by_key(|way| (set.tags[*way] != 0, set.uses[*way])).unwrap_or(0);
-        let was_in_vain = set.tags[way] != 0 && set.uses[way] == 0;
-        // Who was met once is not safe for ever.
-        set.uses.iter_mut().for_each(|uses| *uses = uses.saturating_sub(1));
-        (set.tags[way], set.uses[way]) = (tag, 0);
+        let (way, was_in_vain) = make_way(&mut set.tags, &mut set.uses, tag);
         stacks[way] = stack;
         (home * WAYS + way, was_in_vain)
     }
@@ -376,7 +355,7 @@ mod tests {
                 place.words[at] ^= 1 << bit;
                 assert_eq!(place.met(&mut whole, 7), None, "word {at}");
                 place.words[at] ^= 1 << bit;
-                whole.doubt = 0;
+                whole.price.forgive();
             }
         }
         place.words.swap(3, 4);
@@ -409,7 +388,7 @@ mod tests {
             .collect();
         for turn in [0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 2] {
             place.words[5] = turn as u64;
-            whole.doubt = 0;
+            whole.price.forgive();
             assert_eq!(place.met(&mut whole, 7), Some(numbers[turn]));
             assert_eq!(keep(&mut whole, &place, 7), numbers[turn], "it is kept once");
         }
@@ -418,7 +397,7 @@ mod tests {
             keep(&mut whole, &place, 7);
         }
         place.words[5] = 2;
-        whole.doubt = 0;
+        whole.price.forgive();
         assert_eq!(place.met(&mut whole, 7), Some(numbers[2]), "it was met more often than others");
         whole.give_back();
     }
@@ -433,7 +412,7 @@ mod tests {
         let mut met = |looks: usize| (0..looks).filter(|_| place.met(&mut whole, 7) == Some(number)).count();
         assert_eq!(met(160), 10, "one in sixteen");
         assert!(met(2000) > 1000, "it comes to be trusted again");
-        assert_eq!((whole.credit, whole.can_keep()), (MOST_CREDIT, true));
+        assert!(whole.price.is_all_saved() && whole.can_keep());
         whole.give_back();
     }
 }

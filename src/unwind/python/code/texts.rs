@@ -91,6 +91,21 @@ impl Texts {
         }
     }
 
+    /// The numbers of all that were looked at in the last walk.
+    pub(in crate::unwind::python) fn of_walk(&self) -> &[u16] {
+        &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
+    }
+
+    /// Whether these, by their numbers, still hold what they did.
+    ///
+    /// # Safety
+    /// They are strings, or something that can be read lies there.
+    #[inline(always)]
+    pub(in crate::unwind::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
+        // SAFETY: as the caller says.
+        numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
+    }
+
     /// Whether all texts of the last walk still hold what they did.
     ///
     /// # Safety
@@ -98,7 +113,7 @@ impl Texts {
     #[inline(always)]
     pub(in crate::unwind::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         // SAFETY: as the caller says.
-        self.count_of_walk == 0 || unsafe { self.have_same_letters(layout) }
+        unsafe { self.are_as_kept(self.of_walk(), layout) }
     }
 
     /// The same of one or more. Apart from the others, which then keep no register.
@@ -106,8 +121,8 @@ impl Texts {
     /// # Safety
     /// As above.
     #[inline(never)]
-    unsafe fn have_same_letters(&self, layout: &Layout) -> bool {
-        for at in &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)] {
+    unsafe fn have_same_letters(&self, numbers: &[u16], layout: &Layout) -> bool {
+        for at in numbers {
             // SAFETY: as the caller says.
             if !unsafe { self.all[usize::from(*at) % MOST_TEXTS].are_as_before(layout) } {
                 return false;
