@@ -130,6 +130,7 @@ mod modules;
 mod notes;
 mod objects;
 pub mod python;
+pub mod python_end;
 mod symbols;
 pub mod tls;
 mod verify;
