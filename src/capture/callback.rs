@@ -14,6 +14,7 @@
 //! time they return, and its record may be too.
 
 use std::ptr::from_ref;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
@@ -44,7 +45,7 @@ impl Tracer for Capture {
     #[inline]
     fn enter(call: &Call<'_>) {
         if life::is_over() {
-            return;
+            return note_late(call.kind);
         }
         if call.kind.is_control() {
             return announce(call.kind);
@@ -129,6 +130,21 @@ impl Tracer for Capture {
         life::end();
         notices::announce(Notice::Panicked);
     }
+}
+
+/// Whether anything was launched when all was over.
+static IS_LATE: AtomicBool = AtomicBool::new(false);
+
+#[cold]
+fn note_late(kind: CallKind) {
+    if !kind.is_control() {
+        IS_LATE.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether anything was launched when all was over: it is in no count.
+pub fn has_launched_late() -> bool {
+    IS_LATE.load(Ordering::Relaxed)
 }
 
 /// Passes on a call that is about recording itself.

@@ -40,7 +40,7 @@ mod thread;
 mod verifying;
 
 pub use buffers::{filled, many_filled, next_filled, recycle, rest};
-pub use callback::{Capture, record_stack};
+pub use callback::{Capture, has_launched_late, record_stack};
 pub use clock::{now, renew_clock};
 pub use cost::Cost;
 pub use counts::Verified;

@@ -115,7 +115,7 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&Mark>) -> Vec<String> {
     let ended = match mark {
         Some(Mark { time, interval_ms, open, .. }) => Some(format!(
             "its process ended without its exit hooks, or still runs elsewhere, after {:.1} s or later; at most {} s of \
-             what it did, and {open} activities that CUPTI still held, are missing",
+             what it did, and {open} activities that CUPTI still held, are missing, unless it said that checkpoints stop",
             time.0 as f64 / 1e9,
             f64::from(*interval_ms) / 1e3
         )),

@@ -19,7 +19,7 @@ use crate::settings::{ABOUT, Output, Settings};
 /// Write the files of an exit that did not come.
 ///
 /// What a process leaves that is killed or crashes (NAME.gfr) becomes what it would have written at its exit:
-/// NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. Files that are there are left alone.
+/// NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. Where one of these is there already, all get a number.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame recover gpuflame-app.4711.gfr")]
 pub(super) struct Recover {
@@ -53,7 +53,7 @@ pub(super) struct Recovered {
 /// Writes the files of an exit that did not come beside `input`. None: it still may, and not `alive`.
 ///
 /// # Errors
-/// `Format` where there is nothing to be had, `Io` where a file cannot be written or is there already.
+/// `Format` where there is nothing to be had, `Io` where a file cannot be written.
 pub(super) fn recover(
     input: &Path,
     outputs: &[Output],
@@ -73,13 +73,14 @@ pub(super) fn recover(
     }
     // Rows and the recording itself are no part of it.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::Drawn(..) | Output::Table));
-    let outputs: Vec<_> = outputs.map(|output| (*output, beside(input, &output.suffix()))).collect();
-    let about = beside(input, ABOUT);
-    let paths = || outputs.iter().map(|(_, path)| path).chain([&about]);
-    if let Some(taken) = paths().find(|path| path.symlink_metadata().is_ok()) {
-        let there = format!("{} is there already; move it away first", taken.display());
-        return Err(Error::new(ErrorKind::Io, there));
-    }
+    let outputs: Vec<_> = outputs.copied().collect();
+    let suffixes: Vec<_> = outputs.iter().map(|output| output.suffix()).chain([ABOUT.to_owned()]).collect();
+    let Some(mut paths) = free_names(input, &suffixes) else {
+        let taken = format!("{}: so many files have its name that none is free", input.display());
+        return Err(Error::new(ErrorKind::Io, taken));
+    };
+    let about = paths.pop().unwrap_or_default();
+    let outputs: Vec<_> = outputs.into_iter().zip(paths).collect();
     let options = export::Options::default();
     let mut drawing = Drawing::new(&profile, &GPU, &options);
     for (output, path) in &outputs {
@@ -102,9 +103,18 @@ pub(super) fn recover(
     Ok(Some(Recovered { process, ledger, files }))
 }
 
-/// `NAME.svg` for `NAME.gfr`.
-fn beside(input: &Path, suffix: &str) -> PathBuf {
+/// So many numbers are tried.
+const MOST_NUMBERS: u32 = 10_000;
+
+/// `NAME.svg` and the others for `NAME.gfr`, or `NAME.1.svg` where one of them is taken: as by an exit that was cut short,
+/// or by another process of that name. All get the same number.
+fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gfr").unwrap_or(&name);
-    input.with_file_name(format!("{name}{suffix}"))
+    let numbered = |number: u32| {
+        let number = if number == 0 { String::new() } else { format!(".{number}") };
+        suffixes.iter().map(|suffix| input.with_file_name(format!("{name}{number}{suffix}"))).collect()
+    };
+    let is_free = |paths: &Vec<PathBuf>| paths.iter().all(|path| path.symlink_metadata().is_err());
+    (0..MOST_NUMBERS).map(numbered).find(is_free)
 }

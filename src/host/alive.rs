@@ -48,6 +48,15 @@ fn started(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Whether this process was forked and runs its parent's program still: as workers do, which as a rule end by `_exit`.
+pub fn is_forked() -> bool {
+    /// As the kernel's `sched.h` has it, among the flags of a process, which are the ninth field.
+    const PF_FORKNOEXEC: u64 = 0x40;
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let flags = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u64| flags & PF_FORKNOEXEC != 0)
+}
+
 fn namespace() -> u64 {
     // `pid:[4026531836]`
     let link = fs::read_link(Path::new("/proc/self/ns/pid")).unwrap_or_default();
@@ -63,6 +72,21 @@ fn boot() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_was_started_is_no_fork_and_its_child_is_one() {
+        assert!(!is_forked());
+        // SAFETY: the child makes a few system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it ends the child, whatever the handlers of this process are.
+            unsafe { libc::_exit(if is_forked() { 7 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is a place to write to.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(libc::WEXITSTATUS(status), 7);
+    }
 
     #[test]
     fn a_thread_lives_until_it_ends_and_is_no_other_with_its_number() {

@@ -90,8 +90,20 @@ impl Appender {
     /// # Errors
     /// The file system's, or that another file has its name.
     pub fn open(&self) -> io::Result<File> {
+        self.open_with(OpenOptions::new().append(true))
+    }
+
+    /// Writes `bytes` over what the file begins with: it takes no room that the file has not.
+    ///
+    /// # Errors
+    /// As [`Appender::open`], and those of writing.
+    pub fn overwrite(&self, bytes: &[u8]) -> io::Result<()> {
+        self.open_with(OpenOptions::new().write(true))?.write_all(bytes)
+    }
+
+    fn open_with(&self, how: &mut OpenOptions) -> io::Result<File> {
         make_room();
-        let file = OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
+        let file = how.custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
         let file = raise(file);
         if self.is_ours(&file) {
             Ok(file)

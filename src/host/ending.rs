@@ -35,9 +35,20 @@ static WAITING: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 /// the default is that nothing happens, and nothing is taken.
 pub fn listen(listener: Listener) {
     let process = std::process::id();
-    if process == 1 || LISTENING.set(Listening { process, listener }).is_err() {
-        return;
+    if process != 1 && LISTENING.set(Listening { process, listener }).is_ok() {
+        take_those_at_default();
     }
+}
+
+/// Takes those whose action has become the default since: to be called where the program is over, and only its exit is
+/// left. Whoever does not listen takes none.
+pub fn listen_again() {
+    if LISTENING.get().is_some_and(|listening| listening.process == std::process::id()) {
+        take_those_at_default();
+    }
+}
+
+fn take_those_at_default() {
     for signal in SIGNALS {
         if action_of(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL) {
             take(signal);

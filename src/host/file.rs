@@ -104,6 +104,11 @@ impl Draft {
         Ok(out.flush()?)
     }
 
+    /// Leaves the file where it is, as far as it goes.
+    pub fn leave(mut self) {
+        self.published = true;
+    }
+
     /// To write to it.
     pub fn out(&mut self) -> Out {
         BufWriter::with_capacity(CHUNK, Appender::new(&self.path, self.identity, self.file.take()))

@@ -9,6 +9,8 @@ use super::futex::Bits;
 static STATE: Bits = Bits::new();
 const SHORT: u32 = 1;
 const OUT: u32 = 2;
+/// Nobody sleeps any more.
+const AWAKE: u32 = 4;
 
 /// Says that memory has run out. What there still is comes from a reserve.
 pub fn fall_short() {
@@ -20,12 +22,17 @@ pub fn is_short() -> bool {
     STATE.has(SHORT)
 }
 
-/// Sleeps for so long, or until memory has run out.
+/// Sleeps for so long, or until memory has run out, or the process ends.
 pub fn sleep_unless_short(pause: Duration) {
     let known = STATE.get();
-    if known & SHORT == 0 {
+    if known & (SHORT | AWAKE) == 0 {
         STATE.wait(known, Some(pause));
     }
+}
+
+/// Ends such a sleep, for good: the process ends.
+pub fn wake_for_good() {
+    STATE.set(AWAKE);
 }
 
 /// Says that one of our threads goes no further, for want of memory, and perhaps holds a lock.

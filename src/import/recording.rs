@@ -62,7 +62,8 @@ pub fn recording(
             false => cut_off(reader.writer()),
         });
         if let Some(cut_off) = cut_off.filter(|_| damaged == 0 || reader.mark().is_some()) {
-            remark(Error::new(ErrorKind::Format, sentence(cut_off, reader.mark())));
+            let sentence = sentence(cut_off, reader.mark(), reader.is_late());
+            remark(Error::new(ErrorKind::Format, sentence));
         }
         Ok(Recorded { damaged, skipped: reader.skipped(), is_of_sums: reader.has_sums(), cut_off })
     })
@@ -79,8 +80,9 @@ fn cut_off(writer: Option<&WriterId>) -> CutOff {
     }
 }
 
-/// What is to be known of it. What changed nothing was not written down: the process may have ended long after.
-fn sentence(cut_off: CutOff, mark: Option<&Mark>) -> String {
+/// What is to be known of it. What changed nothing was not written down: the process may have ended long after. A file
+/// system that takes nothing any more takes no word on that either, but the process has said so.
+fn sentence(cut_off: CutOff, mark: Option<&Mark>, is_late: bool) -> String {
     let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
     let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
     let held = match mark {
@@ -88,8 +90,16 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>) -> String {
         None => "activities that CUPTI had not handed over".to_owned(),
     };
     let last = match mark {
+        Some(_) if is_late => {
+            format!(
+                "checkpoints could not be written any more: all that it did from then on, and {held}, are missing"
+            )
+        }
         Some(mark) => {
-            format!("at most {} s of what it did, and {held}, are missing", f64::from(mark.interval_ms) / 1e3)
+            let seconds = f64::from(mark.interval_ms) / 1e3;
+            format!(
+                "at most {seconds} s of what it did, and {held}, are missing, unless it said that checkpoints stop"
+            )
         }
         None => format!("launches of the last second, and {held}, are missing"),
     };
@@ -118,19 +128,24 @@ mod tests {
     fn what_is_missing_is_said() {
         let mark = Mark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
         assert_eq!(
-            sentence(CutOff::Gone, Some(&mark)),
+            sentence(CutOff::Gone, Some(&mark), false),
             "its process ended without its exit hooks, after 12.3 s or later; at most 1.5 s of what it did, and 7 \
-             activities that CUPTI still held, are missing"
+             activities that CUPTI still held, are missing, unless it said that checkpoints stop"
         );
         assert_eq!(
-            sentence(CutOff::Alive, Some(&mark)),
+            sentence(CutOff::Gone, Some(&mark), true),
+            "its process ended without its exit hooks, after 12.3 s or later; checkpoints could not be written any more: all \
+             that it did from then on, and 7 activities that CUPTI still held, are missing"
+        );
+        assert_eq!(
+            sentence(CutOff::Alive, Some(&mark), false),
             "its process still runs; this is what it had done after 12.3 s"
         );
         assert_eq!(
-            sentence(CutOff::Starved, Some(&mark)),
+            sentence(CutOff::Starved, Some(&mark), false),
             "recording ended for want of memory, after 12.3 s or later, while its process ran on: all that it did from \
              then on is missing, and 7 activities that CUPTI still held"
         );
-        assert!(sentence(CutOff::Unknown, Some(&mark)).contains("or still runs elsewhere"));
+        assert!(sentence(CutOff::Unknown, Some(&mark), false).contains("or still runs elsewhere"));
     }
 }

@@ -22,7 +22,12 @@ impl Default for Chunk {
 impl Chunk {
     /// What a file of chunks begins with.
     pub fn file_head() -> [u8; 16] {
-        head()
+        head(false)
+    }
+
+    /// The same while a mark that was due cannot be written: in the place of the other, as there may be no room for more.
+    pub fn late_file_head() -> [u8; 16] {
+        head(true)
     }
 
     /// Adds a row.

@@ -32,6 +32,7 @@ pub struct Reader<R: BufRead> {
     ended: bool,
     is_whole: bool,
     is_starved: bool,
+    is_late: bool,
     sums: SumsReader,
     mark: Option<Mark>,
     writer: Option<WriterId>,
@@ -48,7 +49,8 @@ impl<R: BufRead> Reader<R> {
         if header.get(..8) != Some(MAGIC) {
             return Err(malformed("not a gpuflame recording: it does not begin with `gpuflame`"));
         }
-        let Some(format) = Fields(&header[8..]).u32().filter(|_| header.len() as u64 == HEADER) else {
+        let mut words = Fields(header.get(8..).unwrap_or_default());
+        let (Some(format), Some(late)) = (words.u32(), words.u32()) else {
             return Err(malformed("the recording is cut short within its first 16 bytes"));
         };
         if format > FORMAT {
@@ -68,6 +70,7 @@ impl<R: BufRead> Reader<R> {
             ended: false,
             is_whole: false,
             is_starved: false,
+            is_late: late != 0,
             sums: SumsReader::default(),
             mark: None,
             writer: None,
@@ -114,6 +117,11 @@ impl<R: BufRead> Reader<R> {
     /// Whether recording ended for want of memory, while the process ran on.
     pub fn is_starved(&self) -> bool {
         self.is_starved
+    }
+
+    /// Whether a mark was due after the last one, and could not be written.
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// How many rows were of a kind that this version does not know.

@@ -1,7 +1,8 @@
 //! Rows into a recording (`.gfr`). What a recording looks like is drawn here, for `decode` as well.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 reserved:u32 row*        format is 1; 0 is the same without tags 25 to 28
+//! recording := "gpuflame" format:u32 late:u32 row*            format is 1; 0 is the same without tags 25 to 28. late is 1
+//!                                                             while a mark that was due cannot be written, else 0
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; a
 //!                                                             known one may grow at its end
 //!  tag  payload
@@ -156,7 +157,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// What `out` reports.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(&head())?;
+        out.write_all(&head(false))?;
         Ok(Self { out, buffer: Vec::new() })
     }
 
@@ -221,10 +222,11 @@ impl<W: Write> Writer<W> {
 }
 
 /// What every recording begins with.
-pub(super) fn head() -> [u8; 16] {
+pub(super) fn head(is_late: bool) -> [u8; 16] {
     let mut head = [0; 16];
     head[..8].copy_from_slice(MAGIC);
     head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+    head[12] = u8::from(is_late);
     head
 }
 

@@ -337,16 +337,65 @@ fn a_row_that_makes_no_sense_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
+/// `GPUFLAME_MUTATIONS=50000` for so many of each kind; without, it is 3,000.
+fn mutations() -> u64 {
+    std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
+}
+
+/// Up to nine of the bytes from `from` on are others.
+fn mutated(whole: &[u8], from: usize, chance: &mut Chance) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for _ in 0..=chance.below(8) {
+        let at = from + chance.below((whole.len() - from) as u64) as usize;
+        bytes[at] = chance.next() as u8;
+    }
+    bytes
+}
+
 #[test]
 fn garbage_is_refused_and_nothing_worse() {
     let whole = recording(&all_kinds(&FRAMES));
-    for seed in 1..3000 {
+    for seed in 1..mutations() {
+        let bytes = mutated(&whole, 16, &mut Chance::new(seed));
+        let (rows, errors) = read(&bytes);
+        assert!(rows.len() + errors.len() <= whole.len());
+    }
+}
+
+/// A file of sums, as a process leaves it, in chunks: with their places and lengths.
+fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
+    let mut bytes = Chunk::file_head().to_vec();
+    let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
+    for turn in 0..4 {
+        let mut chunk = Chunk::default();
+        all_kinds(&FRAMES).iter().for_each(|row| chunk.row(row));
+        sums.write(&mut chunk, |each| {
+            for key in 0..20 + turn {
+                each(&[1, 0, 0, 2, 1, 0, key as u8], &[turn * 1000 + key, turn]);
+            }
+        });
+        chunk.mark(&Mark { began: Nanos(1), time: Nanos(2 + turn), interval_ms: 1000, open: turn });
+        let chunk = chunk.take();
+        chunks.push((bytes.len(), chunk.len()));
+        bytes.extend(chunk);
+    }
+    (bytes, chunks)
+}
+
+/// What a checksum would keep out is let in: it is that of the rows as they are then.
+#[test]
+fn garbage_in_chunks_of_sums_whose_checksums_are_right_is_refused_and_nothing_worse() {
+    let (whole, chunks) = of_sums();
+    assert_eq!(read(&whole).1, [""; 0]);
+    for seed in 1..mutations() {
         let mut chance = Chance::new(seed);
         let mut bytes = whole.clone();
-        for _ in 0..=chance.below(8) {
-            let at = 16 + chance.below(whole.len() as u64 - 16) as usize;
-            bytes[at] = chance.next() as u8;
-        }
+        let (at, length) = chunks[chance.below(chunks.len() as u64) as usize];
+        // Behind the chunk's tag, length and checksum.
+        let rows = at + 9..at + length;
+        bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut chance));
+        let crc = crc32fast::hash(&bytes[rows]);
+        bytes[at + 5..at + 9].copy_from_slice(&crc.to_le_bytes());
         let (rows, errors) = read(&bytes);
         assert!(rows.len() + errors.len() <= whole.len());
     }

@@ -8,7 +8,8 @@
 //!
 //! Nobody waits for this thread: what it writes it has put together before, and no lock that others need is held
 //! while a file system takes its time. What has not changed is not written again; when a file has become much larger
-//! than what it says, a new one takes its place. A process that ends in the ordinary way takes its file away.
+//! than what it says, a new one takes its place. A process that ends in the ordinary way takes its file away, when all
+//! is in others: whoever kills it while those are written finds all in this one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
 use crate::control::{Outputs, life};
@@ -24,7 +25,8 @@ use crate::error::Result;
 use crate::explain::Definitions;
 use crate::host::descriptor::{Appender, Identity};
 use crate::host::file::Draft;
-use crate::host::{shortage, signals, threads};
+use crate::host::futex::Bits;
+use crate::host::{alive, shortage, signals, threads};
 use crate::record::{Chunk, Mark, Nanos, SumsWriter};
 use crate::settings::{Output, Settings};
 
@@ -35,10 +37,13 @@ use super::memory;
 use super::messages::say;
 use super::panic::disable_after_panic;
 use super::pipeline::Pipeline;
+use super::progress::LOOK_EVERY;
 use super::stream;
 
 /// The first one comes when a program is no longer one of those that are over at once.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
+/// The same of one that was forked: as a rule it is a worker, and ends by `_exit`. The times after it double.
+const FIRST_OF_A_FORK: Duration = Duration::from_millis(100);
 /// For each unit of time that it takes there are so many until the next: half a percent.
 const RARER: u32 = 200;
 /// So much is put together at once, with the pipeline locked.
@@ -66,12 +71,22 @@ pub(super) struct Checkpoint {
     /// How much larger than what it says, twice, a file may become.
     room: usize,
     began: Nanos,
-    /// The process ends: whoever waits for the collector then must not take what this thread reads for its progress.
-    rests: AtomicBool,
+    /// What the thread is asked for when the process ends, and that it has done it.
+    asked: Bits,
+    done: Bits,
     /// A thread adds to it.
     is_kept: AtomicBool,
     file: Mutex<Place>,
+    /// Its name, for whoever may not wait for a file system. Held for no longer than that takes.
+    name: Mutex<Option<PathBuf>>,
 }
+
+/// That no more is begun: whoever waits for the collector then must not take what the thread reads for its progress.
+const REST: u32 = 1;
+/// That what was gathered be written down a last time, while somebody waits for it.
+const LAST: u32 = 2;
+/// That nobody waits any more.
+const TOO_LATE: u32 = 4;
 
 /// Where the file is.
 #[derive(Debug, Default)]
@@ -81,6 +96,18 @@ struct Place {
     next: Option<Draft>,
     /// No more is written.
     is_closed: bool,
+    /// The file says that a mark which was due is not in it.
+    is_late: bool,
+}
+
+/// What became of a checkpoint that was due.
+enum Taken {
+    /// It was written, and the next is to come after this time.
+    Written(Duration),
+    /// There was nothing new.
+    Nothing,
+    /// There was no room in memory for the sums.
+    NoRoom,
 }
 
 #[derive(Debug)]
@@ -102,16 +129,27 @@ struct Book {
     forgotten: u64,
     /// There is no room for more in the file.
     is_full: bool,
+    /// How long the last append took.
+    appending: Duration,
 }
 
 impl Checkpoint {
     /// None where nobody wants any, or the rows are recorded.
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
-        let formats = [&settings.formats[..], &[Output::Recording]].concat();
-        let (outputs, room, began) = (outputs.clone(), settings.checkpoint_max, capture::now());
-        let (report, [rests, is_kept]) = (settings.report.clone(), [const { AtomicBool::new(false) }; 2]);
-        Some(Self { outputs, formats, report, interval, room, began, rests, is_kept, file: Mutex::default() })
+        Some(Self {
+            outputs: outputs.clone(),
+            formats: [&settings.formats[..], &[Output::Recording]].concat(),
+            report: settings.report.clone(),
+            interval,
+            room: settings.checkpoint_max,
+            began: capture::now(),
+            asked: Bits::new(),
+            done: Bits::new(),
+            is_kept: AtomicBool::new(false),
+            file: Mutex::default(),
+            name: Mutex::default(),
+        })
     }
 
     /// Starts the thread. Where there can be none the program runs on without.
@@ -123,21 +161,40 @@ impl Checkpoint {
                 if std::panic::catch_unwind(run).is_err() {
                     disable_after_panic();
                 }
+                // The file says that this thread writes it: as long as it is there the process lives.
+                threads::stop()
             })
         });
         self.is_kept.store(spawned.is_ok(), Ordering::Release);
         spawned.map(drop)
     }
 
-    /// No more is begun: the process ends, and all is about to be written elsewhere.
+    /// No more is begun: the process ends, and all is about to be gathered.
     pub(super) fn rest(&self) {
-        self.rests.store(true, Ordering::Release);
+        self.asked.set(REST);
+    }
+
+    /// Has what was gathered written down a last time, before it is written elsewhere: where there is a file, or
+    /// `in_any_case`. By the thread that keeps it, which may hang in a file system: it is waited for so long.
+    pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
+        if !self.is_kept() || !(in_any_case || self.kept().is_some()) {
+            return;
+        }
+        self.asked.set(REST | LAST);
+        shortage::wake_for_good();
+        let began = Instant::now();
+        while !self.done.has(LAST)
+            && let Some(patience) = patience.checked_sub(began.elapsed())
+        {
+            // Whoever waits for the caller looks whether it runs now and then.
+            self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
+        }
+        self.asked.set(TOO_LATE);
     }
 
     /// The file, if there is one.
     pub(super) fn kept(&self) -> Option<PathBuf> {
-        let place = self.file.try_lock()?;
-        place.written.as_ref().map(|written| written.path.clone())
+        self.name.lock().clone()
     }
 
     /// Takes the file away: all that is in it is in others now.
@@ -164,32 +221,77 @@ impl Checkpoint {
 
     fn run(&self, recorded: &impl Recorded) {
         threads::note_ours();
-        let mut book = None;
-        let (mut pause, mut spent) = (FIRST_AFTER.min(2 * self.interval), Duration::ZERO);
+        // What it takes to wait for a lock is looked up under the loader's, which may be held for good later.
+        Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+        let is_forked = alive::is_forked();
+        let first =
+            if is_forked { FIRST_OF_A_FORK.min(self.interval) } else { FIRST_AFTER.min(2 * self.interval) };
+        let (mut book, mut pause, mut doubled) = (None, first, if is_forked { first } else { self.interval });
+        let mut has_said = false;
         loop {
             shortage::sleep_unless_short(pause);
-            pause = pause_after(spent, self.interval);
-            if life::is_over() || self.rests.load(Ordering::Acquire) {
+            let is_last = self.rests_and_is_asked();
+            if life::is_over() {
                 return;
             }
-            let is_last = shortage::is_short();
+            let is_starved = shortage::is_short();
             // Whatever was launched before is among what is read.
             let time = capture::now();
-            recorded.read_ready();
-            match self.write(recorded, &mut book, (time, pause)) {
-                Ok(Some(took)) => spent = took,
-                Ok(None) => {}
+            if !is_last {
+                recorded.read_ready();
+            }
+            doubled = self.interval.min(2 * doubled);
+            pause = doubled;
+            match self.write(recorded, &mut book, (time, doubled)) {
+                Ok(Taken::Written(next)) => pause = next,
+                Ok(Taken::Nothing) => {}
+                Ok(Taken::NoRoom) => {
+                    self.say_late(true);
+                    if !std::mem::replace(&mut has_said, true) {
+                        say(
+                            "there is no room for a checkpoint below the ceiling, GPUFLAME_MAX_MEM; the last one stands until \
+                             there is",
+                        );
+                    }
+                }
                 Err(error) => {
                     if !life::is_over() {
                         say(&format!("checkpoints stop: {error}; recording goes on"));
+                        self.say_late(true);
                     }
                     self.is_kept.store(false, Ordering::Release);
-                    return;
+                    return self.done.set(LAST);
                 }
             }
-            if is_last {
+            if is_starved {
                 return memory::end();
             }
+            if is_last {
+                return self.done.set(LAST);
+            }
+        }
+    }
+
+    /// Whether this is to be the last time. Where the process ends, it waits until that is known.
+    fn rests_and_is_asked(&self) -> bool {
+        loop {
+            match self.asked.get() {
+                0 => return false,
+                asked if asked & TOO_LATE != 0 || life::is_over() => threads::stop(),
+                asked if asked & LAST != 0 => return true,
+                asked => self.asked.wait(asked, None),
+            }
+        }
+    }
+
+    /// Says in the file that a mark was due and is not there, or that this is so no more; as far as the file system takes it.
+    fn say_late(&self, is_late: bool) {
+        let mut place = self.file.lock();
+        let Place { written: Some(written), is_late: was_late, .. } = &mut *place else { return };
+        if *was_late != is_late {
+            let head = if is_late { Chunk::late_file_head() } else { Chunk::file_head() };
+            let said = Appender::new(&written.path, written.identity, None).overwrite(&head);
+            *was_late = is_late && said.is_ok();
         }
     }
 
@@ -198,69 +300,78 @@ impl Checkpoint {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Writes what has changed, and says how long that took. None: nothing has.
+    /// Writes what has changed; the next time is to come after `interval`, or later where writing takes long.
     fn write(
         &self,
         recorded: &impl Recorded,
         book: &mut Option<Book>,
         moment: (Nanos, Duration),
-    ) -> Result<Option<Duration>> {
+    ) -> Result<Taken> {
         let (mut rows, mut forgotten, mut has_room) = (0, 0, false);
         recorded.locked(&mut |pipeline| {
             (rows, forgotten) = (pipeline.rows(), pipeline.forgotten());
             has_room = pipeline.has_room(bytes_held());
         });
-        if rows == book.as_ref().map_or(0, |book| book.rows) || !has_room {
-            return Ok(None);
+        if rows == book.as_ref().map_or(0, |book| book.rows) {
+            return Ok(Taken::Nothing);
+        }
+        if !has_room {
+            return Ok(Taken::NoRoom);
         }
         let goes_on = book.as_ref().is_some_and(|book| book.forgotten == forgotten) && self.is_there();
         if goes_on && let Some(book) = book {
-            let took = self.add(recorded, book, Chunk::default(), moment)?;
+            let taken = self.add(recorded, book, Chunk::default(), moment)?;
             if !book.is_full {
-                return Ok(took);
+                return Ok(taken);
             }
         }
         // A new file takes the place of one that goes away.
-        *book = None;
-        let mut new = Book::default();
+        let appending = book.take().map_or(Duration::ZERO, |book| book.appending);
+        let mut new = Book { appending, ..Book::default() };
         self.begin()?;
         let mut chunk = Chunk::default();
         chunk.writer(&stream::this_thread());
-        let took = self.add(recorded, &mut new, chunk, moment)?;
-        match took {
-            Some(_) => self.replace()?,
-            None => self.file.lock().next = None,
+        let taken = self.add(recorded, &mut new, chunk, moment)?;
+        match taken {
+            Taken::Written(_) => {
+                self.replace()?;
+                *book = Some(new);
+            }
+            _ => self.file.lock().next = None,
         }
-        *book = took.map(|_| new);
-        Ok(took)
+        Ok(taken)
     }
 
-    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room. None:
-    /// there was no room in memory for the sums.
+    /// Puts together what is new, a piece at a time where it is much, and has the file grow by it if there is room.
     fn add(
         &self,
         recorded: &impl Recorded,
         book: &mut Book,
         mut chunk: Chunk,
-        (time, pause): (Nanos, Duration),
-    ) -> Result<Option<Duration>> {
+        (time, interval): (Nanos, Duration),
+    ) -> Result<Taken> {
         let mut took = name_generated(recorded, book, &mut chunk);
-        let (mut is_all, mut is_marked) = (false, false);
+        let (mut is_all, mut next) = (false, None);
         while !is_all {
+            let before = took;
             took += recorded.locked(&mut |pipeline| {
+                let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
                 // It grows until this moment.
-                is_marked = is_all && pipeline.has_room(bytes_held());
-                if is_marked {
+                if is_all && pipeline.has_room(bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
+                    // The mark says when the next is to come, so what is written with it is taken to take as long as
+                    // what was written last.
+                    let pause = pause_after(before + began.elapsed() + book.appending, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&Mark { began: self.began, time, interval_ms, open });
+                    next = Some(pause);
                 }
             });
             let bytes = chunk.take();
-            if !is_marked {
+            if next.is_none() {
                 book.definition_bytes += bytes.len();
             }
             let began = Instant::now();
@@ -270,9 +381,13 @@ impl Checkpoint {
             } else {
                 self.append(&bytes)?;
             }
-            took += began.elapsed();
+            book.appending = began.elapsed();
+            took += book.appending;
         }
-        Ok(is_marked.then_some(took))
+        if next.is_some() {
+            self.say_late(false);
+        }
+        Ok(next.map_or(Taken::NoRoom, Taken::Written))
     }
 
     /// How large the file is that grows; none does while another is to take its place.
@@ -338,7 +453,9 @@ impl Checkpoint {
                 .inspect(|path| about::begun(self.report.as_deref(), path, self.began))?
             }
         };
+        *self.name.lock() = Some(path.clone());
         place.written = Some(Written { path, identity, bytes });
+        place.is_late = false;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{heap, shortage, signals, threads};
+use crate::host::{alive, heap, shortage, signals, threads};
 use crate::tracer;
 use crate::unwind;
 
@@ -26,6 +26,9 @@ const SHORT_PAUSE: Duration = Duration::from_millis(5);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// The tracer hands over a buffer when it is full; this often it is asked for what it has.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
+
+/// The same at first in a process that was forked: as a rule it is a worker, and ends by `_exit`. The times after it double.
+const FIRST_FLUSH_OF_A_FORK: Duration = Duration::from_millis(80);
 
 /// This often when many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
@@ -98,6 +101,8 @@ impl Collector {
                 if std::panic::catch_unwind(run).is_err() {
                     disable_after_panic();
                 }
+                // A recording says that this thread writes it: as long as it is there the process lives.
+                threads::stop()
             })
         });
         spawned.map(drop).map_err(|error| {
@@ -134,6 +139,7 @@ impl Collector {
     fn run(&self, source: &impl Source) {
         let mut pause = SHORT_PAUSE;
         let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
+        let mut flush_every = if alive::is_forked() { FIRST_FLUSH_OF_A_FORK } else { FLUSH_EVERY };
         threads::note_ours();
         loop {
             let (wish, up_to) = self.wait(pause);
@@ -148,12 +154,13 @@ impl Collector {
             }
             let any = source.collect();
             let wants_flush = source.wants_flush();
-            let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { FLUSH_EVERY };
+            let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { flush_every };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
             let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Gather) {
                 source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
+                flush_every = FLUSH_EVERY.min(2 * flush_every);
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
                 source.write_down();

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit goes on
+//! end of Python's program --asked--> thread: gather, write --done--> exit(), or death by SIGINT without one
 //! SIGINT, TERM, HUP ----asked--> thread: gather, write, die of the signal
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
@@ -28,7 +29,9 @@ use crate::host::futex::Bits;
 use crate::host::threads::{self, Clock};
 use crate::host::{heap, shortage, signals, stderr};
 use crate::record::Nanos;
+use crate::unwind::python_end;
 
+use super::messages::tell;
 use super::progress::Limit;
 
 /// That everything be gathered, and that it be written; or that it was.
@@ -58,6 +61,7 @@ static ENDING: Ending = Ending {
     signalled_ms: AtomicU64::new(0),
     gave_up: AtomicBool::new(false),
     waited_for: AtomicU64::new(0),
+    came_early: AtomicBool::new(false),
 };
 
 struct Ending {
@@ -75,6 +79,8 @@ struct Ending {
     gave_up: AtomicBool,
     /// When a thread first came to wait for us, as it exits; 0: none has.
     waited_for: AtomicU64,
+    /// All was written before the exit: when Python's program was over.
+    came_early: AtomicBool,
 }
 
 /// What the thread brings to its end.
@@ -83,6 +89,9 @@ pub(super) trait Ends: Sync {
 
     /// Has the tracer hand over everything, complete or not, and reads it.
     fn gather_the_rest(&self, limit: Limit);
+
+    /// Has what was gathered written down where it outlives the process, should somebody kill it before all is written.
+    fn write_down_last(&self, limit: Duration, is_signalled: bool);
 
     /// Ends the life of everything of ours, writes the outputs of what was gathered, and says what they hold.
     fn write_out(&self, limit: Limit, is_signalled: bool);
@@ -97,11 +106,13 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
     spawned.map_err(|error| {
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
-    exit::call_at_exit(Call { action: || ENDING.ask(GATHER | WRITE), is_done: || ENDING.is_settled(WRITE) });
+    exit::call_at_exit(Call { action: || ENDING.exits(), is_done: || ENDING.is_settled(WRITE) });
     ENDING.wait_until_ready();
     if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
+    // Where there is no room for it, an interrupt that nobody catches leaves the checkpoint.
+    python_end::at_end_of_program(|| ENDING.program_of_python_ends());
     Ok(())
 }
 
@@ -174,6 +185,7 @@ impl Ending {
         // First, so that what is to be gathered comes to an end.
         ends.close_window();
         ends.gather_the_rest(self.patience());
+        ends.write_down_last(LONGEST_ANSWER.min(self.limit()), self.is_signalled());
         ends.write_out(self.patience(), self.is_signalled());
     }
 
@@ -205,6 +217,25 @@ impl Ending {
         // By a bug of ours; else it is over when it is done.
         let is_over = life::is_over() && !self.asked.has(WRITE);
         is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
+    }
+
+    /// On a thread that exits.
+    fn exits(&self) {
+        self.ask(GATHER | WRITE);
+        let is_own = self.process.load(Ordering::Acquire) == std::process::id();
+        if is_own && capture::has_launched_late() && self.came_early.swap(false, Ordering::AcqRel) {
+            tell("what was launched after the end of Python's program is in no file");
+        }
+    }
+
+    /// On the thread that ends it, where nothing but its exit is left. CPython has given its signals back: a second
+    /// Ctrl+C must not take what the first leaves.
+    fn program_of_python_ends(&self) {
+        if !self.is_settled(WRITE) {
+            ending::listen_again();
+            self.ask(GATHER | WRITE);
+            self.came_early.store(true, Ordering::Release);
+        }
     }
 
     /// Has the thread do this, and waits until it has. On a thread that exits.

@@ -303,7 +303,11 @@ impl Session {
         if wanted.iter().any(|output| output.has_names()) {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
-        let ours = streams.recording().map(Path::to_owned);
+        if wanted.iter().any(|output| !output.grows()) {
+            streams.take_away_what_is_left();
+        }
+        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
+        let ours = streams.recording().map(Path::to_owned).or_else(kept);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let publish = |output, path: &Path, profile: &Profile| streams.publish(output, path, profile);
@@ -456,6 +460,11 @@ impl Ends for Session {
         say(&format!(
             "the tracer did not answer within {seconds} s; what it still held is lost, the rest is written"
         ));
+    }
+
+    /// Whoever sends a signal often sends SIGKILL some seconds later.
+    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
+        self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
 
     fn write_out(&self, limit: Limit, is_signalled: bool) {

@@ -12,11 +12,12 @@ use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{ActivityTable, ChromeText, CuptiText};
 use crate::host::alive::Identity;
+use crate::host::descriptor::{self, Appender};
 use crate::host::file::{Draft, Out};
 use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::Profile;
-use crate::record::{self, Activity, CorrelationId, Instant, Mark, NameId, Nanos, Row, WriterId};
+use crate::record::{self, Activity, Chunk, CorrelationId, Instant, Mark, NameId, Nanos, Row, WriterId};
 use crate::settings::{Output, Settings, TraceFile};
 use crate::symbolize;
 
@@ -42,6 +43,8 @@ pub(super) struct Streams {
     /// Whether the recording says who writes it, and whether it holds rows that no mark stands behind.
     is_named: bool,
     is_ahead: bool,
+    /// A recording that could not grow any more.
+    left: Option<(PathBuf, descriptor::Identity)>,
 }
 
 /// One such output.
@@ -99,6 +102,7 @@ impl Streams {
             began: capture::now(),
             is_named: false,
             is_ahead: false,
+            left: None,
         }
     }
 
@@ -106,7 +110,7 @@ impl Streams {
     pub(super) fn recording(&self) -> Option<&Path> {
         match &self.recording {
             Stream::Open(Some(draft), _) => Some(draft.path()),
-            _ => None,
+            _ => self.left.as_ref().map(|(path, _)| path.as_path()),
         }
     }
 
@@ -122,7 +126,7 @@ impl Streams {
         if let Stream::Open(_, writer) = &mut self.recording {
             self.is_ahead = true;
             if let Err(error) = writer.row(row) {
-                self.recording = Stream::Failed(error);
+                self.recording_fails(error);
             }
         }
     }
@@ -138,7 +142,29 @@ impl Streams {
         let named = if is_named { Ok(()) } else { writer.writer(&this_thread()) };
         let mark = Mark { began: self.began, time: capture::now(), interval_ms: WRITTEN_EVERY_MS, open };
         if let Err(error) = named.and_then(|()| writer.mark(&mark)).and_then(|()| writer.flush()) {
-            self.recording = Stream::Failed(error);
+            self.recording_fails(error);
+        }
+    }
+
+    /// What was recorded so far stays, for the case that the process is killed: it may be hours. The file says that more is missing than its last mark tells.
+    fn recording_fails(&mut self, error: Error) {
+        let failed = Stream::Failed(error);
+        let Stream::Open(Some(draft), writer) = std::mem::replace(&mut self.recording, failed) else {
+            return;
+        };
+        drop(writer);
+        let (path, identity) = (draft.path().to_owned(), draft.identity());
+        draft.leave();
+        let _ = Appender::new(&path, identity, None).overwrite(&Chunk::late_file_head());
+        self.left = Some((path, identity));
+    }
+
+    /// Takes it away: what it came to is about to be in other outputs, which need the room.
+    pub(super) fn take_away_what_is_left(&mut self) {
+        if let Some((path, identity)) = self.left.take()
+            && Appender::new(&path, identity, None).open().is_ok()
+        {
+            let _ = std::fs::remove_file(path);
         }
     }
 

@@ -33,7 +33,10 @@ pub(super) fn all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    let suffixes: Vec<_> = suffixes.iter().map(String::as_str).chain([ABOUT]).collect();
+    // What another process has left under a name may still become the files of that name.
+    let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
+    let suffixes = suffixes.iter().map(String::as_str).chain([ABOUT]).chain(left.as_deref());
+    let suffixes: Vec<_> = suffixes.collect();
     // Not even a turn is taken, which may be waited for.
     if wanted.is_empty() {
         return Report::default();
@@ -44,7 +47,7 @@ pub(super) fn all(
     let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
-    let mut paths = paths.into_iter();
+    let mut paths = paths.into_iter().take(wanted.len() + 1);
     for (output, path) in wanted.iter().zip(&mut paths) {
         let error = match write(*output, &path) {
             Ok(used) => {
@@ -196,6 +199,16 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("x.1.csv")).unwrap(), "ours");
         assert_eq!(report.renamed, [Rename { taken: folder.join("x.csv"), used: folder.join("x.1.csv") }]);
         assert!(fs::read_to_string(folder.join("x.set.json")).unwrap().contains("x.1.csv"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_another_process_left_keeps_its_name_for_the_files_that_become_of_it() {
+        let folder = folder("write-left");
+        fs::write(folder.join("x.gfr"), "left").unwrap();
+        let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
+        assert_eq!(write(&outputs, &[Output::Table], |_| Ok("new")).failures, [""; 0]);
+        assert_eq!(names(&folder), ["x.1.csv", "x.1.set.json", "x.gfr"]);
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -380,7 +380,7 @@ pub const SETTINGS: &[Setting] = &[
         values: "seconds; 0: never",
         default: "1",
         help: "How often what was recorded so far is written to a file (NAME.gfr), for the case that the program is \
-               killed or crashes; the first time after 2 s, and less often where it would take more than half a percent \
+               killed or crashes; the first time after 2 s (0.1 s where it was forked), and less often where it would take more than half a percent \
                of the time. An ordinary end takes the file away.",
         apply: |settings, value| {
             settings.checkpoint = if value == "0" { None } else { Some(seconds(value)?) };

@@ -131,6 +131,7 @@ mod notes;
 mod objects;
 mod price;
 pub mod python;
+pub mod python_end;
 mod symbols;
 pub mod tls;
 mod verify;

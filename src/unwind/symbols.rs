@@ -12,6 +12,13 @@ pub(super) struct Exported {
     pub(super) bytes: u64,
 }
 
+impl Exported {
+    /// Whether this address lies in it.
+    pub(super) fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.address) < self.bytes
+    }
+}
+
 /// Tags of the dynamic section.
 const STRINGS: u64 = 5;
 const SYMBOLS: u64 = 6;

@@ -3,6 +3,9 @@
 //! Programs that have launched from many stacks, or many kernels, on the simulated CUDA stack; the files are written in
 //! the page cache. Processor time is that of the thread that writes them, by the scheduler's count: what the machine
 //! does beside it makes only the time until death longer.
+//!
+//! `-- bytes`: what checkpoints write in a minute, and which share of the time their thread takes, of programs that launch
+//! from ten stacks, from 10,000 that all change each second, and of one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -22,10 +25,71 @@ const REST: Duration = Duration::from_millis(2500);
 const CASES: [(&str, &str); 4] =
     [("stacks", "1000"), ("stacks", "100000"), ("names", "100"), ("names", "80000")];
 
+/// How long it is looked at what is written.
+const WATCHED: Duration = Duration::from_secs(20);
+
+/// What checkpoints cost a program that runs on.
+#[allow(clippy::print_stdout)]
+fn print_written(program: &Path, cuda: &Path) {
+    println!("{:16} {:>14} {:>14} {:>12}", "", "KB a minute", "launches/s", "% of time");
+    for (name, stacks, formats) in
+        [("10 stacks", "10", "svg"), ("10000 stacks", "10000", "svg"), ("rows", "10", "gfr")]
+    {
+        let folder = cuda.join("run");
+        fs::create_dir_all(&folder).expect("the target folder is writable");
+        let mut command = command(program, cuda);
+        command.args(["again", stacks]).current_dir(&folder).env("GPUFLAME_FORMATS", formats);
+        command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_QUIET", "1");
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("it says text");
+        thread::sleep(REST);
+        // Rows are written by the thread that gathers them.
+        let writer = thread_called(&child, if formats == "gfr" { "gpuflame" } else { "gpuflame-keep" });
+        let io = PathBuf::from(format!("{}/io", writer.display()));
+        let (before, began) = ((written(&io), processor(&writer).unwrap_or(0.0)), Instant::now());
+        thread::sleep(WATCHED);
+        let (bytes, took) = (written(&io) - before.0, processor(&writer).unwrap_or(0.0) - before.1);
+        let seconds = began.elapsed().as_secs_f64();
+        let launches = launches(&mut child);
+        println!(
+            "{name:16} {:>14.0} {:>14.0} {:>12.2}",
+            bytes * 60.0 / seconds / 1e3,
+            launches,
+            took / 10.0 / seconds
+        );
+        fs::remove_dir_all(&folder).expect("the folder is ours");
+    }
+    println!("of the rows' thread, the time is that for gathering too");
+}
+
+/// Ends it, and returns how often it launched in a second, by what it says then.
+fn launches(child: &mut Child) -> f64 {
+    // SAFETY: nobody has waited for the child yet, so that the number is its own.
+    unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("it is piped")).read_line(&mut line).expect("it says text");
+    let _ = child.wait();
+    line.trim().parse().expect("it says how often")
+}
+
+/// Bytes that a thread has handed to files.
+fn written(io: &Path) -> f64 {
+    let text = fs::read_to_string(io).expect("the thread is there");
+    let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|bytes| bytes.parse().ok()).expect("the kernel counts them")
+}
+
 #[allow(clippy::print_stdout)]
 fn main() {
     let cuda = stage("ending");
     let program = compiled("tests/bench/ending/many.c", &[], &cuda);
+    if std::env::args().any(|argument| argument == "bytes") {
+        print_written(&program, &cuda);
+        return fs::remove_dir_all(cuda).expect("the folder is ours");
+    }
     println!("{:16} {:>20} {:>20}", "", "ms until death", "ms of processor");
     for (what, count) in CASES {
         let runs: Vec<_> = (0..ROUNDS).map(|_| ended(&program, &cuda, what, count)).collect();
@@ -78,9 +142,14 @@ fn has_a_picture(folder: &Path) -> bool {
 
 /// The thread of ours that writes at the end.
 fn writer(child: &Child) -> PathBuf {
+    thread_called(child, "gpuflame-end")
+}
+
+fn thread_called(child: &Child, name: &str) -> PathBuf {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).expect("it runs");
-    let is_it =
-        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name == "gpuflame-end\n");
+    let is_it = |thread: &PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|found| found.trim_end() == name)
+    };
     threads.flatten().map(|entry| entry.path()).find(is_it).expect("gpuflame is in it")
 }
 

@@ -3,7 +3,8 @@
 //! Three situations (see `paths`), each at four depths, with one thread and with two; then the whole callback
 //! on the simulated CUDA stack, and a whole process. First it tests that all unwinders give the same stacks.
 //! Writes the tables of `tests/bench/performance.md` and `docs/cost.md`, and ends with one line a figure:
-//! `name value unit`. With arguments (`-- half 64`) it measures only that, and writes nothing.
+//! `name value unit`. With arguments (`-- half 64`) it measures only that, and writes nothing; with `-- checkpoints`, what
+//! a whole process pays for those, fifty times as often as by default, beside what it pays without.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -259,14 +260,30 @@ impl OnSimulated {
         let callbacks = places.iter().zip(&figures);
         let callbacks = callbacks.map(|(place, figure)| (place.situation, place.depth, *figure)).collect();
         let beyond_capture = figures[places.len()].alone();
-        let process = process::added_per_launch(&folder);
+        let [process] = process::added_per_launch(&folder, [&[]]);
         let closed = closed::measure(&folder);
         let _ = fs::remove_dir_all(folder);
         Self { callbacks, beyond_capture, process, closed }
     }
 }
 
+/// Checkpoints every 20 ms, and none.
+#[allow(clippy::print_stdout)]
+fn print_cost_of_checkpoints() {
+    let folder = staged::stage("cuda");
+    let settings: [&[(&str, &str)]; 2] =
+        [&[("GPUFLAME_CHECKPOINT", "0")], &[("GPUFLAME_CHECKPOINT", "0.02")]];
+    let added = process::added_per_launch(&folder, settings);
+    for (name, process::Took { wall, processors }) in ["without", "with"].into_iter().zip(added) {
+        println!("process_added_{name}_checkpoints {wall:.0} ns/launch, {processors:.0} on all processors");
+    }
+    let _ = fs::remove_dir_all(folder);
+}
+
 fn main() {
+    if std::env::args().any(|argument| argument == "checkpoints") {
+        return print_cost_of_checkpoints();
+    }
     gpuflame::unwind::prepare();
     gpuflame::capture::refill();
     window::open();

@@ -2,10 +2,15 @@
 //! sums are those of the truth file to the nanosecond, and the work that matters is still in the picture.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, UNIX_EPOCH};
 
+use gpuflame::record::Reader;
+
+use crate::running::{FILE, Running};
 use crate::support::{Done, Run, Way, compile, plugin};
 
 const CEILING_MIB: f64 = 24.0;
@@ -104,6 +109,27 @@ fn half_a_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
 fn ten_million_stacks_stay_below_24_mib_and_hide_nothing_that_matters() {
     assert_many_stacks(5_000_000, &[]);
     assert_many_stacks(10_000_000, &[]);
+}
+
+/// What it leaves is of its last second, or says that it is not.
+#[test]
+fn a_flood_that_is_killed_at_a_ceiling_of_24_mib_says_how_much_is_missing() {
+    let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
+    let mut running = Running::of(run.env("GPUFLAME_MAX_MEM", "24M").env("GPUFLAME_CHECKPOINT", "0.05"));
+    running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
+    for pause in [0, 1, 3] {
+        std::thread::sleep(Duration::from_secs(pause));
+        let file = BufReader::new(File::open(running.folder.join(FILE)).unwrap());
+        let mut reader = Reader::new(file).unwrap();
+        while !matches!(reader.next_row(), Ok(None)) {}
+        let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let mark = reader.mark().unwrap();
+        let missing_ms = now.saturating_sub(mark.time.0) / 1_000_000;
+        let said = u64::from(mark.interval_ms);
+        eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.is_late(), running.stderr());
+        assert!(reader.is_late() || missing_ms <= said + 1000, "{missing_ms} ms, and it says {said}");
+    }
+    running.signalled(libc::SIGKILL);
 }
 
 /// A control group below the one of this process, as long as this lives.

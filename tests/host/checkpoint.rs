@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use gpuflame::record::Reader;
 
-use crate::running::{FILE, Running};
+use crate::running::{FILE, Running, send};
 use crate::support::command::{Ran, gpuflame as command};
 use crate::support::{Done, Run, Way, compile, scratch};
 
@@ -87,6 +88,28 @@ fn whatever_ends_a_process_without_a_word_all_that_it_did_before_is_in_a_file() 
         assert_eq!((done.code, done.signal), (code, signal), "{how}: {}", done.stderr);
         assert_eq!(done.stderr, "", "{how}");
         assert_eq!(names(&done.folder), [FILE], "{how}");
+        assert_recovered(&done, 1100);
+    }
+}
+
+/// Some leave a core, and all would be the program's own business if it had an action for them.
+#[test]
+fn signals_that_nobody_takes_leave_what_a_kill_does() {
+    let signals = [
+        libc::SIGPIPE,
+        libc::SIGALRM,
+        libc::SIGXCPU,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGQUIT,
+        libc::SIGSYS,
+    ];
+    for signal in signals {
+        let mut running = Running::of(left("kill"));
+        running.until(1100);
+        let done = running.signalled(signal);
+        assert_eq!((done.code, done.signal, done.stderr.as_str()), (None, Some(signal), ""));
+        assert_eq!(names(&done.folder), [FILE], "{signal}");
         assert_recovered(&done, 1100);
     }
 }
@@ -186,6 +209,107 @@ fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
     cli(&running.folder, &["-q", "recover", FILE]).fails(1, &["its process still runs", "--alive"]);
     let done = running.signalled(libc::SIGKILL);
     assert!(cli(&done.folder, &["info", FILE]).ok().stderr.contains("ended without its exit hooks"));
+}
+
+/// Keeps others from writing outputs into a folder.
+fn keep_turn(folder: &Path) -> File {
+    let folder = File::open(folder).unwrap();
+    // SAFETY: the descriptor is open.
+    assert_eq!(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX) }, 0);
+    folder
+}
+
+/// Waits until it is about to write its outputs, for which it waits with the folder open.
+fn wait_until_it_writes(running: &mut Running) {
+    running.wait_for(|running| {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", running.process())).unwrap().flatten();
+        let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
+        (links.any(|link| link == running.folder), "it does not write yet".to_owned())
+    });
+}
+
+#[test]
+fn a_process_lives_as_long_as_its_exit_takes() {
+    for formats in ["svg", "svg,gfr"] {
+        let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", formats));
+        running.until(1100);
+        let turn = keep_turn(&running.folder);
+        running.tell("go");
+        wait_until_it_writes(&mut running);
+        // Whoever has ended by then has had the time.
+        std::thread::sleep(Duration::from_millis(200));
+        let info = cli(&running.folder, &["info", FILE]).ok();
+        assert!(info.stderr.contains("its process still runs"), "{formats}: {}", info.stderr);
+        drop(turn);
+        assert_eq!(running.ended().code, Some(7));
+    }
+}
+
+/// As by whoever runs jobs: SIGTERM, and SIGKILL when that takes too long.
+#[test]
+fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched() {
+    for how in ["SIGTERM", "exit"] {
+        // The next would come in a year.
+        let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
+        let mut running = Running::of(run.env("GPUFLAME_CHECKPOINT", "1000"));
+        running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
+        running.tell("more");
+        running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
+        // And is launched.
+        std::thread::sleep(Duration::from_millis(100));
+        let turn = keep_turn(&running.folder);
+        match how {
+            "SIGTERM" => send(running.process(), libc::SIGTERM),
+            _ => running.tell("go"),
+        }
+        wait_until_it_writes(&mut running);
+        let done = running.signalled(libc::SIGKILL);
+        drop(turn);
+        assert_eq!((done.signal, names(&done.folder)), (Some(libc::SIGKILL), vec![FILE.to_owned()]), "{how}");
+        assert_recovered(&done, 1101);
+    }
+}
+
+fn launches_in(folder: &Path, name: &str) -> u64 {
+    Done::of_folder(folder).folded_file(name).iter().map(|(_, nanos)| nanos / 1000).sum()
+}
+
+#[test]
+fn what_was_cut_short_or_is_of_others_keeps_its_name_and_recover_takes_a_number() {
+    let done = ends("kill");
+    fs::write(done.folder.join("out.svg"), "cut short").unwrap();
+    cli(&done.folder, &["recover", FILE]).ok();
+    assert_eq!(done.file("out.svg"), "cut short");
+    let drawn =
+        ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
+    assert_eq!(names(&done.folder), [&drawn[..], &["out.gfr", "out.svg"]].concat());
+    assert_eq!(launches_in(&done.folder, "out.1.folded"), 1100);
+    // Again is no harm.
+    cli(&done.folder, &["recover", FILE]).ok();
+    assert_eq!(launches_in(&done.folder, "out.2.folded"), 1100);
+}
+
+/// Its exit leaves the name to what the one before left.
+#[test]
+fn a_program_that_comes_after_another_of_the_same_name_leaves_it_what_it_left() {
+    for how in ["exec", "another run"] {
+        let folder = match how {
+            "exec" => {
+                let done = ends("exec_again");
+                assert_eq!(done.code, Some(7), "{}", done.stderr);
+                done.folder
+            }
+            _ => {
+                let folder = ends("kill").folder;
+                let run = Run::new(program(), Way::Injected).args(["quick"]).in_folder(&folder);
+                assert_eq!(run.done().code, Some(7));
+                folder
+            }
+        };
+        assert_eq!(launches_in(&folder, "out.1.folded"), 100, "{how}");
+        cli(&folder, &["recover", FILE]).ok();
+        assert_eq!(launches_in(&folder, "out.folded"), 1100, "{how}");
+    }
 }
 
 #[test]
@@ -399,6 +523,26 @@ fn a_file_system_that_takes_no_more_is_told_once_and_what_was_written_before_is_
     }
 }
 
+#[test]
+fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_missing_is_said() {
+    let run = left("abort").env("GPUFLAME_FORMATS", "gfr");
+    let mut running = Running::of(in_trouble(run, "full"));
+    running.until(1100);
+    running.tell("trouble");
+    running.wait_for(|running| {
+        running.tell("more");
+        let bytes = fs::read(running.folder.join(FILE)).unwrap();
+        (bytes[12..16] == [1, 0, 0, 0], "it says nothing".to_owned())
+    });
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.signal, Some(libc::SIGABRT), "{}", done.stderr);
+    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    assert!(read.ledger().tally.activities.matched >= 1100);
+    let remarks = read.remarks().join("\n");
+    assert!(remarks.contains("could not be written any more: all that it did from then on"), "{remarks}");
+}
+
 fn assert_told_once(trouble: &str, why: &str) {
     let mut running = Running::of(in_trouble(left("abort"), trouble));
     running.until(1100);
@@ -412,6 +556,9 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
+    // No more comes, and the process lives all the same.
+    let info = cli(&running.folder, &["info", FILE]).ok();
+    assert!(info.stderr.contains("its process still runs"), "{}", info.stderr);
     running.tell("go");
     let done = running.ended();
     let launches = fs::read(done.folder.join("launched")).unwrap();
@@ -425,4 +572,10 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
+    // What is there already can be written over where there is no room for more; else the program's own word counts.
+    let said = match trouble {
+        "full" | "quota" => "checkpoints could not be written any more: all that it did from then on, and 0 ",
+        _ => "are missing, unless it said that checkpoints stop",
+    };
+    assert!(remark.contains(said), "{trouble}: {remark}");
 }

@@ -10,6 +10,8 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::running::FILE;
+use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile};
 
 const EXITED: (Option<i32>, Option<i32>) = (Some(7), None);
@@ -193,10 +195,13 @@ fn signals_within_a_second_are_one() {
 }
 
 #[test]
-fn a_second_signal_a_second_later_ends_the_process_at_once() {
+fn a_second_signal_a_second_later_ends_the_process_at_once_and_what_it_did_is_in_the_checkpoint() {
     let done = with_signal("sleeping", libc::SIGINT, "later").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), "ready\n"));
     assert_nothing_written(&done);
+    command(&done.folder, ["recover", FILE]).ok();
+    let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, 1100 * 1000);
 }
 
 #[test]

@@ -20,6 +20,31 @@ fn no_child_waits_for_a_name_that_another_thread_was_giving() {
     }
 }
 
+/// A child of a process with a session, made in whatever way, writes nothing, ends as it would have, and changes nothing of
+/// what its parent counts.
+#[test]
+fn children_that_are_forked_after_launches_leave_nothing_and_end_as_without_us() {
+    let program = compile("tests/programs/forked.c", &["-O2"]);
+    let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
+    // What handlers of exits would do in it they would do to the parent.
+    let ways = WAYS.iter().map(|way| (*way, &all[..])).chain([("vfork", &["_exit", "SIGTERM"][..])]);
+    for (way, end) in ways.flat_map(|(way, ends)| ends.iter().map(move |end| (way, *end))) {
+        let run = |with| Run::new(&program, with).args([way, end]);
+        let without = run(Way::None).done();
+        let done = run(Way::Injected).env("GPUFLAME_CHECKPOINT", "0.02").done();
+        let context = format!("{way} {end}: {}", done.stderr);
+        assert_eq!((done.code, &done.stdout), (Some(7), &without.stdout), "{context}");
+        assert!(matches!(done.stdout.as_str(), "code 5\n" | "signal 15\n"), "{context}");
+        let launches = if way == "vfork" { 210 } else { 200 };
+        let (seen, became) = done.sum("launches");
+        assert_eq!((seen, became["matched"]), (launches, launches), "{context}");
+        assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{context}");
+        let files = fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name());
+        let ours = files.map(|name| name.into_string().unwrap()).filter(|name| name.contains("out"));
+        assert_eq!(ours.count(), 6, "{context}");
+    }
+}
+
 #[test]
 fn a_child_of_a_process_without_a_session_is_recorded_under_the_ranges_that_were_open() {
     let program = compile("tests/programs/forks.c", &["-O2"]);

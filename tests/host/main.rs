@@ -16,6 +16,7 @@ mod memory;
 mod moments;
 mod older_glibc;
 mod preload;
+mod python_end;
 mod ranks;
 mod rivals;
 mod running;

@@ -22,6 +22,8 @@ const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 const NODES: u64 = 3;
 /// The clock of the truth and ours differ by less.
 const CLOCKS: u64 = 1_000_000;
+/// By so much a checkpoint may come late: two processors have sixteen threads that launch.
+const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
@@ -97,13 +99,17 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// What a file of a process that ended without a word says, in numbers or in nanoseconds, and the moment it is of.
-fn recovered(folder: &Path, name: &str) -> (u64, Vec<(Vec<String>, u64)>) {
+/// What a file of a process that ended without a word after `ended` says, in numbers, and the moment it is of: no longer
+/// before the end than the file says, and what a loaded machine takes to write it.
+fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame::record::Reader::new(file).unwrap();
     // A chunk may be cut short.
     while !matches!(reader.next_row(), Ok(None)) {}
-    let moment = reader.mark().expect("a moment").time.0;
+    let mark = reader.mark().expect("a moment");
+    let (moment, interval_ms) = (mark.time.0, u64::from(mark.interval_ms));
+    let missing_ms = ended.saturating_sub(moment) / 1_000_000;
+    assert!(missing_ms <= interval_ms + SLACK_MS, "{missing_ms} ms are missing, and it says {interval_ms}");
     let draw = |unit: &str, output: &str| {
         let args = ["flamegraph", name, "--keep-numbers", "--root", "thread", "--unit", unit, "-o", output];
         command(folder, args).ok();
@@ -139,7 +145,7 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
     let truth_file = done.folder.join(format!("truth-{process}.jsonl"));
     if signal == libc::SIGKILL {
         assert_eq!(done.stderr, "");
-        let (moment, stacks) = recovered(&done.folder, FILE);
+        let (moment, stacks) = recovered(&done.folder, FILE, before);
         assert_all_is_there(&stacks, &truth(&truth_file, moment));
     } else {
         let (_, became) = done.sum("launches");
@@ -221,7 +227,7 @@ fn workers_of_python_are_ended_at_any_moment() {
                 // Python has an action of its own for an interrupt, and its workers end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGTERM {
                     true => (before, done.folded_file(&format!("out-{worker}.folded"))),
-                    false => recovered(&done.folder, &left),
+                    false => recovered(&done.folder, &left, before),
                 };
                 assert_eq!(done.folder.join(left).exists(), signal != libc::SIGTERM);
                 let truth_file = done.folder.join(format!("truth-{worker}.jsonl"));

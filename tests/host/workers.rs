@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::running::{Running, send};
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, is_ci, root};
 
@@ -14,11 +15,17 @@ const METHODS: [&str; 3] = ["fork", "forkserver", "spawn"];
 const WORKERS: usize = 3;
 const LAUNCHES: u64 = 200;
 
-fn workers(how: &str, method: &str) -> Option<Run> {
-    let has_python = Command::new("python3").arg("--version").output().is_ok_and(|ran| ran.status.success());
-    if !has_python {
+fn has_python() -> bool {
+    let is_there = Command::new("python3").arg("--version").output().is_ok_and(|ran| ran.status.success());
+    if !is_there {
         assert!(!is_ci(), "CI has Python");
         eprintln!("skipped: there is no python3");
+    }
+    is_there
+}
+
+fn workers(how: &str, method: &str) -> Option<Run> {
+    if !has_python() {
         return None;
     }
     let run = Run::new(Path::new("python3"), Way::Injected).arg(root().join("tests/programs/workers.py"));
@@ -43,6 +50,65 @@ fn assert_each_has_its_launches(done: &Done) {
         let is_kernel = |frames: &Vec<String>| frames.last().unwrap() == "[GPU_Kernel]work_d1000";
         assert!(stacks.iter().all(|(frames, _)| is_kernel(frames)), "{stacks:?}");
     }
+}
+
+/// Ends by `_exit` as a rule, long before an ordinary process has its first checkpoint.
+#[test]
+fn workers_of_half_a_second_leave_what_they_did() {
+    for method in ["fork", "forkserver"] {
+        let Some(run) = workers("brief", method) else { return };
+        let done = run.env("GPUFLAME_CHECKPOINT", "1").ok();
+        let left = with_ending(&done.folder, ".gfr");
+        assert_eq!(left.len(), WORKERS, "{method}: {}", done.stderr);
+        for file in left {
+            let read = gpuflame::read(&file, &gpuflame::ReadOptions::default()).unwrap();
+            assert_eq!(read.ledger().tally.launches.seen, LAUNCHES, "{method} {file:?}");
+        }
+    }
+}
+
+/// The numbers of the workers that have launched.
+fn launched(folder: &Path) -> Vec<u32> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
+}
+
+/// One that is killed since it is past its time, those that others take the place of, and those of the end.
+#[test]
+fn workers_of_a_server_leave_what_they_did_whenever_and_however_they_go() {
+    if !has_python() {
+        return;
+    }
+    let run = Run::new(Path::new("python3"), Way::Injected).arg(root().join("tests/programs/server.py"));
+    let run = run.args(["2", &LAUNCHES.to_string()]).env("GPUFLAME_OUTPUT", "out-%p");
+    let mut running = Running::of(run.env("GPUFLAME_CHECKPOINT", "0.05"));
+    let all_are_there = |running: &mut Running, count: usize| {
+        running.wait_for(|running| {
+            let launched = launched(&running.folder);
+            (launched.len() == count, format!("{launched:?}"))
+        });
+        launched(&running.folder)
+    };
+    let killed = all_are_there(&mut running, 2)[0];
+    let left = format!("out-{killed}.gfr");
+    running.wait_for(|running| {
+        let read = gpuflame::read(running.folder.join(&left), &gpuflame::ReadOptions::default());
+        let matched = read.map_or(0, |run| run.ledger().tally.activities.matched);
+        (matched == LAUNCHES, format!("{matched}"))
+    });
+    running.tell(&format!("hangs-{killed}"));
+    all_are_there(&mut running, 3);
+    send(running.process(), libc::SIGHUP);
+    let workers = all_are_there(&mut running, 5);
+    let done = running.signalled(libc::SIGTERM);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    command(&done.folder, [PathBuf::from("recover"), PathBuf::from(left)]).ok();
+    for worker in workers {
+        let stacks = done.folded_file(&format!("out-{worker}.folded"));
+        assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
+    }
+    // The server itself has launched nothing.
+    assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
 /// Whatever the worker ended by: the files of its exit are there, or what it left without one becomes them.

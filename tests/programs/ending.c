@@ -10,7 +10,7 @@
  * of it.
  *
  * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
- * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exit` (as usual), `fork` (a child
+ * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as usual), `fork` (a child
  * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
  *
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
@@ -127,6 +127,8 @@ static void left(const char *how)
         *nowhere = 0;
     if (!strcmp(how, "exec"))
         execlp("true", "true", NULL);
+    if (!strcmp(how, "exec_again"))
+        execl("/proc/self/exe", "ending", "quick", NULL);
     if (!strcmp(how, "exit"))
         exit(CODE);
     if (!strcmp(how, "daemon")) {

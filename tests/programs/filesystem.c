@@ -1,7 +1,7 @@
 /* Preloaded: a file system that is in trouble with files whose names end in `.gfr` or `.part`.
  *
  * TROUBLE=hang: who opens one never comes back; hang_windows: so it is with files of the first window (`out.1.`). full, quota, stale, read_only: writes fail once there is a file
- * `trouble`. */
+ * `trouble`; with full and quota not those to what is there already, which are no appends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -69,7 +69,7 @@ ssize_t write(int file, const void *bytes, size_t count)
         }
         length = readlink(link, path, sizeof path - 1);
         path[length > 0 ? length : 0] = 0;
-        if (strstr(path, ".gfr")) {
+        if (strstr(path, ".gfr") && (has("stale") || has("read_only") || fcntl(file, F_GETFL) & O_APPEND)) {
             errno = failure();
             return -1;
         }

@@ -1,8 +1,9 @@
 """Workers of `multiprocessing` that launch, while the main process does not.
 
-    workers.py process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
+    workers.py brief|process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
 
 for_ever: each worker launches so often, waits for the GPU, and again, until a signal ends it; main prints how they ended.
+brief: each worker launches, and returns after half a second.
 process: each worker launches, and returns when there is a file `go`, as a process that then calls `_exit`.
 pool: a pool is terminated then: each worker ends by SIGTERM or, if it was told before, by `_exit`."""
 
@@ -48,6 +49,11 @@ def as_process(count):
     wait_for(pathlib.Path("go").exists)
 
 
+def brief(count):
+    launch(count)
+    time.sleep(0.5)
+
+
 def for_ever(count):
     pathlib.Path(f"begun-{os.getpid()}").touch()
     launch(count, lambda: False)
@@ -70,7 +76,7 @@ def main():
         pool.terminate()
         pool.join()
         return
-    target = for_ever if how == "for_ever" else as_process
+    target = {"for_ever": for_ever, "brief": brief}.get(how, as_process)
     processes = [context.Process(target=target, args=(count,)) for _ in range(workers)]
     for process in processes:
         process.start()

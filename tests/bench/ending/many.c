@@ -1,12 +1,17 @@
 /* Launches from N stacks, or N kernels of which each has a name of its own; says `ready` and waits for a signal.
  *
- *     many stacks N | names N */
+ *     many stacks N | names N | again N
+ *
+ * again: launches from N stacks in turn, each of them every second at least, until SIGUSR1; then says how often it
+ * launched in a second, and exits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
@@ -46,6 +51,36 @@ static int launch_named(CUmodule module, long number)
            cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL);
 }
 
+static volatile sig_atomic_t is_over;
+
+static void end(int signal)
+{
+    (void)signal;
+    is_over = 1;
+}
+
+/* 20,000 launches a second, as a loop of training makes. */
+static int again(long count)
+{
+    struct timespec began, now;
+    long launches = 0;
+    signal(SIGUSR1, end);
+    puts("ready");
+    fflush(stdout);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    while (!is_over) {
+        go_on(launches++ % count, BITS);
+        if (launches % 20 == 0) {
+            cudaDeviceSynchronize();
+            usleep(1000);
+        }
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    printf("%.0f\n", (double)launches / (double)(now.tv_sec - began.tv_sec));
+    fflush(stdout);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     long count = argc > 2 ? atol(argv[2]) : 0, i;
@@ -54,6 +89,8 @@ int main(int argc, char **argv)
     cudaFree(NULL);
     if (count <= 0 || cuModuleLoadData(&module, ""))
         return 2;
+    if (!strcmp(argv[1], "again"))
+        return again(count);
     for (i = 0; i < count; i++) {
         if (is_stacks)
             go_on(i, BITS);

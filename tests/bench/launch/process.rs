@@ -25,18 +25,19 @@ impl Took {
     }
 }
 
-/// What gpuflame adds to a process for each launch. The best run with it less the best without: whatever else
-/// the machine does only makes a run slower. Processor time suffers less from that, and counts the collector's
-/// too, which the application does not wait for.
-pub(crate) fn added_per_launch(cuda: &Path) -> Took {
+/// What gpuflame adds to a process for each launch, with each of these settings in turn. The best run with it less the
+/// best without: whatever else the machine does only makes a run slower. Processor time suffers less from that, and counts
+/// the collector's too, which the application does not wait for.
+pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
-    let run = |with: bool| {
+    let run = |with: Option<&[(&str, &str)]>| {
         let mut command = command(&program, cuda);
         command.arg(LAUNCHES.to_string()).current_dir(&folder).stdin(Stdio::null());
-        if with {
+        if let Some(settings) = with {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_OUTPUT", "out-%p");
+            command.envs(settings.iter().copied());
         }
         command.stderr(Stdio::piped());
         let (began, before) = (Instant::now(), time_of_children());
@@ -44,21 +45,24 @@ pub(crate) fn added_per_launch(cuda: &Path) -> Took {
         let wall = began.elapsed().as_nanos() as f64;
         let took = Took { wall, processors: time_of_children() - before };
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        if with {
+        if with.is_some() {
             let ledger = String::from_utf8_lossy(&output.stderr);
             assert!(ledger.contains(&format!("launches {LAUNCHES} = matched {LAUNCHES} ")), "{ledger}");
         }
         took
     };
-    let (mut without, mut with) = (run(false), run(true));
+    let (mut without, mut with) = (run(None), settings.map(|settings| run(Some(settings))));
     for _ in 1..PAIRS {
-        (without, with) = (without.better(run(false)), with.better(run(true)));
+        without = without.better(run(None));
+        for (best, settings) in with.iter_mut().zip(settings) {
+            *best = best.better(run(Some(settings)));
+        }
     }
     let launches = f64::from(LAUNCHES);
-    Took {
+    with.map(|with| Took {
         wall: (with.wall - without.wall) / launches,
         processors: (with.processors - without.processors) / launches,
-    }
+    })
 }
 
 /// Processor time of all processes that we started and that have ended.

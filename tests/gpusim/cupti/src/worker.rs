@@ -44,6 +44,8 @@ static ANSWERED: Condvar = Condvar::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
+/// Whose thread it is: a child that was forked without handlers knows of it, and has none.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// How often the client's bufferCompleted has returned: the watchdog looks at it.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
 
@@ -52,6 +54,7 @@ pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         RUNNING.store(true, Relaxed);
+        PROCESS.store(std::process::id(), Relaxed);
         let thread = std::thread::Builder::new().name("cupti-worker".into());
         if let Err(e) = thread.spawn(|| Worker::default().run()) {
             gpusim_core::abort!("no thread for cupti-worker: {e}");
@@ -95,7 +98,9 @@ pub(crate) fn detach() {
 pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
-    ask(Request::Stop);
+    if PROCESS.load(Relaxed) == std::process::id() {
+        ask(Request::Stop);
+    }
     STOPPED.store(true, Relaxed); // also where no worker ever ran
 }
 

@@ -1,0 +1,172 @@
+//! A program of Python leaves its picture, however it ends, and ends as it would have without us. Ctrl+C on it is an
+//! end of its own: Python takes the signal before there is CUDA, and at its very end sends it to itself.
+//!
+//! The program is `tests/programs/interrupted.py`, on each Python that is here; its kernels take 1,000 ns.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::running::{FILE, Running, send};
+use crate::support::pythons::{pythons, unpacked};
+use crate::support::{Done, Run, Way, compile, root};
+
+const SCRIPT: &str = "tests/programs/interrupted.py";
+/// What it has launched when it is ready.
+const LAUNCHES: u64 = 200;
+
+fn all() -> Vec<PathBuf> {
+    let all = pythons("ctypes").into_iter().chain(unpacked()).map(|(_, python)| python);
+    let all: Vec<_> = all.collect();
+    assert!(!all.is_empty(), "the tests need a Python from 3.9 on");
+    all
+}
+
+fn run(python: &Path, way: Way, how: &str) -> Run {
+    let run = Run::new(python, way).arg(root().join(SCRIPT)).arg(how);
+    run.env("GPUSIM_TRUTH", "started:truth.jsonl").env("GPUFLAME_UNIT", "ns")
+}
+
+/// Waits until it is ready and has these files, and interrupts it.
+fn interrupted(run: Run, files: &[&str]) -> Done {
+    let mut running = Running::of(run);
+    running.wait_for(|running| {
+        let are_there = ["ready"].iter().chain(files).all(|name| running.folder.join(name).exists());
+        (are_there, "not ready".to_owned())
+    });
+    running.signalled(libc::SIGINT)
+}
+
+/// All that ran is in the files, to the nanosecond, and nothing else, and what a killed process would have left is gone.
+/// Returns how many kernels that were.
+fn assert_written(done: &Done) -> u64 {
+    let ran = done.file("truth.jsonl").lines().count() as u64;
+    let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, 1000 * ran, "{}", done.stderr);
+    assert_eq!(done.sum("launches").1["matched"], ran, "{}", done.stderr);
+    for name in ["out.svg", "out.csv", "out.idle.svg", "out.idle.folded", "out.set.json"] {
+        assert!(done.folder.join(name).exists(), "{name}: {}", done.stderr);
+    }
+    assert!(!done.folder.join(FILE).exists());
+    ran
+}
+
+/// What it said without our lines.
+fn own_words(done: &Done) -> Vec<&str> {
+    done.stderr.lines().filter(|line| !line.starts_with("gpuflame: ")).collect()
+}
+
+fn assert_ends_as_without_us(done: &Done, without: &Done) {
+    let end = |done: &Done| (done.code, done.signal, done.stdout.clone());
+    assert_eq!(end(done), end(without), "{}", done.stderr);
+    assert_eq!(own_words(done), own_words(without));
+}
+
+#[test]
+fn an_interrupt_that_nobody_catches_leaves_the_files_and_python_dies_of_it() {
+    for python in all() {
+        for how in ["sleeping", "asyncio"] {
+            let without = interrupted(run(&python, Way::None, how), &[]);
+            assert_eq!(without.signal, Some(libc::SIGINT), "{python:?}: {}", without.stderr);
+            let done = interrupted(run(&python, Way::Injected, how), &[]);
+            assert_ends_as_without_us(&done, &without);
+            assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
+            // And once there was a checkpoint.
+            let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
+            let done = interrupted(kept, &[FILE]);
+            assert_ends_as_without_us(&done, &without);
+            assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_while_python_launches_loses_no_launch() {
+    for python in all() {
+        let done = interrupted(run(&python, Way::Injected, "launching"), &[]);
+        assert_eq!(done.signal, Some(libc::SIGINT), "{python:?}: {}", done.stderr);
+        assert!(done.stderr.contains("KeyboardInterrupt"), "{}", done.stderr);
+        assert!(assert_written(&done) >= LAUNCHES);
+    }
+}
+
+#[test]
+fn other_ends_of_python_are_what_they_were() {
+    for python in all() {
+        for (how, code) in [("exit", 7), ("exception", 1), ("returns", 0)] {
+            let without = run(&python, Way::None, how).done();
+            assert_eq!(without.code, Some(code), "{}", without.stderr);
+            let done = run(&python, Way::Injected, how).done();
+            assert_ends_as_without_us(&done, &without);
+            assert_eq!(assert_written(&done), LAUNCHES, "{python:?} {how}");
+        }
+    }
+}
+
+/// Python has given the signal back by then, and its default action would end the process at once.
+#[test]
+fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
+    for python in all() {
+        let mut running = Running::of(run(&python, Way::Injected, "sleeping"));
+        running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
+        // Whoever writes here waits for a turn, with the folder open.
+        let folder = File::open(&running.folder).unwrap();
+        // SAFETY: the descriptor is open.
+        assert_eq!(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let (process, path) = (running.process(), running.folder.clone());
+        send(process, libc::SIGINT);
+        running.wait_for(|_| {
+            let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+            let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
+            (links.any(|link| link == path), "it does not write yet".to_owned())
+        });
+        send(process, libc::SIGINT);
+        drop(folder);
+        let done = running.ended();
+        assert_eq!(done.signal, Some(libc::SIGINT), "{python:?}: {}", done.stderr);
+        assert_eq!(assert_written(&done), LAUNCHES);
+    }
+}
+
+/// `tests/programs/finalizes.c` with each Python that has a library.
+fn embedded(arguments: &[&str], each: impl Fn(Done)) {
+    let program = compile("tests/programs/finalizes.c", &["-O2"]);
+    let asked = "import sys, sysconfig; print(sys.base_prefix); \
+                 print(sysconfig.get_config_var('LIBDIR') + '/' + sysconfig.get_config_var('LDLIBRARY'))";
+    let mut any = false;
+    for python in all() {
+        let output = Command::new(&python).args(["-c", asked]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (home, library) = text.trim_end().split_once('\n').unwrap();
+        if !library.ends_with(".so") || !Path::new(library).exists() {
+            continue;
+        }
+        any = true;
+        let run = Run::new(&program, Way::Injected).args([library, arguments[0]]).arg(root().join(SCRIPT));
+        let run = run.args(arguments[1..].iter().copied()).env("PYTHONHOME", home);
+        let run = run.env("PYTHONPATH", root().join("tests/programs"));
+        each(run.env("GPUSIM_TRUTH", "started:truth.jsonl").ok());
+    }
+    if !any {
+        eprintln!("skipped: there is no Python with a library");
+    }
+}
+
+#[test]
+fn a_program_that_ends_its_python_and_goes_on_is_recorded_to_its_end() {
+    embedded(&["goes_on"], |done| {
+        assert_eq!(assert_written(&done), LAUNCHES + 100, "{}", done.stderr);
+        assert!(!done.stderr.contains("Python's program"), "{}", done.stderr);
+    });
+}
+
+#[test]
+fn what_is_launched_after_the_end_of_a_program_of_python_is_said_to_be_missing() {
+    embedded(&["main", "returns"], |done| {
+        assert_eq!(done.sum("launches").1["matched"], LAUNCHES, "{}", done.stderr);
+        assert_eq!(done.file("truth.jsonl").lines().count() as u64, LAUNCHES + 100);
+        let line = "what was launched after the end of Python's program is in no file";
+        assert_eq!(done.ledger("what was"), [&line["what was ".len()..]], "{}", done.stderr);
+    });
+}

@@ -1,0 +1,77 @@
+"""How long a PyTorch program lives on after SIGTERM, while its picture is drawn: functions of libraries of hundreds of MB are named.
+
+    tests/pytorch/run tests/pytorch/cost/ending.py [--rounds 7]
+    GPUFLAME=libgpuflame.so                 default: target/release/libgpuflame.so
+
+`warm`: all files are in the page cache. `cold`: what of the mapped files no process uses is taken out of it before. Time until the
+process is dead, of which the least and the median are shown. PyTorch runs a training step of a small model on the simulated stack."""
+
+import argparse
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROGRAM = """
+import signal
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(20):
+    optimizer.zero_grad()
+    model(torch.ones(16, 64, device="cuda")).sum().backward()
+    optimizer.step()
+torch.cuda.synchronize()
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def forget(process):
+    """Takes the files that a process has mapped out of the page cache, as far as they are not in use."""
+    lines = pathlib.Path(f"/proc/{process}/maps").read_text().splitlines()
+    for path in {line.split(maxsplit=5)[5] for line in lines if " /" in line}:
+        try:
+            file = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def seconds_until_death(is_cold):
+    default = HERE.parents[2] / "target/release/libgpuflame.so"
+    library = pathlib.Path(os.environ.get("GPUFLAME", default)).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, CUDA_INJECTION64_PATH=str(library), GPUFLAME_OUTPUT=f"{folder}/out")
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert child.stdout.readline() == "ready\n"
+        # A program that has run for a while has its checkpoint.
+        time.sleep(2.5)
+        if is_cold:
+            forget(child.pid)
+        began = time.monotonic()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait() == -signal.SIGTERM
+        took = time.monotonic() - began
+        assert pathlib.Path(folder, "out.svg").exists()
+        return took
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--rounds", type=int, default=7)
+    rounds = arguments.parse_args().rounds
+    for name in ("warm", "cold"):
+        took = [seconds_until_death(name == "cold") for _ in range(rounds)]
+        print(f"{name}: {min(took):.2f} s until death, {statistics.median(took):.2f} the median of {rounds}")
+
+
+main()
