@@ -124,7 +124,11 @@ pub(super) fn is_glue(file: &str, function: &str) -> bool {
     let begins = |row: &Glue| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    operator(function).is_none() && GLUE.iter().any(begins)
+    // What a node of the backward pass calls to be computed.
+    let is_of_node = file.starts_with("libtorch")
+        && function.starts_with("torch::autograd::generated::")
+        && function.ends_with("_apply_functional");
+    operator(function).is_none() && (is_of_node || GLUE.iter().any(begins))
 }
 
 /// The operator that a function of PyTorch calls through the dispatcher: `linear` of `at::_ops::linear::call`.
