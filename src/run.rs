@@ -11,7 +11,7 @@ use crate::import::{self, Kind};
 use crate::join::Sink;
 use crate::profile::{Profile, Unnamed, View};
 use crate::record::Row;
-use crate::symbolize::{SymbolizeOptions, Symbolizer};
+use crate::symbolize::{SymbolizeOptions, Symbolizer, Tied};
 
 /// Rows after which the ceiling on memory is looked at.
 const ROWS_BETWEEN_LOOKS: usize = 4096;
@@ -32,7 +32,8 @@ pub struct ReadOptions {
     /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
     /// much that was. Default: as many as there are.
     pub max_memory: Option<usize>,
-    /// Where the work of a backward pass hangs, of traces of torch.profiler. Default: where autograd launched it.
+    /// Where the work of a backward pass hangs, of traces of torch.profiler and of recordings with the ranges of
+    /// `emit_nvtx`. Default: where autograd launched it.
     pub backward: import::Backward,
     /// Traces of the captures of graphs that this one launches, whose stacks work of graphs hangs under. Default: none.
     pub graph_captures: Vec<PathBuf>,
@@ -45,6 +46,7 @@ pub struct Run {
     profile: Profile,
     ledger: Ledger,
     unnamed: BTreeMap<Unnamed, u64>,
+    tied: Tied,
     remarks: Vec<String>,
 }
 
@@ -101,10 +103,13 @@ impl Run {
         explain.fit_exports(explain.heap_bytes());
         let ledger = explain.finish(&[], &mut sink).ledger;
         let mut profile = explain.into_profile();
-        let mut symbolizer = Symbolizer::new(SymbolizeOptions { internal_frames, python_lines, python_only });
+        let backward_under_forward = options.backward == import::Backward::Forward;
+        let naming = SymbolizeOptions { internal_frames, python_lines, python_only, backward_under_forward };
+        let mut symbolizer = Symbolizer::new(naming);
         symbolizer.name(&mut profile);
         let unnamed = symbolizer.misses().clone();
-        Ok((Self { profile, ledger, unnamed, remarks: Vec::new() }, said))
+        let tied = symbolizer.tied();
+        Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, said))
     }
 
     /// How much was seen, what became of it and what was lost.
@@ -143,7 +148,7 @@ impl Run {
     }
 
     /// The same, taken apart.
-    pub(crate) fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>) {
-        (self.profile, self.ledger, self.unnamed)
+    pub(crate) fn into_parts(self) -> (Profile, Ledger, BTreeMap<Unnamed, u64>, Tied) {
+        (self.profile, self.ledger, self.unnamed, self.tied)
     }
 }

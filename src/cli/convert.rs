@@ -54,6 +54,10 @@ pub(super) struct Convert {
     /// takes it for a function.
     #[arg(long)]
     no_correlation: bool,
+    /// With the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher and what calls
+    /// modules and decorated functions; folded stacks with the whole names of kernels.
+    #[arg(long, visible_alias = "all-frames")]
+    internal_frames: bool,
     #[command(flatten)]
     names: NameFlags,
 }
@@ -79,9 +83,10 @@ impl Convert {
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
-        let (explained, events) = read(input, format, self.names.reading(), console)?;
+        let (explained, events) = read(input, format, self.reading(), console)?;
         let options = export::Options {
             names: self.names.names(),
+            whole_kernels: self.internal_frames || self.names.whole_kernels(),
             without_correlation: self.no_correlation,
             ..options(input)
         };
@@ -94,6 +99,10 @@ impl Convert {
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
         Ok(Outcome::Clean)
+    }
+
+    fn reading(&self) -> ReadOptions {
+        ReadOptions { internal_frames: self.internal_frames, ..self.names.reading() }
     }
 
     fn format(&self) -> Result<&'static Format> {
@@ -124,7 +133,7 @@ impl Convert {
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, format, self.names.reading(), console)?;
+            let (explained, events) = read(input, format, self.reading(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
             let options = export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::console::Console;
-use super::input::{Facts, Source};
+use super::input::{Facts, Source, backward_pass};
 use crate::error::Result;
 use crate::explain::Ledger;
 use crate::host::memory;
-use crate::import::Opened;
+use crate::import::{Backward, Kind, Opened};
 use crate::join::Sink;
-use crate::profile::{Profile, Unnamed};
+use crate::profile::{Profile, Unnamed, saturating_sum};
 use crate::run::{ReadOptions, Run};
 use crate::settings;
 
@@ -64,6 +64,11 @@ pub(super) fn explain_opened(
     sink: impl Sink,
 ) -> Result<Explained> {
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
-    let (profile, ledger, unnamed) = run.into_parts();
+    let (profile, ledger, unnamed, tied) = run.into_parts();
+    if facts.kind == Kind::Recording && options.backward == Backward::Forward {
+        let all = profile.devices().iter().map(|device| device.nanos);
+        let what = backward_pass(tied.all, tied.tied, saturating_sum(all));
+        console.remark(format!("{source}: {what}"));
+    }
     Ok(Explained { profile, ledger, facts, unnamed })
 }

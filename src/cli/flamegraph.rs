@@ -63,8 +63,8 @@ pub(super) struct Flamegraph {
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's and PyTorch's dispatcher as well, and
-    /// with --idle all that led to each of two calls.
+    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher and what calls
+    /// modules and decorated functions as well, and with --idle all that led to each of two calls; folded stacks with the whole names of kernels.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without
@@ -170,6 +170,7 @@ impl Flamegraph {
             root,
             names,
             all_frames: self.internal_frames,
+            whole_kernels: self.internal_frames || self.names.whole_kernels(),
             ..export::Options::default()
         }
     }

@@ -148,12 +148,7 @@ impl Source {
             console.remark(format!("{self}: {}", unlinked(&linked)));
         }
         if let Some((backward, tied)) = linked.backward {
-            let share = 100.0 * tied as f64 / backward.max(1) as f64;
-            let all = 100.0 * backward as f64 / linked.nanos.max(1) as f64;
-            console.remark(format!(
-                "{self}: {share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is \
-                 {all:.1} % of the GPU time"
-            ));
+            console.remark(format!("{self}: {}", backward_pass(backward, tied, linked.nanos)));
         }
         if let Some(tied) = linked.captured {
             console.remark(format!("{self}: {}", captured(tied)));
@@ -223,6 +218,16 @@ pub(super) fn remark_on(source: &Source, seen: &Seen, console: Console) {
     if seen.untimed > 0 {
         console.remark(format!("{source}: passed over {} events without usable times", seen.untimed));
     }
+}
+
+/// How much of what a backward pass launched hangs under the forward pass, of so much GPU time in all.
+pub(super) fn backward_pass(backward: u64, tied: u64, all: u64) -> String {
+    let share = 100.0 * tied as f64 / backward.max(1) as f64;
+    let all = 100.0 * backward as f64 / all.max(1) as f64;
+    format!(
+        "{share:.1} % of the GPU time of backward operators hangs under the forward ones; all of theirs is {all:.1} % of the \
+         GPU time"
+    )
 }
 
 /// How much of what graphs launched hangs under the stacks that captured it.

@@ -13,14 +13,15 @@ use crate::run::ReadOptions;
 pub(super) struct NameFlags {
     /// Keep the numbers in names. Else those that count (`ProfilerStep#5`, `seq = 46588`) or identify (`object at
     /// 0x7f19a0c3d2e0`, threads) are `N`, in ranges, annotations, Python's prints of objects and labels of threads, so
-    /// that one step is the same frame as the next.
+    /// that one step is the same frame as the next. Folded stacks then have the whole names of kernels, too.
     #[arg(long, conflicts_with = "fold")]
     keep_numbers: bool,
     /// Fold more: `modules` makes the instances of a module (`nn.Module: Layer_17`) one.
     #[arg(long, value_name = "WHAT")]
     fold: Option<Fold>,
     /// Where the work of a backward pass hangs: `forward` has it under the operator of the forward pass whose gradient it
-    /// is, and `[backward]`, in traces of torch.profiler that tell which that is.
+    /// is, and `[backward]`, in traces of torch.profiler that tell which that is, and in recordings of programs that ran under
+    /// `torch.autograd.profiler.emit_nvtx()`.
     #[arg(long, value_name = "WHERE", default_value = "autograd")]
     backward: Backward,
     /// Traces of the capture of the graphs that this one launches, as vLLM and sglang write them (behind the input). What
@@ -51,6 +52,11 @@ impl NameFlags {
             Backward::Forward => import::Backward::Forward,
         };
         ReadOptions { backward, graph_captures: self.graph_capture.clone(), ..ReadOptions::default() }
+    }
+
+    /// Whether kernels have their whole names in folded stacks.
+    pub(super) fn whole_kernels(&self) -> bool {
+        self.keep_numbers
     }
 
     pub(super) fn names(&self) -> Names {

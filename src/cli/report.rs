@@ -1,6 +1,7 @@
 //! What a verb has to say as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for
 //! programs. A verb makes the tables once, and all three say the same.
 
+use std::collections::HashMap;
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
@@ -9,7 +10,7 @@ use serde_json::{Map, Value};
 use super::console::Console;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::clean_line;
+use crate::export::{clean_line, short_kernels};
 use crate::profile::human;
 
 /// Where a report goes, and how: the flags of all verbs whose answer is a table.
@@ -32,7 +33,7 @@ impl Report {
 /// How to write a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Aligned columns; long names are cut in the middle.
+    /// Aligned columns; kernels of templates have short names, and what is long is cut in the middle.
     #[default]
     Text,
     /// A table after the other, an empty line in between.
@@ -45,6 +46,8 @@ pub(super) enum Format {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Text(String),
+    /// Kernels, or other work, by their names.
+    Kernels(Vec<String>),
     Count(u64),
     /// A span of time.
     Nanos(u64),
@@ -90,13 +93,21 @@ impl Cell {
     fn cleaned(self) -> Self {
         match self {
             Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
+            Self::Kernels(names) => {
+                Self::Kernels(names.iter().map(|name| clean_line(name).into_owned()).collect())
+            }
             other => other,
         }
     }
 
-    fn for_people(&self) -> String {
+    /// With the short names of kernels that have any.
+    fn for_people(&self, short: &HashMap<&str, String>) -> String {
         match self {
             Self::Text(text) => cut(text),
+            Self::Kernels(names) => {
+                let names = names.iter().map(|name| short.get(name.as_str()).unwrap_or(name).as_str());
+                cut(&names.collect::<Vec<_>>().join(", "))
+            }
             Self::Count(count) => grouped(*count),
             Self::Nanos(nanos) => human(*nanos),
             Self::Change(nanos) => {
@@ -110,6 +121,7 @@ impl Cell {
     fn for_csv(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
+            Self::Kernels(names) => names.join(", "),
             Self::Count(number) | Self::Nanos(number) => number.to_string(),
             Self::Change(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
@@ -120,6 +132,7 @@ impl Cell {
     fn for_json(&self) -> Value {
         match self {
             Self::Text(text) => Value::from(text.as_str()),
+            Self::Kernels(names) => Value::from(names.join(", ")),
             Self::Count(number) | Self::Nanos(number) => Value::from(*number),
             Self::Change(nanos) => Value::from(*nanos),
             Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
@@ -144,12 +157,18 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
         }
         let heads = table.columns.iter().map(|column| head(column).to_owned()).collect();
         let mut lines: Vec<Vec<String>> = vec![heads];
-        lines.extend(table.rows.iter().map(|row| row.iter().map(Cell::for_people).collect()));
+        let cells = table.rows.iter().flatten();
+        let kernels =
+            cells.filter_map(|cell| if let Cell::Kernels(names) = cell { Some(names) } else { None });
+        let short = short_kernels(kernels.flatten().map(String::as_str));
+        lines.extend(table.rows.iter().map(|row| row.iter().map(|cell| cell.for_people(&short)).collect()));
         let widths: Vec<usize> = (0..table.columns.len())
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
             .collect();
         // Text stands to the left, numbers to the right.
-        let is_text = |column: usize| table.rows.iter().any(|row| matches!(row[column], Cell::Text(_)));
+        let is_text = |column: usize| {
+            table.rows.iter().any(|row| matches!(row[column], Cell::Text(_) | Cell::Kernels(_)))
+        };
         for line in &lines {
             let fields = line.iter().enumerate().map(|(column, field)| match is_text(column) {
                 true => format!("{field:<width$}", width = widths[column]),
@@ -285,6 +304,28 @@ mod tests {
         let mut out = Vec::new();
         write(&[table], Format::Csv, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains(&name));
+    }
+
+    #[test]
+    fn kernels_have_short_names_for_people_unless_two_rows_would_have_the_same() {
+        let mut table = Table::new("kernels", &["count", "name"]);
+        let names = ["lib::gemm<float>", "lib::gemm<half>", "lib::add<int, 4>(int*)"];
+        names.iter().for_each(|name| table.row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));
+        table.row([Cell::Count(1), Cell::Kernels(vec![names[2].to_owned(), "2 more".to_owned()])]);
+        let written = |format| {
+            let mut out = Vec::new();
+            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let people =
+            "count  name\n    1  lib::gemm<float>\n    1  lib::gemm<half>\n    1  add\n    1  add, 2 more\n";
+        assert_eq!(written(Format::Text), people);
+        let csv = written(Format::Csv);
+        assert_eq!(
+            csv.lines().skip(3).collect::<Vec<_>>(),
+            ["1,\"lib::add<int, 4>(int*)\"", "1,\"lib::add<int, 4>(int*), 2 more\"",]
+        );
+        assert!(written(Format::Json).contains("lib::add<int, 4>(int*), 2 more"));
     }
 
     #[test]

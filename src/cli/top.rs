@@ -219,7 +219,7 @@ fn kernels(explained: &Explained, most: usize) -> Table {
             Cell::Nanos(work.percentiles[1]),
             Cell::Nanos(work.max),
             Cell::Count(work.device.0.into()),
-            Cell::Text(name.into_owned()),
+            Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
     table
@@ -302,14 +302,14 @@ fn lines(profile: &Profile, names: Names, most: usize) -> Table {
             Cell::Count(count),
             Cell::Text(line),
             Cell::Text(function),
-            Cell::Text(heaviest(profile, under.kernels)),
+            Cell::Kernels(heaviest(profile, under.kernels)),
         ]);
     }
     table
 }
 
-/// `gemm, relu, add, 4 more`: what is heaviest first.
-fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> String {
+/// `gemm`, `relu`, `add`, `4 more`: what is heaviest first.
+fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
         add_to(sums.entry(work_name(profile, work)).or_default(), nanos);
@@ -317,9 +317,8 @@ fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> String {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let more = sums.len().saturating_sub(MOST_KERNELS);
-    let named = sums.into_iter().take(MOST_KERNELS).map(|(name, _)| name);
-    let more = (more > 0).then(|| format!("{more} more").into());
-    named.chain(more).collect::<Vec<_>>().join(", ")
+    let named = sums.into_iter().take(MOST_KERNELS).map(|(name, _)| name.into_owned());
+    named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
 fn idle(profile: &Profile, names: Names, most: usize) -> Table {
@@ -367,7 +366,7 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
             Cell::Nanos(nanos / count),
             Cell::Nanos(min),
             Cell::Nanos(max),
-            Cell::Text(name.into_owned()),
+            Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
     table
@@ -387,7 +386,7 @@ fn delays(delays: &Delays, profile: &Profile, most: usize) -> Table {
             Cell::Nanos(delay.longest),
             Cell::Count(delay.count()),
             Cell::Count(delay.early),
-            Cell::Text(name.into_owned()),
+            Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
     table

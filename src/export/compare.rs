@@ -115,6 +115,5 @@ fn draw(
     if total == 0 {
         return Err(Error::new(ErrorKind::Format, "there is no GPU time to draw; see `gpuflame info`"));
     }
-    flamegraph::from_lines(inferno, lines.iter().map(String::as_str), out)?;
-    Ok(())
+    svg::draw(inferno, lines, out)
 }

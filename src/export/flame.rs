@@ -59,8 +59,7 @@ impl Flame {
     }
 
     /// All frames that are in it, each once.
-    #[cfg(feature = "cli")]
-    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> {
+    pub(super) fn labels(&self) -> impl Iterator<Item = Label<'_>> + Clone {
         self.labels.all()
     }
 
@@ -154,7 +153,7 @@ impl Labels {
         Label::new(kind, self.texts.get(StringId::at(label)), tag)
     }
 
-    fn all(&self) -> impl Iterator<Item = Label<'_>> {
+    fn all(&self) -> impl Iterator<Item = Label<'_>> + Clone {
         (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 

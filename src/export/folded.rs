@@ -1,14 +1,20 @@
 //! Folded stacks: a line for each stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
-//! What every flame graph tool reads. Lines stand in the order of their frames' names. Comments begin
+//! What every flame graph tool reads. Lines stand in the order of their frames' whole names. Comments begin
 //! with `# ` and never end in a number, since some readers look at nothing else.
+//!
+//! Kernels of templates have their short names; where two of the file would share one, both have their whole names: sums of
+//! a kernel are the same with both.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::Write;
 
 use super::format::{Drawing, Format};
 use super::frame::Label;
 #[cfg(feature = "cli")]
 use super::options::Unit;
+use super::short::apart;
 use crate::error::Result;
 use crate::record::Loss;
 
@@ -26,11 +32,24 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     lost(profile.lost(), out)?;
     let is_micros = options.unit.is_micros_of(view);
     let mut digits = itoa::Buffer::new();
-    drawing.flame().lines(0, Label::text, |stack, weight| {
-        let weight = digits.format(shown(weight, is_micros));
-        [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
-    })?;
+    let flame = drawing.flame();
+    let short = match options.whole_kernels {
+        true => HashMap::new(),
+        false => apart(flame.labels().map(|label| (label.text, label.short()))),
+    };
+    flame.lines(
+        0,
+        |label| shown_name(label, &short),
+        |stack, weight| {
+            let weight = digits.format(shown(weight, is_micros));
+            [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
+        },
+    )?;
     Ok(())
+}
+
+fn shown_name<'a>(label: Label<'a>, short: &'a HashMap<&str, String>) -> Cow<'a, str> {
+    short.get(label.text).map_or(label.text(), |short| short.as_str().into())
 }
 
 fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {

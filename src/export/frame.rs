@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 
 use super::clean;
+use super::drawn::SEPARATOR;
+use super::short::short_kernel;
 use crate::profile::{Kind, ShownFrameId};
 
 /// A frame of a composed stack.
@@ -59,11 +61,24 @@ impl<'a> Label<'a> {
         self.text.into()
     }
 
+    /// The same with a kernel's short name; `None` where that is the whole one.
+    pub(super) fn short(self) -> Option<String> {
+        let (tag, name) = self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)?;
+        match short_kernel(name) {
+            Cow::Owned(short) => Some(format!("{tag}{short}")),
+            Cow::Borrowed(_) => None,
+        }
+    }
+
     /// As pictures have it: `gemm [GPU_Kernel]`. Where a frame is narrow its end is cut off, and the colour already
-    /// says that it is a kernel.
+    /// says that it is a kernel. A kernel of a template has its short name and its whole one, of which `drawn` makes what
+    /// is seen and what is told.
     pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
-            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => format!("{name} {tag}").into(),
+            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => match self.short() {
+                Some(short) => format!("{} {tag}{SEPARATOR}{name} {tag}", &short[self.tag..]).into(),
+                None => format!("{name} {tag}").into(),
+            },
             _ => self.text.into(),
         }
     }

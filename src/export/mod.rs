@@ -19,6 +19,7 @@ mod columns;
 mod compare;
 mod compose;
 mod cupti_text;
+mod drawn;
 #[cfg(feature = "cli")]
 mod extended;
 mod flame;
@@ -41,6 +42,7 @@ mod pprof;
 mod roots;
 #[cfg(feature = "cli")]
 mod sbt;
+mod short;
 mod source;
 #[cfg(feature = "cli")]
 mod speedscope;
@@ -76,6 +78,8 @@ pub use formats::{FORMATS, format};
 #[cfg(feature = "cli")]
 pub use lines::Lines;
 pub use options::{GraphStacks, Names, Options, Root, Unit};
+#[cfg(feature = "cli")]
+pub(crate) use short::short_kernels;
 pub use source::{SourceLine, source_line};
 pub use stack_table::write_stacks_csv;
 pub use svg::{SVG, draw_once};

@@ -21,6 +21,8 @@ pub struct Options {
     /// Whether all is shown that led to each of two calls between which a GPU was idle, and not only the first function that
     /// they do not share. Default: false.
     pub all_frames: bool,
+    /// Whether folded stacks have the whole names of kernels. Default: short ones, where no two kernels of a file share them.
+    pub whole_kernels: bool,
     /// Whether lines of single launches leave out `[correlation N]`, their last frame. Default: false.
     pub without_correlation: bool,
 }

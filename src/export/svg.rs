@@ -8,6 +8,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
 use super::colors;
+use super::drawn::Drawn;
 use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::options::Unit;
@@ -50,8 +51,18 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     inferno.palette_map = Some(&mut colors);
     inferno.min_width = 100.0 / SHARE as f64;
     inferno.factor *= (1_u128 << shift) as f64;
-    flamegraph::from_lines(&mut inferno, lines.iter().map(String::as_str), out)?;
-    Ok(())
+    draw(&mut inferno, &lines, out)
+}
+
+/// Has `inferno` draw lines of folded stacks, kernels by their short names.
+pub(super) fn draw(
+    inferno: &mut flamegraph::Options<'_>,
+    lines: &[String],
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut drawn = Drawn::new(out);
+    flamegraph::from_lines(inferno, lines.iter().map(String::as_str), &mut drawn)?;
+    Ok(drawn.finish()?)
 }
 
 /// By how many bits weights are too large: whoever draws them adds them up, and records that lie may say anything.

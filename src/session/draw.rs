@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
 use crate::profile::Profile;
-use crate::settings::{Output, Python, Settings};
+use crate::settings::{Backward, Output, Python, Settings};
 use crate::symbolize::SymbolizeOptions;
 
 use super::write::{self, Report};
@@ -19,6 +19,7 @@ pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
         internal_frames: settings.internal_frames,
         python_lines: settings.python == Python::Lines,
         python_only: settings.python == Python::Only,
+        backward_under_forward: settings.backward == Backward::Forward,
     }
 }
 
@@ -35,7 +36,9 @@ pub(super) fn files(
     let Settings { unit, graph, ref root, .. } = *settings;
     // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
     let names = export::Names::Kept;
-    let options = export::Options { unit, graph, root: root.clone(), names, ..export::Options::default() };
+    let whole_kernels = settings.internal_frames;
+    let root = root.clone();
+    let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
     let mut drawing = None;
     let make = |output, path: &Path| match output {
         Output::Drawn(view, format) => {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::wanted::{Output, TraceFile};
-use super::words::{GraphStacks, Python, Root, Unit};
+use super::words::{Backward, GraphStacks, Python, Root, Unit};
 
 /// Which ranges of NVTX are frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct Settings {
     pub internal_frames: bool,
     /// What becomes of the frames of Python.
     pub python: Python,
+    /// Where the work of PyTorch's backward pass hangs.
+    pub backward: Backward,
     /// Which stacks of a graph node to show.
     pub graph: GraphStacks,
     /// Whether a graph launch is one activity, and its nodes none.
@@ -128,6 +130,7 @@ impl Settings {
             quiet: false,
             internal_frames: false,
             python: Python::default(),
+            backward: Backward::default(),
             graph: GraphStacks::default(),
             whole_graphs: false,
             deps: false,

@@ -67,7 +67,7 @@ mod tests {
 
     use super::super::asked::Nvtx;
     use super::super::wanted::{Output, TraceFile};
-    use super::super::words::{GraphStacks, Python, Root, Unit};
+    use super::super::words::{Backward, GraphStacks, Python, Root, Unit};
     use super::*;
     use crate::profile::views::{GPU, IDLE};
 
@@ -193,6 +193,7 @@ mod tests {
             ("GPUFLAME_QUIET", "1"),
             ("GPUFLAME_INTERNAL_FRAMES", "1"),
             ("GPUFLAME_PYTHON", "only"),
+            ("GPUFLAME_BACKWARD", "forward"),
             ("GPUFLAME_GRAPH", "capture"),
             ("GPUFLAME_GRAPH_TRACE", "graph"),
             ("GPUFLAME_DEPS", "1"),
@@ -240,6 +241,7 @@ mod tests {
             quiet: true,
             internal_frames: true,
             python: Python::Only,
+            backward: Backward::Forward,
             graph: GraphStacks::Capture,
             whole_graphs: true,
             deps: true,

@@ -9,7 +9,7 @@ use super::values::{
     Refused, SWITCH, bytes, list, number, numbers, seconds, seconds_or_none, signal, switch, word,
 };
 use super::wanted::{Output, TraceFile};
-use super::words::{GraphStacks, Python, Root, Unit};
+use super::words::{Backward, GraphStacks, Python, Root, Unit};
 
 /// More samples a second would be of the sampling.
 const MOST_HERTZ: u64 = 10_000;
@@ -213,6 +213,14 @@ pub const SETTINGS: &[Setting] = &[
         help: "Whether the functions of Python (CPython 3.9 to 3.15) stand in stacks: auto with the line that each begins \
                in, lines with the line that was executed, only without the native frames around them, off not at all.",
         apply: |settings, value| word(value).map(|python| settings.python = python),
+    },
+    Setting {
+        name: "GPUFLAME_BACKWARD",
+        values: Backward::WORDS,
+        default: Backward::Autograd.word(),
+        help: "Where the work of PyTorch's backward pass hangs: under autograd's thread, or, of a program under \
+               torch.autograd.profiler.emit_nvtx(), under the functions that called the operators of the forward pass.",
+        apply: |settings, value| word(value).map(|backward| settings.backward = backward),
     },
     Setting {
         name: "GPUFLAME_GRAPH",

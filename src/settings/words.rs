@@ -71,6 +71,16 @@ pub enum Python {
     Lines,
 }
 
+/// Where the work of PyTorch's backward pass hangs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backward {
+    /// Under autograd's thread, which launched it.
+    #[default]
+    Autograd,
+    /// Under the forward pass, where ranges say whose it is.
+    Forward,
+}
+
 /// Ties the values of a type to their words; any case of a word is understood.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
@@ -111,4 +121,5 @@ macro_rules! words {
 words!(Unit: Nanos "ns", Micros "us", Count "count");
 words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
 words!(Python: Auto "auto", Off "off", Only "only", Lines "lines");
+words!(Backward: Autograd "autograd", Forward "forward");
 words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");

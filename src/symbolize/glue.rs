@@ -1,8 +1,9 @@
-//! Native frames that stand between what people write and what it calls, and say nothing of either: a row for each kind.
+//! Frames that stand between what people write and what it calls, and say nothing of either: a row for each kind.
 //!
 //! Between a function of Python and an operator lie the binding, the dispatcher and its wrappers; operators come again on
-//! each way through the dispatcher. They are folded away, and an operator has one name, `aten::linear`. What the
-//! interpreter itself does between two functions of Python is known by its file (see `fold::Origin`).
+//! each way through the dispatcher. They are folded away, and an operator has one name, `aten::linear`, as a node of the
+//! backward pass has, `AddmmBackward0`. Between two functions of Python lie those by which a library calls what it was given:
+//! a module's hooks, decorators. What the interpreter itself does there is known by its file (see `fold::Origin`).
 
 /// Frames whose functions begin so, in a file that begins so (empty: any).
 struct Glue {
@@ -10,7 +11,7 @@ struct Glue {
     functions: &'static [&'static str],
 }
 
-const GLUE: [Glue; 3] = [
+const GLUE: [Glue; 4] = [
     // What binds C++ to Python.
     Glue { file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
     Glue {
@@ -43,18 +44,95 @@ const GLUE: [Glue; 3] = [
             "torch::ADInplaceOrView::(anonymous namespace)::",
         ],
     },
+    // Autograd's engine, but for the root of its threads, and what a node of it is called by.
+    Glue {
+        file: "libtorch",
+        functions: &[
+            "torch::autograd::Engine::evaluate_function",
+            "torch::autograd::Engine::execute",
+            "torch::autograd::Engine::thread_init",
+            "torch::autograd::Engine::reentrant_thread_init",
+            "torch::autograd::python::PythonEngine::",
+            "torch::autograd::Node::operator()",
+        ],
+    },
 ];
+
+/// Functions of Python that begin so (empty: any), in a file that ends so.
+struct PythonGlue {
+    file: &'static str,
+    functions: &'static [&'static str],
+}
+
+const PYTHON_GLUE: [PythonGlue; 9] = [
+    // How a module is called: its `forward` says which.
+    PythonGlue {
+        file: "/torch/nn/modules/module.py",
+        functions: &["Module._wrapped_call_impl", "Module._call_impl"],
+    },
+    // `@torch.no_grad()` and its like.
+    PythonGlue { file: "/torch/utils/_contextlib.py", functions: &[""] },
+    PythonGlue {
+        file: "/torch/_ops.py",
+        functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
+    },
+    // The hooks around `Optimizer.step`, and what turns gradients off in it.
+    PythonGlue {
+        file: "/torch/optim/optimizer.py",
+        functions: &[
+            "Optimizer.profile_hook_step.<locals>.wrapper",
+            "_use_grad_for_differentiable.<locals>._use_grad",
+        ],
+    },
+    PythonGlue {
+        file: "/torch/optim/lr_scheduler.py",
+        functions: &[
+            "LRScheduler.__init__.<locals>.patch_track_step_called.<locals>.wrap_step.<locals>.wrapper",
+        ],
+    },
+    PythonGlue { file: "/torch/autograd/graph.py", functions: &["_engine_run_backward"] },
+    // What torch.compile puts around a compiled function.
+    PythonGlue { file: "/torch/_dynamo/eval_frame.py", functions: &[""] },
+    PythonGlue { file: "/torch/_functorch/_aot_autograd/runtime_wrappers.py", functions: &[""] },
+    PythonGlue { file: "/torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
+];
+
+/// Whether a function of Python says nothing to who looks at a picture; `file` is its whole path.
+pub(super) fn is_python_glue(file: &str, function: &str) -> bool {
+    // Before 3.11 a function has no more than the last part of its name.
+    let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
+    let begins = |row: &PythonGlue| file.ends_with(row.file) && row.functions.iter().any(is);
+    PYTHON_GLUE.iter().any(begins)
+}
+
+/// What a function of PyTorch is called in its place: `aten::linear` of `at::_ops::linear::call`, `AddmmBackward0` of
+/// `torch::autograd::generated::AddmmBackward0::apply`.
+pub(super) fn better_name(function: &str) -> Option<String> {
+    let operator = operator(function).map(|operator| format!("{OPERATOR}{operator}"));
+    operator.or_else(|| node(function).map(str::to_owned))
+}
+
+/// The node of the backward pass that a function computes.
+fn node(function: &str) -> Option<&str> {
+    let path = function.strip_prefix("torch::autograd::")?;
+    let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
+    (way == "apply").then_some(node)
+}
 
 /// Whether a function says nothing to who looks at a picture; `file` is the name of its file.
 pub(super) fn is_glue(file: &str, function: &str) -> bool {
     let begins = |row: &Glue| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    operator(function).is_none() && GLUE.iter().any(begins)
+    // What a node of the backward pass calls to be computed.
+    let is_of_node = file.starts_with("libtorch")
+        && function.starts_with("torch::autograd::generated::")
+        && function.ends_with("_apply_functional");
+    operator(function).is_none() && (is_of_node || GLUE.iter().any(begins))
 }
 
 /// The operator that a function of PyTorch calls through the dispatcher: `linear` of `at::_ops::linear::call`.
-pub(super) fn operator(function: &str) -> Option<&str> {
+fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
 }
@@ -78,11 +156,55 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_the_backward_pass_is_named_by_its_struct() {
+        let name = |function| better_name(function).unwrap_or_default();
+        assert_eq!(name("torch::autograd::generated::AddmmBackward0::apply"), "AddmmBackward0");
+        assert_eq!(name("torch::autograd::AccumulateGrad::apply"), "AccumulateGrad");
+        assert_eq!(name("at::_ops::linear::call"), "aten::linear");
+        for other in [
+            "torch::autograd::generated::AddmmBackward0::apply_with_saved",
+            "torch::autograd::generated::details::mm_mat1_grad",
+            "torch::autograd::Engine::thread_main",
+            "apply",
+        ] {
+            assert_eq!(better_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn functions_of_python_by_which_a_library_calls_are_glue() {
+        let module = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
+        assert!(
+            is_python_glue(module, "Module._wrapped_call_impl")
+                && is_python_glue(module, "Module._call_impl")
+        );
+        assert!(!is_python_glue(module, "Module._apply"), "what goes through all parameters");
+        assert!(!is_python_glue("/srv/module.py", "Module._call_impl"), "the user's");
+        let context = "/opt/venv/lib/python3.11/site-packages/torch/utils/_contextlib.py";
+        assert!(
+            is_python_glue(context, "inference_mode")
+                && is_python_glue(context, "f.<locals>.decorate_context")
+        );
+        assert!(is_python_glue("/x/torch/_ops.py", "OpOverload.__call__"));
+        assert!(
+            is_python_glue(module, "_call_impl") && is_python_glue("/x/torch/_ops.py", "__call__"),
+            "before 3.11"
+        );
+        assert!(!is_python_glue("/x/torch/nn/modules/linear.py", "Linear.forward"));
+        assert!(!is_python_glue("", ""));
+    }
+
+    #[test]
     fn glue_is_known_by_its_function_and_its_file() {
         assert!(is_glue("libtorch_cpu.so", "c10::impl::wrap_kernel_functor_unboxed_<X>::call"));
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));
         assert!(is_glue("_C.cpython-311-x86_64-linux-gnu.so", "pybind11::cpp_function::dispatcher"));
         assert!(is_glue("libtorch_python.so", "dynamo__custom_eval_frame::{lambda()#1}::operator()"));
+        assert!(is_glue("libtorch_cpu.so", "torch::autograd::Engine::evaluate_function"));
+        assert!(
+            !is_glue("libtorch_cpu.so", "torch::autograd::Engine::thread_main"),
+            "the root of its threads"
+        );
         assert!(!is_glue("app", "c10::impl::mine"), "the user's");
         assert!(!is_glue("libtorch_cpu.so", "at::native::linear"));
         assert!(!is_glue("libtorch_cpu.so", "at::_ops::linear::call"));

@@ -7,6 +7,7 @@
 //!
 //! Reads files, and nothing of the process: profiles of another process, or of yesterday, work as well.
 
+mod backward;
 mod demangle;
 mod files;
 mod fold;
@@ -22,6 +23,7 @@ mod tests;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+pub use backward::Tied;
 pub use demangle::kernel_name;
 pub use generated::{Generated, Sources, generated_addresses};
 
@@ -31,6 +33,7 @@ use crate::profile::{
 use crate::record::{
     CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
 };
+use backward::hang_backward;
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use modules::ModuleIndex;
@@ -46,6 +49,9 @@ pub struct SymbolizeOptions {
     pub python_lines: bool,
     /// Whether stacks with frames of Python are shown without those of native code. Default: false.
     pub python_only: bool,
+    /// Whether what the backward pass of PyTorch launched hangs under the forward pass, where ranges say whose it is (see
+    /// `backward`). Default: false.
+    pub backward_under_forward: bool,
 }
 
 /// Names profiles. It remembers the frames it has named, so that naming the same profile again as it grows
@@ -59,6 +65,7 @@ pub struct Symbolizer {
     kernels: IdMap<u64, ()>,
     /// How many frames have no name, for each reason.
     misses: BTreeMap<Unnamed, u64>,
+    tied: Tied,
     /// How often the profile had given new numbers when it was named last.
     renumbered: u32,
 }
@@ -102,6 +109,14 @@ impl Symbolizer {
         let waiting = self.name_stacks(profile, &contexts);
         self.name_hidden(profile, waiting.frames);
         self.name_stacks(profile, &waiting.contexts);
+        if self.options.backward_under_forward {
+            self.tied = hang_backward(profile);
+        }
+    }
+
+    /// How much of the backward pass hangs under the forward pass, where it is to.
+    pub fn tied(&self) -> Tied {
+        self.tied
     }
 
     /// How many frames of code have no name and why, of those that were looked up: the ones that may be seen.
@@ -328,11 +343,12 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     };
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
+    let is_glue = glue::is_python_glue(code.file, code.name);
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
     let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
     let frame = profile.intern_shown(frame);
-    let called = Called { frame, symbol: hash_one(text.as_str()), is_glue: false };
+    let called = Called { frame, symbol: hash_one(text.as_str()), is_glue };
     Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
 }
 
@@ -390,8 +406,8 @@ fn named(
 ) -> Called {
     let name = demangle::function_name(&function.name);
     let is_glue = glue::is_glue(file, &name);
-    let name = match glue::operator(&name).filter(|_| !internal) {
-        Some(operator) => profile.intern(&format!("{}{operator}", glue::OPERATOR)),
+    let name = match glue::better_name(&name).filter(|_| !internal) {
+        Some(better) => profile.intern(&better),
         None => profile.intern(&name),
     };
     let source =

@@ -66,8 +66,12 @@ fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     names
 }
 
-const ALL: SymbolizeOptions =
-    SymbolizeOptions { internal_frames: true, python_lines: false, python_only: false };
+const ALL: SymbolizeOptions = SymbolizeOptions {
+    internal_frames: true,
+    python_lines: false,
+    python_only: false,
+    backward_under_forward: false,
+};
 
 #[test]
 fn a_function_of_this_program_has_its_name() {

@@ -5,6 +5,12 @@
 
 #[path = "../support/api_call.rs"]
 mod api_call;
+#[cfg(target_arch = "x86_64")]
+#[path = "../support/interpreter.rs"]
+mod interpreter;
+#[cfg(target_arch = "x86_64")]
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -186,6 +192,43 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
         capture::refill();
     }
     assert_eq!(seen, 50 * 2000);
+    #[cfg(target_arch = "x86_64")]
+    launches_of_python_allocate_nothing();
+}
+
+/// The same from functions of Python, at the leaf others than at the launch before.
+#[cfg(target_arch = "x86_64")]
+fn launches_of_python_allocate_nothing() {
+    use gpuflame::record::FrameKind;
+
+    const DEPTHS: [i32; 4] = [7, 8, 7, 30];
+    gpuflame::unwind::python::want(true);
+    let evaluate = interpreter::evaluate();
+    let mut ids = 200_000..200_100;
+    for round in 0..20 {
+        capture::renew_clock();
+        let before = ALLOCATIONS.get();
+        for frames in DEPTHS {
+            evaluate(frames, decode_these, (&raw mut ids).cast());
+            ids = ids.end..ids.end + 100;
+        }
+        let allocated = ALLOCATIONS.get() - before;
+        assert_eq!(allocated, 0, "round {round}");
+        let drained = drained();
+        assert_eq!(drained.launches.len(), 400);
+        let new = if round == 0 { vec![7, 8, 30] } else { Vec::new() };
+        let is_python = |frame: &&Frame| matches!(frame.kind(), FrameKind::Python { .. });
+        let in_python = |(_, frames): &(ContextId, Vec<Frame>)| frames.iter().filter(is_python).count();
+        assert_eq!(drained.contexts.iter().map(in_python).collect::<Vec<_>>(), new, "round {round}");
+        capture::refill();
+    }
+    assert_eq!(gpuflame::unwind::python::off(), None);
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn decode_these(ids: *mut std::ffi::c_void) {
+    // SAFETY: the caller hands over such a range, which lives as long as the call.
+    decode(unsafe { (*ids.cast::<std::ops::Range<u32>>()).clone() });
 }
 
 /// Enters a call and never leaves it.

@@ -8,6 +8,8 @@
 
 #[path = "../support/api_call.rs"]
 mod api_call;
+#[path = "../support/interpreter.rs"]
+mod interpreter;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -105,6 +107,19 @@ fn launches(first: u32) {
     }
 }
 
+/// The same from functions of Python, of 12 depths in turn: others at the leaf than at the launch before.
+fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
+    for turn in 0..1000 {
+        let mut id = first + turn * 10 + 8;
+        evaluate(1 + (turn * 5 % 12) as c_int, launch_in_python, (&raw mut id).cast());
+    }
+}
+
+extern "C" fn launch_in_python(id: *mut c_void) {
+    // SAFETY: the caller hands over a number that lives as long as the call.
+    launch(CallKind::Launch, unsafe { *id.cast::<u32>() }, 0);
+}
+
 /// What was recorded so far is read, empty memory laid ready, and the clock's line renewed, as the collector does.
 fn collect() {
     capture::renew_clock();
@@ -129,6 +144,8 @@ fn clock_needs_no_syscall() -> bool {
 #[test]
 fn no_launch_makes_a_system_call_once_its_stack_is_known() {
     gpuflame::unwind::prepare();
+    gpuflame::unwind::python::want(true);
+    let evaluate = interpreter::evaluate();
     collect();
     if !catch_on_this_thread() {
         assert!(
@@ -163,6 +180,7 @@ fn no_launch_makes_a_system_call_once_its_stack_is_known() {
         CAUGHT.store(-1, Ordering::Relaxed);
         SELECTOR.store(if round == 0 { PASS } else { CATCH }, Ordering::SeqCst);
         launches(round * 20_000);
+        launches_of_python(evaluate, round * 20_000);
         SELECTOR.store(PASS, Ordering::SeqCst);
         assert_eq!(CAUGHT.load(Ordering::Relaxed), -1, "the number of a system call in round {round}");
         collect();
@@ -173,4 +191,5 @@ fn no_launch_makes_a_system_call_once_its_stack_is_known() {
         10_000,
         "those that failed, and no other"
     );
+    assert_eq!(gpuflame::unwind::python::off(), None);
 }

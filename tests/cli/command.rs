@@ -28,6 +28,48 @@ fn the_folded_stacks_of_a_recording_are_those_by_hand() {
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
+/// `gemm<float>` is drawn as `gemm`; what else is a kernel has no other name.
+#[test]
+fn a_picture_draws_kernels_by_their_short_names_and_tells_their_whole_ones() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.svg"]).ok();
+    let svg = fs::read_to_string(folder.join("out.svg")).unwrap();
+    assert!(
+        svg.contains("<title data-short=\"gemm [GPU0_Kernel]\">gemm&lt;float&gt; [GPU0_Kernel] (20,001 ns, "),
+        "{svg}"
+    );
+    assert!(svg.contains("<title>add [GPU1_Kernel] (5,000 ns, "), "{svg}");
+    assert!(!svg.contains('\u{2028}'), "{svg}");
+    // The script that `inferno` brings asks for names in three places, where ours stand now.
+    assert_eq!(svg.matches("function drawn_name(e) {").count(), 1, "{svg}");
+    assert_eq!(svg.matches("var txt = drawn_name(e);").count(), 2, "{svg}");
+    assert_eq!(svg.matches("if (func.match(re) || drawn_name(e).match(re)) {").count(), 1, "{svg}");
+    // Text that was folded elsewhere is drawn the same way.
+    fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
+    gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
+    let again = fs::read_to_string(folder.join("again.svg")).unwrap();
+    assert!(
+        again.contains(
+            "<title data-short=\"gemm [GPU_Kernel]\">lib::gemm&lt;float, 128&gt; [GPU_Kernel] (7 ns, "
+        ),
+        "{again}"
+    );
+}
+
+#[test]
+fn folded_stacks_have_whole_names_where_they_are_asked_for() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    let whole = hand::FOLDED.replace("gemm", "gemm<float>");
+    for flag in ["--all-frames", "--keep-numbers"] {
+        for verb in [&["flamegraph", "--format"][..], &["convert", "--to"]] {
+            let ran = gpuflame(&folder, [verb[0], "hand.gfr", flag, verb[1], "folded"]).ok();
+            assert_eq!(ran.stdout, whole, "{flag} {verb:?}");
+        }
+    }
+}
+
 #[test]
 fn a_dash_is_standard_input() {
     let folder = scratch("cli");

@@ -1,6 +1,7 @@
 //! GPU time by line of source, and lines in what is exported: of a recording and a trace that can be worked out by hand.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -193,4 +194,96 @@ fn functions_of_python_stay_so_in_what_was_exported() {
         gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", file]).ok();
         assert_eq!(of(file), before, "{file}");
     }
+}
+
+/// The fields of a protobuf message, by number: numbers, and texts or messages. As its encoding is documented, and not as we
+/// write it.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
+        let (number, rest) = bytes.split_at(end + 1);
+        *bytes = rest;
+        number.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f))
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let (number, text) = match tag & 7 {
+            0 => (varint(&mut bytes), &b""[..]),
+            1 => (0, bytes.split_off(..8).unwrap()),
+            2 => {
+                let length = varint(&mut bytes) as usize;
+                (0, bytes.split_off(..length).unwrap())
+            }
+            5 => (0, bytes.split_off(..4).unwrap()),
+            other => panic!("wire type {other}"),
+        };
+        found.push((tag >> 3, number, text));
+    }
+    found
+}
+
+/// The messages or texts in field `number` of a message.
+fn parts(message: &[u8], number: u64) -> Vec<&[u8]> {
+    fields(message).into_iter().filter(|(field, ..)| *field == number).map(|(.., bytes)| bytes).collect()
+}
+
+/// The number in field `number` of a message; 0 where it has none.
+fn number(message: &[u8], number: u64) -> u64 {
+    fields(message).into_iter().find(|(field, ..)| *field == number).map_or(0, |(_, value, _)| value)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// pprof's `profile.proto`: locations (4) are lines (4) of functions (5), whose names (2) and files (4) are in a table (6).
+#[test]
+fn pprof_has_the_files_and_lines_of_functions_of_python() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.pb.gz"]).ok();
+    let mut profile = Vec::new();
+    let file = fs::File::open(folder.join("lines.pb.gz")).unwrap();
+    flate2::read::GzDecoder::new(file).read_to_end(&mut profile).unwrap();
+    let texts: Vec<String> = parts(&profile, 6).into_iter().map(text).collect();
+    let functions = parts(&profile, 5);
+    let mut places: Vec<_> = parts(&profile, 4)
+        .into_iter()
+        .map(|location| {
+            let line = parts(location, 4)[0];
+            let function = functions.iter().find(|function| number(function, 1) == number(line, 1)).unwrap();
+            let [name, file] = [2, 4].map(|field| texts[number(function, field) as usize].as_str());
+            (name, file, number(line, 2))
+        })
+        .filter(|(_, file, _)| !file.is_empty())
+        .collect();
+    places.sort_unstable();
+    assert_eq!(
+        places,
+        [
+            ("Block.forward (model.py:12)", "/srv/model.py", 12),
+            ("Block.forward (model.py:12)", "/srv/model.py", 13),
+            ("main (train.py:3)", "/srv/train.py", 3),
+        ]
+    );
+}
+
+/// Perfetto's `trace.proto`: packets (1) with interned (12) places of source (4): file (2), function (3), line (4).
+#[test]
+fn perfetto_has_the_files_and_lines_of_functions_of_python() {
+    let folder = scratch("lines");
+    fs::write(folder.join("lines.gfr"), recording()).unwrap();
+    gpuflame(&folder, ["-q", "convert", "lines.gfr", "-o", "lines.pftrace"]).ok();
+    let trace = fs::read(folder.join("lines.pftrace")).unwrap();
+    let interned = parts(&trace, 1).into_iter().flat_map(|packet| parts(packet, 12));
+    let mut places: Vec<_> = interned
+        .flat_map(|interned| parts(interned, 4))
+        .map(|place| (text(parts(place, 2)[0]), text(parts(place, 3)[0]), number(place, 4)))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    let expected =
+        [12, 13].map(|line| ("/srv/model.py".to_owned(), "Block.forward (model.py:12)".to_owned(), line));
+    assert_eq!(places, expected, "of those that call");
 }

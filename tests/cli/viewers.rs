@@ -81,6 +81,14 @@ fn the_picture_zooms_and_searches() {
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
     // 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
+    // The script draws the short name, before and after; one of the two has no width that shows it.
+    for when in ["before", "unzoomed"] {
+        let drawn: Vec<[String; 2]> = serde_json::from_value(seen[when]["drawn"].clone()).unwrap();
+        let is_short = |[title, text]: &[String; 2]| {
+            title.starts_with("gemm<float> [GPU0_Kernel] (") && text.trim_end() == "gemm [GPU0_Kernel]"
+        };
+        assert!(drawn.iter().any(is_short) && drawn.iter().all(|[_, text]| !text.contains('<')), "{seen}");
+    }
     assert_eq!(seen["errors"], serde_json::json!([]));
 }
 

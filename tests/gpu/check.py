@@ -7,6 +7,7 @@
     check.py expected NAME SOURCE FOLDER                    only the EXPECT lines' counts
     check.py captured_by NAME FOLDER FUNCTION=COUNT..       how many graph nodes ran, by who captured them
     check.py sites NAME FOLDER WORD..                       kernels called like WORD, under functions called so
+    check.py functions NAME FOLDER FILE FUNCTION..          kernels under functions of Python that are in FILE
     check.py verify NAME FOLDER                             GPUFLAME_VERIFY's line, and why stacks ended
     check.py ncu CSV FOLDER KERNEL                          a kernel's mean time against the hardware counters'
 
@@ -324,6 +325,24 @@ def sites(name, folder, *words):
         holds(f"{name}: those of {word} stand under functions called so", [], wrong[:3])
 
 
+def functions_of_python(name, folder, file, *functions):
+    """Every kernel stands under functions of Python that are in `file`, and some under each of FUNCTIONS; in a graph, those of
+    the functions that captured it count."""
+    own = re.compile(rf"(?:.*\.)?(.+) \({re.escape(file)}:\d+\)")
+    without, under = [], defaultdict(int)
+    for frames, nanos in stacks(folder):
+        if "_Kernel]" not in frames[-1]:
+            continue
+        if not any(own.fullmatch(frame) for frame in frames):
+            without.append(";".join(frames)[-600:])
+        captured = frames[frames.index("[graph]"):] if "[graph]" in frames else frames
+        for function in {match[1] for match in map(own.fullmatch, captured) if match}:
+            under[function] += nanos
+    holds(f"{name}: every kernel stands under functions of {file}", [], without[:3])
+    for function in functions:
+        holds(f"{name}: there are kernels under {function} of {file}", True, under[function] > 0)
+
+
 def check_hanging(name, folder):
     """Does any time hang in the air?"""
     total = hanging = 0
@@ -351,4 +370,4 @@ def ncu(path, folder, kernel):
 
 if __name__ == "__main__":
     {"program": program, "ledger": ledger, "kineto": kineto, "captured_by": captured_by, "sites": sites,
-     "witness": witness, "expected": expected, "verify": verify, "ncu": ncu}[sys.argv[1]](*sys.argv[2:])
+     "functions": functions_of_python, "witness": witness, "expected": expected, "verify": verify, "ncu": ncu}[sys.argv[1]](*sys.argv[2:])

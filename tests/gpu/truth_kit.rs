@@ -305,6 +305,26 @@ fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn a_kernel_under_no_function_of_python_is_found() {
+    let folder = scratch("functions");
+    let right = "<module> (model.py:1);Block.attend (model.py:30);aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n\
+                 <module> (model.py:1);replay (graphs.py:9);cudaGraphLaunch;[graph];feed (model.py:40);[GPU_Kernel]gelu 2\n\
+                 main;cudaMemcpyAsync;[GPU_Memcpy HtoD] 1\n";
+    let held = |text: &str, functions: &[&str]| {
+        fs::write(folder.join("out.folded"), text).unwrap();
+        not_held(&folder, &[&["functions", "x", ".", "model.py"], functions].concat())
+    };
+    assert_eq!(held(right, &["attend", "feed"]), Vec::<String>::new());
+    assert_eq!(held(right, &["tend"]), ["x: there are kernels under tend of model.py"]);
+    let native = format!("{right}main;aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n");
+    assert_eq!(held(&native, &["attend"]), ["x: every kernel stands under functions of model.py"]);
+    // Who launched the graph is not who captured its nodes.
+    let replayed =
+        right.replace("[graph];feed (model.py:40)", "[graph];other").replace("replay (graphs", "feed (model");
+    assert_eq!(held(&replayed, &["feed"]), ["x: there are kernels under feed of model.py"]);
+}
+
+#[test]
 fn a_kernel_under_the_wrong_function_is_found() {
     let folder = scratch("sites");
     let ledger = "gpuflame: launches 2 = matched 2 + dropped 0\n\

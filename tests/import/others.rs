@@ -60,7 +60,7 @@ fn an_nsys_export_of_any_version_links_within_each_process() {
         nsys(&folder.join("report.sqlite"), more);
         let expected = "[no launch stack];[GPU1_Kernel]add 7\n\
                         cudaLaunchKernel;[GPU1_Kernel]add 30\n\
-                        decode;cudaLaunchKernel;[GPU1_Kernel]gemm<float> 105\n\
+                        decode;cudaLaunchKernel;[GPU1_Kernel]gemm 105\n\
                         decode;cudaMemcpyAsync;[GPU0_Memcpy HtoD] 40\n";
         assert_eq!(folded(&folder, "report.sqlite"), expected);
     }
@@ -126,7 +126,7 @@ fn rocprofs_dispatches_and_copies_hang_under_the_calls_that_made_them() {
     }]});
     fs::write(folder.join("out.json"), trace.to_string()).unwrap();
     let expected = "[no launch stack];[GPU_Kernel]add.kd 5\n\
-                    hipLaunchKernel;[GPU_Kernel]gemm() 100\n\
+                    hipLaunchKernel;[GPU_Kernel]gemm 100\n\
                     hipMemcpy;[GPU_Memcpy HtoD] 30\n";
     assert_eq!(folded(&folder, "out.json"), expected);
 }

@@ -3,13 +3,18 @@
  * lets one do, and for versions that nobody has released. A library.
  *
  * VERSION and THREADS (1: without the global lock) say what it says that it is. It is laid out as 3.9, 3.11 or 3.13,
- * whichever is the last that is not newer. */
+ * whichever is the last that is not newer. With COLD, every other call of the evaluator is made from a part of it that the
+ * compiler put elsewhere (3.9). With ELSEWHERE, a number, frames say from that evaluation on that they lie where no call of
+ * the evaluator does (3.9: there are twice as many of them), and there is one more. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #ifndef VERSION
 #define VERSION 0x030d00f0
+#endif
+#ifndef ELSEWHERE
+#define ELSEWHERE 1000000
 #endif
 #ifndef THREADS
 #define THREADS 0
@@ -236,17 +241,41 @@ static struct code *code_of(int frames)
     return &codes[frames % FUNCTIONS];
 }
 
+/* How many evaluations there were. */
+static int evaluations;
+
+#ifdef COLD
+static __attribute__((cold, noinline)) void seldom(void)
+{
+    __asm__ volatile("" ::: "memory");
+}
+#endif
+
 #if VERSION < 0x030b0000
 /* Each call of the evaluator runs one frame. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
     struct frame held = {{1, PyFrame_Type}, .previous = thread.frame, .code = code_of(frames), .position = 2};
+    static struct frame others[FUNCTIONS];
+    if (evaluations >= ELSEWHERE) {
+        others[frames] = held;
+        held.previous = &others[frames];
+    }
+    struct frame *before = thread.frame;
     thread.frame = &held;
+#ifdef COLD
+    /* What the compiler takes for seldom it puts elsewhere. */
+    if (frames % 2 == 0) {
+        seldom();
+        frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
+        __asm__ volatile("# cold" ::: "memory");
+    } else
+#endif
     if (frames > 1)
         frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
     else
         job->then(job->with);
-    thread.frame = held.previous;
+    thread.frame = before;
     __asm__ volatile("" ::: "memory");
     return frames + 1;
 }
@@ -257,11 +286,15 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     struct frame held[3];
 #if VERSION < 0x030d0000
     struct cframe *around = thread.cframe;
-    struct cframe call = {.previous = around};
+    static struct cframe others[FUNCTIONS];
+    struct cframe mine, *call = evaluations >= ELSEWHERE ? &others[frames] : &mine;
+    *call = (struct cframe){.previous = around};
     struct frame *before = around ? around->frame : 0;
 #else
-    struct frame shim = {.previous = thread.frame, .owner = IN_EVALUATOR};
-    struct frame *before = &shim;
+    static struct frame others[FUNCTIONS];
+    struct frame mine, *shim = evaluations >= ELSEWHERE ? &others[frames] : &mine;
+    *shim = (struct frame){.previous = thread.frame, .owner = IN_EVALUATOR};
+    struct frame *before = shim;
 #endif
     for (int at = 0; at < 3 && frames > 0; at++, frames--) {
         struct code *code = code_of(frames);
@@ -272,8 +305,8 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
         before = &held[at];
     }
 #if VERSION < 0x030d0000
-    call.frame = before;
-    thread.cframe = &call;
+    call->frame = before;
+    thread.cframe = call;
 #else
     thread.frame = before;
 #endif
@@ -284,7 +317,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
 #if VERSION < 0x030d0000
     thread.cframe = around;
 #else
-    thread.frame = shim.previous;
+    thread.frame = shim->previous;
 #endif
     __asm__ volatile("" ::: "memory");
     return frames + 1;
@@ -303,5 +336,5 @@ void fill_state(uint64_t word, int is_own_address)
 int evaluate(int frames, void (*then)(void *), void *with)
 {
     struct job job = {then, with};
-    return _PyEval_EvalFrameDefault(frames, &job);
+    return _PyEval_EvalFrameDefault(frames + (++evaluations >= ELSEWHERE), &job);
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::installed::{devices, folder, packages, run, triton};
-use crate::support::{Done, Way, gpuflame, scratch};
+use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
 /// How often something ran, and for how long in all, by kind and by symbol or direction.
@@ -209,6 +209,37 @@ fn a_training_step_is_seen_whole() {
         let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
         let stacks = done.folded();
         assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
+        // Under the node that computes the gradient, and the operators that it calls; the engine's own frames are not shown.
+        let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame == name);
+        let node = |frames: &&(Vec<String>, u64)| has(&frames.0, "AddmmBackward0") && gemms(&frames.0);
+        assert!(stacks.iter().any(|it| node(&it)), "{stacks:#?}");
+        for (frames, _) in stacks.iter().filter(|(frames, _)| backward(frames)) {
+            let node =
+                frames.iter().position(|frame| frame.contains("autograd::Engine::thread_main")).unwrap() + 1;
+            let name = frames[node].as_str();
+            // The engine adds gradients up and makes them the type that is wanted.
+            let is_engine = ["torch::autograd::InputBuffer::", "torch::autograd::validate_outputs"];
+            let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
+            assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
+        }
+        // A stack reads as people think of it, from their own line down to the kernel.
+        let line = [
+            "<module> (train.py:1)",
+            "main (train.py:29)",
+            "step (train.py:17)",
+            "Block.forward (model.py:38)",
+            "LayerNorm.forward (normalization.py:",
+            "aten::layer_norm",
+            "cudaLaunchKernel",
+            "[GPU_Kernel]vectorized_layer_norm_kernel",
+        ];
+        let reads = |(frames, _): &(Vec<String>, u64)| {
+            let mut left = frames.iter();
+            let is_next_to =
+                frames.windows(2).any(|two| two[0].starts_with(line[3]) && two[1].starts_with(line[4]));
+            is_next_to && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
+        };
+        assert!(stacks.iter().any(reads), "{stacks:#?}");
         // All else is under the program.
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
@@ -279,6 +310,58 @@ fn ranges_of_the_program_and_of_every_operator_are_frames() {
         assert!(share("prefill") > 0 && share("decode") > 0 && share("aten::linear") > 0, "{stacks:?}");
         assert!(share("prefill") + share("decode") + share("aten::") < done.truth().count("total_ns"));
     }
+}
+
+/// Under `emit_nvtx` the backward pass says whose it is.
+#[test]
+fn the_backward_pass_hangs_under_the_functions_that_called_its_operators() {
+    let Some(folder) = folder() else { return };
+    let run = run(folder, "train.py", Way::Injected).arg("nvtx").env("GPUFLAME_FORMATS", "gfr,folded");
+    let run = run.env("GPUFLAME_BACKWARD", "forward");
+    let done = run.env("NVTX_INJECTION64_PATH", gpuflame()).ok();
+    let folded = |flags: &[&str]| {
+        let command = [&["flamegraph", "out.gfr", "--format", "folded"], flags].concat();
+        let ran = command::gpuflame(&done.folder, command).ok();
+        let stacks: Vec<(Vec<String>, u64)> = ran
+            .stdout
+            .lines()
+            .filter(|line| !line.starts_with("# "))
+            .map(|line| line.rsplit_once(' ').unwrap())
+            .map(|(stack, nanos)| (stack.split(';').map(str::to_owned).collect(), nanos.parse().unwrap()))
+            .collect();
+        (stacks, ran.stderr)
+    };
+    let (plain, _) = folded(&[]);
+    let (hung, said) = folded(&["--backward", "forward"]);
+    let sum = |stacks: &[(Vec<String>, u64)], is: &dyn Fn(&[String]) -> bool| -> u64 {
+        stacks.iter().filter(|(frames, _)| is(frames)).map(|(_, nanos)| nanos).sum()
+    };
+    let is_engine = |frames: &[String]| frames[0].contains("autograd::Engine::thread_main");
+    let is_tied = |frames: &[String]| frames.iter().any(|frame| frame == "[backward]");
+    let (all, tied) = (sum(&plain, &is_engine), sum(&hung, &is_tied));
+    assert_eq!(sum(&plain, &|_| true), sum(&hung, &|_| true), "no time moves out of the picture");
+    assert_eq!(tied + sum(&hung, &is_engine), all);
+    let share = 100.0 * tied as f64 / all as f64;
+    assert!(share > 50.0, "{share}: {said}");
+    assert!(
+        said.contains(&format!(
+            "{share:.1} % of the GPU time of backward operators hangs under the forward ones"
+        )),
+        "{said}"
+    );
+    // Products of matrices are computed for the layers that the forward pass has them in.
+    for (frames, _) in hung.iter().filter(|(frames, _)| is_tied(frames)) {
+        let mark = frames.iter().position(|frame| frame == "[backward]").unwrap();
+        assert!(frames[0].starts_with("<module> (train.py:"), "{frames:#?}");
+        if frames[mark + 1] == "AddmmBackward0" {
+            assert!(frames[mark - 1].starts_with("Linear.forward (linear.py:"), "{frames:#?}");
+        }
+    }
+    assert_eq!(sum(&done.folded(), &is_tied), tied, "drawn by the process itself");
+    assert!(
+        hung.iter()
+            .any(|(frames, _)| is_tied(frames) && frames.iter().any(|frame| frame == "AddmmBackward0"))
+    );
 }
 
 /// Exceptions pass through launches, memory runs out, and a child of a process with CUDA ends by itself.

@@ -336,7 +336,8 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
 
 /// As gpuflame says, in a recording.
 fn frames_of_gpuflame(done: &Done) -> Launches {
-    command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
+    command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv", "--all-frames"])
+        .ok();
     let stacks = done.file("all.stacks.csv");
     let stacks = csv::Reader::from_reader(stacks.as_bytes()).into_deserialize::<BTreeMap<String, String>>();
     let stacks: BTreeMap<String, String> = stacks

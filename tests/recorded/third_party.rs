@@ -61,3 +61,46 @@ fn the_python_binding_is_profiled_right() {
         }
     }
 }
+
+/// Of each kernel of `examples/python_frames.py`: how often it runs, how long each time, and the functions of the example that
+/// launch it, root first.
+const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
+    ("load_d100", 10, 100, &["<module>", "main", "train", "batches", "launch"]),
+    ("attention_d500", 30, 500, &["<module>", "main", "train", "step", "forward", "attention", "launch"]),
+    ("mlp_d300", 30, 300, &["<module>", "main", "train", "step", "forward", "launch"]),
+    ("copy_d200", 40, 200, &["prefetch", "launch"]),
+    ("decode_d400", 16, 400, &["<module>", "main", "answer", "decode", "launch"]),
+];
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn the_example_s_kernels_stand_under_the_functions_of_python_that_launch_them() {
+    let Some(python) = python() else { return };
+    let example = root().join("examples/python_frames.py");
+    let source = std::fs::read_to_string(&example).unwrap();
+    let line_of = |function: &str| match function {
+        "<module>" => 1,
+        _ => 1 + source.lines().position(|line| line.contains(&format!("def {function}("))).unwrap(),
+    };
+    let done = Run::new(&python, Way::Injected).arg(&example).ok();
+    let mut found = BTreeMap::new();
+    for (frames, nanos) in done.folded() {
+        // `Block.forward (python_frames.py:52)`
+        let own =
+            frames.iter().filter_map(|frame| frame.strip_suffix(')')?.split_once(" (python_frames.py:"));
+        let own: Vec<_> = own
+            .map(|(name, line)| (name.rsplit('.').next().unwrap().to_owned(), line.parse::<usize>().unwrap()))
+            .collect();
+        assert_eq!(frames[frames.len() - 2], "cuLaunchKernel");
+        *found.entry((frames.last().unwrap().clone(), own)).or_default() += nanos;
+    }
+    let expected: BTreeMap<_, u64> = LAUNCHED
+        .iter()
+        .map(|(kernel, count, nanos, functions)| {
+            let frames = functions.iter().map(|name| ((*name).to_owned(), line_of(name))).collect();
+            ((format!("[GPU_Kernel]{kernel}"), frames), count * nanos)
+        })
+        .collect();
+    assert_eq!(found, expected, "{}", done.stderr);
+    assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
+}

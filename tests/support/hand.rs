@@ -34,9 +34,9 @@ pub const BASE: u64 = 1_760_000_000_123_456_789;
 pub const FOLDED: &str = "\
 [launched before recording];[GPU0_Kernel]early 10000
 [no launch stack];[GPU1_Kernel]lone 5000
-main;decode;cudaLaunchKernel;[GPU0_Kernel]gemm<float> 20001
+main;decode;cudaLaunchKernel;[GPU0_Kernel]gemm 20001
 main;decode;cudaLaunchKernel;[GPU_Launch_Pending] 0
-main;decode;cudaLaunchKernel;[timestamp not collected];[GPU0_Kernel]gemm<float> 0
+main;decode;cudaLaunchKernel;[timestamp not collected];[GPU0_Kernel]gemm 0
 main;load;cudaMemcpyAsync;[GPU0_Memcpy HtoD] 12000
 main;worker;cudaLaunchKernel;[GPU1_Kernel]add 5000
 main;worker;cudaMemsetAsync;[GPU1_Memset] 5000

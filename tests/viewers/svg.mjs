@@ -1,5 +1,6 @@
 // Uses a flame graph: node svg.mjs NODE_MODULES FILE FRAME WORD clicks on the frame whose title begins with FRAME, then
-// searches WORD. Prints as JSON how wide the frame was and is, how many frames are shown, and what matched.
+// searches WORD. Prints as JSON how wide the frame was and is, how many frames are shown, what matched, and the tooltip and the
+// text of frames that have a short name.
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 
@@ -14,7 +15,9 @@ const look = () => page.evaluate((frame) => {
   const groups = [...document.querySelectorAll('#frames g')];
   const shown = groups.filter((group) => getComputedStyle(group).display !== 'none');
   const found = groups.find((group) => group.querySelector('title').textContent.startsWith(frame));
-  return { width: found.querySelector('rect').getBoundingClientRect().width, shown: shown.length, all: groups.length };
+  const short = groups.filter((group) => group.querySelector('title').hasAttribute('data-short'));
+  const drawn = short.map((group) => ['title', 'text'].map((part) => group.querySelector(part).textContent));
+  return { width: found.querySelector('rect').getBoundingClientRect().width, shown: shown.length, all: groups.length, drawn };
 }, frame);
 const before = await look();
 await page.evaluate((frame) => {

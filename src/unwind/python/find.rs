@@ -5,14 +5,17 @@
 //! cannot read, that stands for good.
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::layout::{Layout, TABLE_BYTES, Unknown};
 use crate::unwind::counts::{self, Counts};
-use crate::unwind::loader::{self, Visit};
+use crate::unwind::loader::{self, Object, Visit};
 use crate::unwind::memory;
 use crate::unwind::symbols::{Exported, Exports};
+#[cfg(target_arch = "x86_64")]
+use crate::unwind::x86_64::cold::cold_part;
 
 /// An interpreter whose frames can be read. Never freed.
 #[derive(Debug)]
@@ -25,8 +28,9 @@ pub(super) struct Interpreter {
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
     /// The types of code objects, strings, bytes, and frames where those are objects.
     pub(super) types: Types,
-    /// Where `_PyEval_EvalFrameDefault` lies, without what the compiler took out of it as cold.
-    pub(super) evaluator: Exported,
+    /// Where `_PyEval_EvalFrameDefault` lies, and what the compiler took out of it as cold: nothing in most builds, a fifth of
+    /// it where a profile was used, as Debian's and conda's are made.
+    pub(super) evaluator: [Range<u64>; 2],
 }
 
 /// Where types lie.
@@ -172,7 +176,7 @@ fn look() {
     let found = loader::hold(|_: Counts| {
         let mut found = None;
         loader::visit(|object| {
-            found = Exports::of(object).and_then(|exports| examine(&exports));
+            found = Exports::of(object).and_then(|exports| examine(object, &exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
         found
@@ -198,7 +202,7 @@ fn enter(interpreter: Interpreter) {
 }
 
 /// What the object with these exports is: `None`: no interpreter. While the loader is held.
-fn examine(exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
+fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(Off::PyPy));
     }
@@ -219,9 +223,22 @@ fn examine(exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
                 std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
             },
             types: types().ok_or(Off::Exports)?,
-            evaluator: exports.find("_PyEval_EvalFrameDefault").ok_or(Off::Exports)?,
+            evaluator: evaluator(object, exports).ok_or(Off::Exports)?,
         })
     }))
+}
+
+fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> {
+    let Exported { address, bytes } = exports.find("_PyEval_EvalFrameDefault")?;
+    let hot = address..address + bytes;
+    #[cfg(target_arch = "x86_64")]
+    let cold = cold_part(object, &hot);
+    #[cfg(not(target_arch = "x86_64"))]
+    let cold = {
+        let _ = object;
+        None
+    };
+    Some([hot, cold.unwrap_or(0..0)])
 }
 
 /// Where the program and its libraries find what has this name: a program that is not position-independent has copies of

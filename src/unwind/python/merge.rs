@@ -5,6 +5,8 @@
 //! the C stack: the native frame around it is the call, whatever its function is named. Before, each call runs one frame,
 //! and they are counted off from the innermost one.
 
+use std::ops::Range;
+
 use super::walk::{Item, SOMEWHERE};
 use crate::record::{Frame, FrameKind};
 use crate::unwind::MAX_FRAMES;
@@ -20,8 +22,8 @@ pub(super) struct Stacks<'a> {
     pub(super) items: &'a [Item],
     /// Whether frames are missing at the root of either.
     pub(super) is_partial: bool,
-    /// Where the evaluator's code lies.
-    pub(super) evaluator: std::ops::Range<u64>,
+    /// Where the evaluator's code lies: the most of it, and what is seldom run.
+    pub(super) evaluator: &'a [Range<u64>; 2],
 }
 
 /// How far native and Python frames told of the same calls.
@@ -142,7 +144,7 @@ impl Stacks<'_> {
     }
 
     fn is_evaluator(&self, frame: Frame) -> bool {
-        matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.contains(&address))
+        matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.iter().any(|part| part.contains(&address)))
     }
 }
 
@@ -151,12 +153,16 @@ mod tests {
     use super::*;
     use crate::record::{CodeId, ModuleEpoch};
 
-    const EVALUATOR: std::ops::Range<u64> = 0x5000..0x6000;
+    const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 
-    /// Letters are native frames, `E` is the evaluator; numbers are Python frames, `-` is one that is not shown, each
+    /// Letters are native frames, `E` is the evaluator, `C` its cold part; numbers are Python frames, `-` is one that is not shown, each
     /// with its boundary; both leaf first.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
-        let address = |letter: char| if letter == 'E' { 0x5800 } else { 0x100 * letter as u64 };
+        let address = |letter: char| match letter {
+            'E' => 0x5800,
+            'C' => 0x1080,
+            _ => 0x100 * letter as u64,
+        };
         let native: Vec<Frame> =
             native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
         let items: Vec<Item> = python
@@ -168,13 +174,13 @@ mod tests {
             })
             .collect();
         let mut room = Box::new([Frame(0); MOST_MERGED]);
-        let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: EVALUATOR };
+        let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
         // The leaf's frame lies at 1000 to 1100, and so on.
         let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
         let (frames, agreement) = stacks.merge(places, Out::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {
             FrameKind::Python { code, .. } => code.0.to_string(),
-            FrameKind::Native { address, .. } if EVALUATOR.contains(&address) => "E".to_owned(),
+            FrameKind::Native { address, .. } if EVALUATOR[0].contains(&address) => "E".to_owned(),
             FrameKind::Native { address, .. } => char::from(((address + 1) / 0x100) as u8).to_string(),
             other => panic!("{other:?}"),
         };
@@ -217,6 +223,8 @@ mod tests {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
+        // From wherever in it they were made.
+        assert_eq!(merged("aCbEc", &python, false), sure("a1b2c"));
     }
 
     #[test]

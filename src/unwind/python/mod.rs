@@ -199,13 +199,13 @@ impl Python {
     /// The frames of the last walk among those of `captured`, which are of the same moment.
     #[cold]
     pub(crate) fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
-        let evaluator = self.interpreter.evaluator;
+        let evaluator = &self.interpreter.evaluator;
         let State { walk, merged, .. } = self.state();
         let stacks = Stacks {
             native: captured.frames,
             items: &walk.items[..walk.count],
             is_partial: captured.is_partial() || walk.is_cut,
-            evaluator: evaluator.address..evaluator.address + evaluator.bytes,
+            evaluator,
         };
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), Out::new(merged));
         match agreement {

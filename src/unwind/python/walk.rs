@@ -593,7 +593,6 @@ pub(super) mod tests {
     use super::super::layout::{BYTES, CFrame, HASH, LENGTH, STATE};
     use super::*;
     use crate::unwind::memory;
-    use crate::unwind::symbols::Exported;
 
     const TYPES: Types = Types { code: 0x1001, text: 0x1002, bytes: 0x1003, frame: 0x1004 };
     const SLOTS: usize = 1100;
@@ -629,7 +628,7 @@ pub(super) mod tests {
 
     impl Made {
         pub(in crate::unwind::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
-            let evaluator = Exported { address: 0, bytes: 0 };
+            let evaluator = [0..0, 0..0];
             let interpreter =
                 Interpreter { layout, runtime: 0, this_thread: no_thread, types: TYPES, evaluator };
             let memory = vec![0; (2 + 3 * SLOTS + 4 * CODES) * ROOM as usize / 8].into();

@@ -2,6 +2,8 @@
 //!
 //! All storage is of fixed size: a miss happens inside somebody's program, perhaps inside its allocator.
 
+use std::ops::Range;
+
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult,
     EvaluationStorage, Expression, FrameDescriptionEntry, LittleEndian, Register, RegisterRule,
@@ -73,6 +75,12 @@ impl Compiler {
 /// No call can have left that: it is the bottom of a stack that `makecontext` or the like laid out.
 pub(super) fn is_made_by_hand(object: &Object, pc: u64) -> bool {
     description(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
+}
+
+/// The function, or the part of one, that holds `address`.
+pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
+    let (_, _, fde) = description(object, address)?;
+    Some(fde.initial_address()..fde.initial_address().checked_add(fde.len())?)
 }
 
 type Description = FrameDescriptionEntry<Bytes>;

@@ -1,6 +1,7 @@
 //! The engine for x86-64: a table of compact rules, one per return address, and the walk that uses it. `trails` has the
 //! rules of ways that the thread's walks took in their order, `memo` the thread's last stack.
 
+pub(super) mod cold;
 mod compile;
 mod copied;
 mod end;

@@ -47,6 +47,9 @@ for mode in eager graph compile; do
     plainly "$runs/kineto" "${program[@]}" --kineto table.json
     runs "PyTorch $mode runs under torch.profiler" $? "$runs/kineto"
     tell kineto "PyTorch $mode" "$runs/gpuflame" "$runs/kineto/table.json"
+    functions=(attend feed)
+    [ $mode = compile ] && functions=() # one function of Inductor's for all of the model
+    tell functions "PyTorch $mode" "$runs/gpuflame" model.py "${functions[@]}"
     [ $mode = compile ] || tell sites "PyTorch $mode" "$runs/gpuflame" softmax layer_norm
     [ $mode = graph ] || verified "PyTorch $mode" "${program[@]}"
     [ $mode = eager ] && witnessed "PyTorch $mode" "${program[@]}"

@@ -1,4 +1,7 @@
-"""Training steps with autograd, by each optimiser, with gradients scaled."""
+"""Training steps with autograd, by each optimiser, with gradients scaled. With `nvtx`, every operator is in a range."""
+
+import contextlib
+import sys
 
 import torch
 from torch.nn import functional as F
@@ -30,8 +33,10 @@ def main():
     for kind in ({"fused": True}, {"foreach": True}, {"foreach": False}):
         optimizer = torch.optim.AdamW(model.parameters(), **kind)
         scaler = torch.amp.GradScaler("cuda")
+        in_ranges = torch.autograd.profiler.emit_nvtx if "nvtx" in sys.argv else contextlib.nullcontext
         for _ in range(steps(2)):
-            loss = step(model, optimizer, scaler, tokens)
+            with in_ranges():
+                loss = step(model, optimizer, scaler, tokens)
     settle()
     print("trained", loss)
 

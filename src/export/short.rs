@@ -1,0 +1,416 @@
+//! Short names of kernels: what a person calls them. `vectorized_elementwise_kernel<GeluCUDAKernelImpl>` for 250 characters.
+//!
+//! A kernel of a template is called by its function, and by what it was made to compute, if an argument of the template
+//! says that: the innermost functor that has a name. Namespaces, types of numbers, sizes, layouts, lambdas and parameters
+//! are left out. That is a rule over the text that a demangler writes, with no list of kernels; what does not read like that
+//! stays as it is. Several kernels may have one short name: whoever adds up goes by whole ones.
+
+use std::borrow::Cow;
+#[cfg(feature = "cli")]
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+
+/// So deep templates are read: real ones have 12, and names come from other people's files.
+const DEEPEST: usize = 32;
+/// Of so many names it is known which are different: a picture has a few hundred, and this takes a megabyte.
+const MOST: usize = 10_000;
+
+/// The short name of a kernel that is called `name`, or that.
+pub(super) fn short_kernel(name: &str) -> Cow<'_, str> {
+    match shortened(name) {
+        Some(short) if short.len() < name.len() => Cow::Owned(short),
+        _ => Cow::Borrowed(name),
+    }
+}
+
+fn shortened(name: &str) -> Option<String> {
+    // One that is no template is as long as whoever wrote it wanted it.
+    if !name.contains(['<', '(']) {
+        return None;
+    }
+    let path = Path::read(without_return_type(name)?)?;
+    let own = path.own()?;
+    let name = path.distinct_name(own);
+    let computed: Vec<_> = own.arguments().filter_map(|argument| Functor::of(argument, DEEPEST)).collect();
+    let computed = computed.iter().find(|functor| functor.is_function).or(computed.first());
+    Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
+}
+
+/// Short names for those of `names`, which are different and come with their short ones, that no other of them would share.
+/// None where there are very many: what is read by programs alone may be long.
+pub(super) fn apart<'a>(
+    names: impl Iterator<Item = (&'a str, Option<String>)> + Clone,
+) -> HashMap<&'a str, String> {
+    let mut owners: HashMap<String, Option<&str>> = HashMap::new();
+    for (whole, short) in names.clone() {
+        if let Some(short) = short {
+            owners.entry(short).and_modify(|owner| *owner = None).or_insert(Some(whole));
+        }
+        if owners.len() > MOST {
+            return HashMap::new();
+        }
+    }
+    for (whole, _) in names {
+        owners.get_mut(whole).into_iter().for_each(|owner| *owner = None);
+    }
+    owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
+}
+
+/// Short names of so many kernels, for people who look at a table: none where two share it.
+#[cfg(feature = "cli")]
+pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
+    let names: BTreeSet<&str> = names.collect();
+    apart(names.iter().map(|&name| {
+        let short = match short_kernel(name) {
+            Cow::Owned(short) => Some(short),
+            Cow::Borrowed(_) => None,
+        };
+        (name, short)
+    }))
+}
+
+/// `void at::f<int>(int)` without the first word, or without the type that a template gives.
+fn without_return_type(name: &str) -> Option<&str> {
+    let blanks = outer(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
+    let Some(blank) = blanks.last() else { return Some(name) };
+    let before = &name[..blank];
+    let is_type = before == "void" || before.contains('<') && Path::read(before).is_some();
+    is_type.then(|| &name[blank + 1..])
+}
+
+/// What a kernel computes, as an argument of its template says.
+struct Functor<'a> {
+    name: &'a str,
+    /// It is a function or calls itself one, and no more than a type that has a name.
+    is_function: bool,
+}
+
+impl<'a> Functor<'a> {
+    fn of(argument: &'a str, deepest: usize) -> Option<Self> {
+        let deepest = deepest.checked_sub(1)?;
+        let path = Path::read(argument.trim())?;
+        let own = path.own().filter(|own| !own.is_data() && !path.is_of_data())?;
+        let inner = own.arguments().filter_map(|argument| Self::of(argument, deepest));
+        let inner = { inner }.find(|functor| functor.is_function);
+        let is_function = path.has_lambda || own.is_function();
+        Some(inner.unwrap_or(Self { name: own.name, is_function }))
+    }
+}
+
+/// `at::native::f<int>(int)::{lambda()#1}::operator()`, taken apart.
+struct Path<'a> {
+    parts: Vec<Part<'a>>,
+    has_lambda: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    name: &'a str,
+    /// What stands between `<` and `>`.
+    arguments: &'a str,
+}
+
+impl<'a> Path<'a> {
+    /// `None` of what is no path: a number, `float const*`, `(Kind)1`.
+    fn read(text: &'a str) -> Option<Self> {
+        let mut path = Self { parts: Vec::new(), has_lambda: false };
+        let mut rest = text;
+        loop {
+            if rest.starts_with('{') {
+                rest = &rest[closing(rest)?..];
+                path.has_lambda = true;
+            } else if let Some(behind) = rest.strip_prefix("(anonymous namespace)") {
+                rest = behind;
+            } else {
+                let (part, behind) = Part::read(rest)?;
+                path.parts.push(part);
+                rest = behind;
+            }
+            // Parameters, of a function in which a lambda lies or of the kernel.
+            while rest.starts_with('(') {
+                rest = &rest[closing(rest)?..];
+            }
+            rest = rest.strip_prefix(" const").unwrap_or(rest);
+            rest = match rest.strip_prefix("::") {
+                Some(behind) => behind,
+                None => return rest.is_empty().then_some(path),
+            };
+        }
+    }
+
+    /// The part that it is called by.
+    fn own(&self) -> Option<Part<'a>> {
+        self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
+    }
+
+    /// Its name, and where that says nothing the one before it as well: `gemvx::kernel`.
+    fn distinct_name(&self, own: Part<'a>) -> String {
+        let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
+        match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
+            Some(before) => format!("{}::{}", before.name, own.name),
+            None => own.name.to_owned(),
+        }
+    }
+
+    /// Whether it is of a library of containers and layouts.
+    fn is_of_data(&self) -> bool {
+        matches!(self.parts[..], [Part { name: "std" | "cute", .. }, _, ..])
+    }
+}
+
+impl<'a> Part<'a> {
+    /// A name and the arguments of its template, and what stands behind them.
+    fn read(text: &'a str) -> Option<(Self, &'a str)> {
+        let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '~' | '@' | '#');
+        let mut end = text.find(|c| !is_in_name(c)).unwrap_or(text.len());
+        if &text[..end] == "operator" {
+            end += match &text[end..] {
+                call if call.starts_with("()") => 2,
+                other => other.find(|c: char| !"<>=!+-*/%^&|~,".contains(c)).unwrap_or(other.len()),
+            };
+        }
+        let (name, rest) = text.split_at(end);
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+            return None;
+        }
+        if !rest.starts_with('<') {
+            return Some((Self { name, arguments: "" }, rest));
+        }
+        let end = closing(rest)?;
+        Some((Self { name, arguments: &rest[1..end - 1] }, &rest[end..]))
+    }
+
+    fn arguments(self) -> impl Iterator<Item = &'a str> {
+        let mut rest = self.arguments;
+        std::iter::from_fn(move || {
+            let whole = rest;
+            let end = outer(whole, b',').next();
+            rest = end.map_or("", |end| &whole[end + 1..]);
+            (!whole.is_empty()).then(|| end.map_or(whole, |end| &whole[..end]))
+        })
+    }
+
+    /// A function, or what calls itself one.
+    fn is_function(self) -> bool {
+        const WORDS: [&str; 5] = ["unctor", "ernel", "mpl", "Op", "_op"];
+        WORDS.iter().any(|word| self.name.contains(word))
+    }
+
+    /// A type of what is computed with, of where it lies or of how it is reached.
+    fn is_data(self) -> bool {
+        const NAMES: [&str; 14] = [
+            "long",
+            "short",
+            "char",
+            "bool",
+            "unsigned",
+            "signed",
+            "void",
+            "true",
+            "false",
+            "decltype",
+            "Array",
+            "array",
+            "tuple",
+            "OpaqueType",
+        ];
+        const WORDS: [&str; 6] = ["float16", "Float16", "half", "Half", "float8", "omplex"];
+        const ENDS: [&str; 12] = [
+            "State",
+            "Params",
+            "Iterator",
+            "iterator",
+            "Accessor",
+            "Policy",
+            "Calculator",
+            "Cast",
+            "Struct",
+            "Config",
+            "Traits",
+            "Metadata",
+        ];
+        NAMES.contains(&self.name)
+            || self.name.starts_with("Policy")
+            || WORDS.iter().any(|word| self.name.contains(word))
+            || ENDS.iter().any(|end| self.name.ends_with(end))
+            || ["float", "double", "Float8", "fp8", "uint", "int"]
+                .iter()
+                .any(|begin| self.name.starts_with(begin))
+    }
+}
+
+/// Where `wanted` stands in `text`, in no brackets.
+fn outer(text: &str, wanted: u8) -> impl Iterator<Item = usize> {
+    let mut depths = Depths::default();
+    text.bytes()
+        .enumerate()
+        .filter(move |(_, byte)| depths.next(*byte) == 0 && *byte == wanted)
+        .map(|(at, _)| at)
+}
+
+/// Where what `text` begins with ends, which is a bracket.
+fn closing(text: &str) -> Option<usize> {
+    let mut depths = Depths::default();
+    text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
+}
+
+/// How many brackets are open. Those of `operator<` and `->` are none; they stand in names of functions, where what comes
+/// of it is that the name is not shortened.
+#[derive(Default)]
+struct Depths {
+    depth: usize,
+    before: u8,
+}
+
+impl Depths {
+    fn next(&mut self, byte: u8) -> usize {
+        match byte {
+            b'<' | b'(' | b'{' | b'[' => self.depth += 1,
+            b'>' if self.before == b'-' => {}
+            b'>' | b')' | b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.before = byte;
+        self.depth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As torch.profiler, Nsight Systems and our own demangler write them, of PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL.
+    #[test]
+    fn kernels_are_called_by_their_function_and_what_they_compute() {
+        for (name, short) in [
+            (
+                "at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, \
+                 at::native::GeluType)::{lambda()#2}::operator()() const::{lambda()#2}::operator()() const::\
+                 {lambda(float)#1}, std::array<char*, 2>, false>",
+                "vectorized_elementwise_kernel<GeluCUDAKernelImpl>",
+            ),
+            (
+                "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<double, double, double, \
+                 at::native::binary_internal::DivFunctor<double> >, at::detail::Array<char*, 3> >(int, \
+                 at::native::BinaryFunctor<double, double, double, at::native::binary_internal::DivFunctor<double> >, \
+                 at::detail::Array<char*, 3>)",
+                "vectorized_elementwise_kernel<DivFunctor>",
+            ),
+            (
+                "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, \
+                 std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 3ul>)",
+                "vectorized_elementwise_kernel<CUDAFunctor_add>",
+            ),
+            (
+                "void at::native::elementwise_kernel_manual_unroll<128, 8, at::native::gpu_kernel_impl_nocast<\
+                 at::native::BUnaryFunctor<c10::BFloat16, c10::BFloat16, c10::BFloat16, \
+                 at::native::binary_internal::MulFunctor<float> > >(at::TensorIteratorBase&, \
+                 at::native::BUnaryFunctor<c10::BFloat16, c10::BFloat16, c10::BFloat16, \
+                 at::native::binary_internal::MulFunctor<float> > const&)::{lambda(int, bool)#1}>(int)",
+                "elementwise_kernel_manual_unroll<MulFunctor>",
+            ),
+            (
+                "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<\
+                 at::native::tanh_backward_kernel_cuda(at::TensorIteratorBase&)::{lambda()#2}::operator()() const::\
+                 {lambda()#4}::operator()() const::{lambda(float, float)#1}>(at::TensorIteratorBase&)::{lambda(int)#1}>(int)",
+                "elementwise_kernel<tanh_backward_kernel_cuda>",
+            ),
+            (
+                "void at::native::reduce_kernel<256, 2, at::native::ReduceOp<float, at::native::func_wrapper_t<float, \
+                 at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>, \
+                 unsigned int, float, 4> >(at::native::ReduceOp<float>)",
+                "reduce_kernel<sum_functor>",
+            ),
+            (
+                "at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, \
+                 long, 4, 4> >",
+                "reduce_kernel<ArgMaxOps>",
+            ),
+            (
+                "at::native::index_elementwise_kernel<128, 4, at::native::index_copy_kernel_impl<at::native::OpaqueType<4> \
+                 >(at::TensorIterator&, long, long, long)::{lambda(int)#1}>",
+                "index_elementwise_kernel<index_copy_kernel_impl>",
+            ),
+            (
+                "at::native::(anonymous namespace)::indexSelectSmallIndex<float, long, unsigned int, 2, 2, -2>",
+                "indexSelectSmallIndex",
+            ),
+            (
+                "void at::native::batch_norm_collect_statistics_kernel<at::native::Var, c10::BFloat16, float, int>(float)",
+                "batch_norm_collect_statistics_kernel<Var>",
+            ),
+            (
+                "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x128_32x6_nn_align4>\
+                 (cutlass_80_tensorop_s1688gemm_64x128_32x6_nn_align4::Params)",
+                "cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x128_32x6_nn_align4>",
+            ),
+            (
+                "void cub::DeviceRadixSortHistogramKernel<cub::DeviceRadixSortPolicy<long, int, int>::Policy800, false, \
+                 long, int>(int*, long const*, int, int, int)",
+                "DeviceRadixSortHistogramKernel",
+            ),
+            (
+                "void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16, __hip_bfloat16, \
+                 (vllm::Fp8KVCacheDataType)0>(__hip_bfloat16 const*, int)",
+                "reshape_and_cache_flash_kernel",
+            ),
+            (
+                "void gemv2T_kernel_val<int, int, float, 128, false, cublasGemvParams<\
+                 cublasGemvTensorStridedBatched<float const>, float> >(float)",
+                "gemv2T_kernel_val",
+            ),
+            (
+                "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, float, 7, cublasGemvParams<\
+                 cublasGemvTensorStridedBatched<float const>, float> >(cublasGemvParams<float>)",
+                "gemvx::kernel",
+            ),
+            (
+                "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+                "ncclKernel_AllReduce_RING_LL_Sum_float",
+            ),
+            ("std::enable_if<true, void>::type ns::scale<float>(float*)", "scale"),
+            ("gemm<float, 128>", "gemm"),
+        ] {
+            assert_eq!(short_kernel(name), short, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_short_name_that_two_would_have_is_nobody_s() {
+        let names = ["gemm<float>", "gemm<half>", "add<int>", "scale<int>", "scale", "plain"];
+        let of = |name| short_kernel(name).into_owned();
+        let short = apart(names.iter().map(|name| (*name, Some(of(name)).filter(|short| short != name))));
+        assert_eq!(short.into_iter().collect::<Vec<_>>(), [("add<int>", "add".to_owned())]);
+        let many: Vec<_> = (0..20_000).map(|at| format!("k{at}<int>")).collect();
+        assert!(apart(many.iter().map(|name| (name.as_str(), Some(of(name))))).is_empty());
+    }
+
+    #[test]
+    fn what_reads_like_no_kernel_of_cpp_stays() {
+        let deep = format!("{}int{}", "a<".repeat(5000), ">".repeat(5000));
+        for name in [
+            "",
+            "gemm",
+            "triton_poi_fused_add_0",
+            "net::gemm",
+            "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas",
+            "Memcpy DtoH (Device -> Pageable)",
+            "step 5 (warm-up)",
+            "gemm<float",
+            "gemm>float<",
+            "f(",
+            "::",
+            "a::",
+            "<>",
+            "()",
+            "{lambda()#1}::operator()",
+            "operator()",
+            "_Z4gemmIfEvPT_",
+            "größe (2)",
+            "gemm<[4, 4], \"a\">, copy",
+        ] {
+            assert_eq!(short_kernel(name), name);
+        }
+        assert_eq!(short_kernel(&deep), "a<a>", "an honest compiler writes no such name; it costs no stack");
+    }
+}

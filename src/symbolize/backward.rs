@@ -1,0 +1,250 @@
+//! The backward pass of PyTorch under the forward pass, in recordings and where they are made.
+//!
+//! Autograd computes gradients on threads of its own, without any Python. Where the program is under
+//! `torch.autograd.profiler.emit_nvtx()`, ranges say which is whose: an operator of the forward pass is in
+//! `aten::addmm, seq = 12`, and the node that computes its gradient in `AddmmBackward0, seq = 12`. On request what the
+//! node launched hangs under the functions of Python that called the operator, and `[backward]`:
+//!
+//! ```text
+//! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
+//! ```
+//!
+//! Numbers count on each thread of the forward pass: what two of them gave is tied to neither. An operator that launched
+//! nothing has no stack, and is found only by a number that an operator around or inside of it has, too. Names of ranges
+//! run out (`ranges_dropped`), and each operator of `emit_nvtx` has a new one.
+
+use std::collections::HashMap;
+
+use crate::profile::views::GPU;
+use crate::profile::{Kind, Place, Profile, ShownFrame, ShownFrameId, add_to};
+use crate::record::{ContextId, FrameKind, ThreadId};
+
+/// Stands between the forward pass and the node.
+const MARK: &str = "[backward]";
+/// How functions of autograd's engine begin, one of which every stack of its threads has.
+const ENGINE: &str = "torch::autograd::Engine::";
+/// What stands before the number in the name of a range.
+const NUMBER: &str = ", seq = ";
+
+/// How much GPU time the backward pass launched, and how much of that hangs under the forward pass, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tied {
+    /// All of the backward pass.
+    pub all: u64,
+    /// What hangs under the forward pass.
+    pub tied: u64,
+}
+
+/// Which context of the forward pass has a number, by thread, and how many ranges lie between: 0 is the operator's own.
+type Forward = HashMap<u64, HashMap<ThreadId, (usize, ContextId)>>;
+
+/// Hangs what nodes of the backward pass launched under the forward pass, in a profile that has names. What hangs there
+/// already stays.
+pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
+    let mut forward = Forward::new();
+    let mut backward = HashMap::new();
+    for context in profile.contexts() {
+        let (mut is_backward, mut is_done) = (false, false);
+        for text in shown(profile, context).map(|id| name(profile, id)) {
+            is_backward |= text.starts_with(ENGINE);
+            is_done |= text == MARK;
+        }
+        let numbers = numbers(profile, context);
+        if is_done || is_backward {
+            backward.insert(context, numbers.first().copied().filter(|_| !is_done).ok_or(is_done));
+        } else {
+            let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
+            for (rank, number) in numbers.into_iter().enumerate() {
+                let known = forward.entry(number).or_default().entry(thread).or_insert((rank, context));
+                // The last one with the number made the node.
+                if rank <= known.0 {
+                    *known = (rank, context);
+                }
+            }
+        }
+    }
+    let mark = profile.intern(MARK);
+    let mark = profile.intern_shown(ShownFrame::new(Kind::Marker, mark));
+    let mut is_tied: HashMap<ContextId, bool> = HashMap::new();
+    for (context, number) in backward {
+        let by_thread = number.ok().and_then(|number| forward.get(&number)).filter(|found| found.len() == 1);
+        let found = by_thread.and_then(|found| found.values().next());
+        if let Some(&(_, found)) = found {
+            let stack = composed(profile, found, mark, context);
+            profile.set_shown(context, stack);
+        }
+        is_tied.insert(context, found.is_some() || number == Err(true));
+    }
+    let mut sums = Tied::default();
+    for sample in profile.samples(&GPU) {
+        if let Place::Context(context) = sample.place
+            && let Some(is_tied) = is_tied.get(&context)
+        {
+            add_to(&mut sums.all, sample.amount());
+            add_to(&mut sums.tied, if *is_tied { sample.amount() } else { 0 });
+        }
+    }
+    sums
+}
+
+/// The forward pass's line, the mark, and the node with what it called; root first.
+fn composed(
+    profile: &Profile,
+    forward: ContextId,
+    mark: ShownFrameId,
+    backward: ContextId,
+) -> Vec<ShownFrameId> {
+    let mut stack = root_first(profile, forward);
+    let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
+    // Up to the innermost function of Python; else up to the call.
+    let line = stack.iter().rposition(|id| is(id, Kind::Python)).map(|at| at + 1);
+    stack.truncate(line.or_else(|| stack.iter().position(|id| is(id, Kind::Call))).unwrap_or(0));
+    stack.push(mark);
+    let of_node = root_first(profile, backward);
+    let engine = of_node.iter().rposition(|id| name(profile, *id).starts_with(ENGINE));
+    stack.extend(of_node.into_iter().skip(engine.map_or(0, |at| at + 1)));
+    stack
+}
+
+/// The frames of a context as they are shown, leaf first.
+fn shown(profile: &Profile, context: ContextId) -> impl Iterator<Item = ShownFrameId> {
+    profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown))
+}
+
+fn root_first(profile: &Profile, context: ContextId) -> Vec<ShownFrameId> {
+    let mut frames: Vec<_> = shown(profile, context).collect();
+    frames.reverse();
+    frames
+}
+
+fn name(profile: &Profile, id: ShownFrameId) -> &str {
+    profile.strings().get(profile.shown_frame(id).name)
+}
+
+/// The numbers of the ranges around a launch, innermost first.
+fn numbers(profile: &Profile, context: ContextId) -> Vec<u64> {
+    let stack = profile.context(context).map(|known| profile.stack(known.stack));
+    let kinds = stack.into_iter().flatten().map(|frame| profile.frames()[frame.index()].kind());
+    kinds
+        .filter_map(|kind| match kind {
+            FrameKind::Range(range) => number(profile.range(range)?),
+            _ => None,
+        })
+        .collect()
+}
+
+/// `12` of `aten::addmm, seq = 12, op_id = 40`.
+fn number(text: &str) -> Option<u64> {
+    let (_, behind) = text.split_once(NUMBER)?;
+    let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
+    behind[..digits].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Leaf, Sample, Tip};
+    use crate::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
+    use crate::symbolize::{SymbolizeOptions, Symbolizer};
+
+    /// A profile of contexts, each a thread, frames root first (`p` a function of Python, `c` any other, `r` a range) and
+    /// GPU time.
+    fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
+        let (mut profile, mut texts) = (Profile::default(), Vec::new());
+        let mut samples = Vec::new();
+        for (id, &(thread, stack, nanos)) in (1..).zip(contexts) {
+            let frames: Vec<Frame> = stack
+                .split(';')
+                .rev()
+                .map(|frame| {
+                    let at = texts.iter().position(|known| known == &frame).unwrap_or_else(|| {
+                        texts.push(frame);
+                        texts.len() - 1
+                    }) as u32;
+                    let text = &frame[2..];
+                    if frame.starts_with('r') {
+                        profile.push(&Row::Range { id: RangeId(at), domain: "", text });
+                        return Frame::range(RangeId(at));
+                    }
+                    let label = LabelId(100 + at);
+                    profile.push(&Row::Label { id: label, text });
+                    let kind = if frame.starts_with('p') { LabelKind::Python } else { LabelKind::Call };
+                    Frame::label_of(kind, label)
+                })
+                .collect();
+            let flags = ContextFlags::default();
+            profile.push(&Row::Context {
+                id: ContextId(id),
+                thread: ThreadId(thread),
+                flags,
+                frames: &frames,
+            });
+            let mut sample = Sample::new(Place::Context(ContextId(id)), Leaf::new(&[Tip::Work(Work::Set)]));
+            sample.values[0] = nanos;
+            samples.push(sample);
+        }
+        profile.set_samples(&GPU, samples);
+        Symbolizer::new(SymbolizeOptions::default()).name(&mut profile);
+        profile
+    }
+
+    fn stack(profile: &Profile, id: u32) -> String {
+        let names = root_first(profile, ContextId(id)).into_iter().map(|id| name(profile, id));
+        names.collect::<Vec<_>>().join(";")
+    }
+
+    const ENGINE_ROOT: &str = "c torch::autograd::Engine::thread_main";
+
+    #[test]
+    fn what_a_node_launched_hangs_under_the_functions_that_called_its_operator() {
+        let node = |number: u32| {
+            format!("{ENGINE_ROOT};c MmBackward0;c aten::mm;c call;r MmBackward0, seq = {number};r aten::mm")
+        };
+        let forward =
+            |function: &str, ranges: &str| format!("p step;p {function};c aten::mm;c call;{ranges}");
+        let contexts = [
+            (1, forward("first", "r aten::linear, seq = 3;r aten::mm, seq = 4, op_id = 9"), 10),
+            (1, forward("second", "r aten::mm, seq = 5"), 10),
+            // The same number on two threads.
+            (1, forward("third", "r aten::mm, seq = 7"), 10),
+            (2, forward("third", "r aten::mm, seq = 7"), 10),
+            (3, node(4), 100),
+            (3, node(5), 20),
+            (3, node(7), 3),
+            (3, node(99), 4),
+            (3, node(3), 1000),
+            (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
+        ];
+        let contexts: Vec<_> =
+            contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
+        let mut profile = profile(&contexts);
+        let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
+        let sums = Tied { all: 1129, tied: 1120 };
+        // Drawn again, as a process that lives on is, nothing changes.
+        for _ in 0..2 {
+            assert_eq!(hang_backward(&mut profile), sums);
+            let tail = |number| {
+                format!("MmBackward0;aten::mm;call;[range]MmBackward0, seq = {number};[range]aten::mm")
+            };
+            assert_eq!(stack(&profile, 5), format!("step;first;[backward];{}", tail(4)));
+            assert_eq!(stack(&profile, 6), format!("step;second;[backward];{}", tail(5)));
+            assert_eq!(
+                stack(&profile, 9),
+                format!("step;first;[backward];{}", tail(3)),
+                "of the operator around it"
+            );
+            for id in [1, 2, 3, 4, 7, 8, 10] {
+                assert_eq!(stack(&profile, id), before[id as usize - 1], "{id}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_is_behind_its_word() {
+        assert_eq!(number("[range]aten::addmm, seq = 12, op_id = 40"), Some(12));
+        assert_eq!(number("[range]aten::addmm, seq = 12"), Some(12));
+        for other in ["[range]aten::addmm", "[range]x, seq = ", "[range]x, seq = -1", "[range]step 4"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+}

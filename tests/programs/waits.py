@@ -1,0 +1,43 @@
+"""Launches from nested functions, a generator and a thread, and waits in the same lines until its input ends: to be looked at
+from outside. LIBRARY"""
+
+import ctypes
+import os
+import sys
+import threading
+
+launch = ctypes.CDLL(sys.argv[1]).launch_once
+gate, is_in = threading.Lock(), threading.Lock()
+
+
+class Block:
+    def forward(self):
+        launch(); is_in.acquire(); print("waits", flush=True); os.read(0, 1)
+
+
+def numbers(block):
+    for number in range(1):
+        yield block.forward()
+
+
+def step(block):
+    return [number for number in numbers(block)]
+
+
+class Loader:
+    def load(self, depth=5):
+        if depth:
+            return self.load(depth - 1)
+        launch(); is_in.release(); gate.acquire()
+
+
+def main():
+    gate.acquire(), is_in.acquire()
+    loader = threading.Thread(target=Loader().load)
+    loader.start()
+    step(Block())
+    gate.release()
+    loader.join()
+
+
+main()
