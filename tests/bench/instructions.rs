@@ -51,9 +51,9 @@ const CASES: [Case; 13] = [
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
     // In turn from three and six functions more, inside twelve that stay.
-    Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 3880 },
-    Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 4310 },
-    Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 4670 },
+    Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
+    Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
+    Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
 ];
 
 /// Versions of Python whose layout the interpreter of the tests has.

@@ -5,8 +5,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod captured;
+mod cost;
 mod installed;
+mod kit;
 mod one_run;
+mod operators;
 mod programs;
 mod ranks;
 mod wheel;

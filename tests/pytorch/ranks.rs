@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::installed::{folder, run};
-use crate::programs::{ONE, OTHER, assert_verified, ran_by, told_by};
+use crate::programs::{ONE, OTHER, assert_nothing_is_missing, assert_verified, ran_by, told_by};
 use crate::support::{Done, Way};
 
 /// The process of each rank, as the files beside its outputs say.
@@ -57,6 +57,24 @@ fn two_ranks_that_meet_in_collectives_are_seen_whole_and_so_is_how_long_they_wai
 #[ignore = "a minute"]
 fn two_ranks_are_seen_whole_by_each_way_in_with_each_version() {
     check_ranks(&OTHER);
+    check_share(&OTHER);
+}
+
+/// Asserts that the ledgers of both processes say that all was matched, and that no stack is other than it was.
+fn assert_whole(done: &Done) {
+    for what in ["launches ", "activities "] {
+        let ledgers = done.ledger(what);
+        assert_eq!(ledgers.len(), 2, "{}", done.stderr);
+        for ledger in ledgers {
+            let (total, parts) = ledger.split_once(" = ").unwrap();
+            let matched = format!("matched {total} + ");
+            assert!(parts.starts_with(&matched) && total != "0", "{what}{ledger}");
+        }
+    }
+    let lost = done.ledger("lost: ");
+    let nothing = [" stacks_guessed 0, stacks_cut 0, ", " python_dropped 0, python_unsure 0"];
+    let is_whole = |ledger: &&str| nothing.iter().all(|word| ledger.contains(word));
+    assert!(lost.len() == 2 && lost.iter().all(is_whole), "{lost:?}");
 }
 
 fn check_ranks(runs: &[(Way, &str)]) {
@@ -67,7 +85,8 @@ fn check_ranks(runs: &[(Way, &str)]) {
         lines.sort();
         lines
     };
-    let alone = run(Way::None).env("GPUSIM_TRUTH", "").ok();
+    let alone = run(Way::None).env("GPUSIM_TRUTH", "").env("GPUSIM_LOG", "missing").ok();
+    assert_nothing_is_missing(&alone);
     for &(way, version) in runs {
         let run = run(way).env("GPUSIM_TRUTH", "summary:sums-%p.json,truth-%p.json");
         let run = run.env("GPUFLAME_OUTPUT", "rank%r").env("GPUFLAME_FORMATS", "folded,csv,gfr");
@@ -85,6 +104,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
             assert_eq!(told_by(&done, &format!("rank{rank}.csv")), ran, "rank {rank}");
         }
         assert_verified(&done, 2);
+        assert_whole(&done);
         let recordings = [0, 1].map(|rank| format!("rank{rank}.gfr"));
         let flags = ["--format", "json"].map(str::to_owned);
         let args = ["merge-ranks".to_owned()].into_iter().chain(recordings).chain(flags);
@@ -100,13 +120,19 @@ fn check_ranks(runs: &[(Way, &str)]) {
 
 #[test]
 fn work_on_memory_that_two_processes_share_is_seen_in_both() {
+    check_share(&ONE);
+}
+
+fn check_share(runs: &[(Way, &str)]) {
     let Some(python) = folder() else { return };
-    let alone = run(python, "share.py", Way::None).env("GPUSIM_TRUTH", "").ok();
-    for (way, version) in ONE {
+    let alone = run(python, "share.py", Way::None).env("GPUSIM_TRUTH", "").env("GPUSIM_LOG", "missing").ok();
+    assert_nothing_is_missing(&alone);
+    for &(way, version) in runs {
         let run = run(python, "share.py", way).env("GPUSIM_TRUTH", "summary:truth-%p.json");
         let run = run.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_VERIFY", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).ok();
         assert_verified(&done, 2);
+        assert_whole(&done);
         assert_eq!(done.stdout, alone.stdout);
         let names =
             fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());

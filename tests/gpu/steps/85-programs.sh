@@ -1,10 +1,11 @@
 # Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
-# LIMIT 90
+# LIMIT 150
 # Their output and exit code are the same with and without; all work is matched, and every stack taken twice. Those that need
-# a second GPU want one.
+# a second GPU want one, and some a package: Triton, Transformers. On the simulated stack they run where --python names a PyTorch
+# that is made for it (tests/pytorch/install).
 
 need_gpuflame
-[ "$KIT_SIMULATED" = 0 ] || skip "the programs of tests/pytorch run on the simulated stack in a test of their own"
+[ "$KIT_SIMULATED" = 0 ] || [ -n "$KIT_PYTHON" ] || skip "PyTorch for the simulated stack: --python names one"
 torch=$(python_with torch)
 [ -n "$torch" ] || skip "PyTorch: no Python here has the module torch; --python FILE names one"
 programs=$KIT_ROOT/tests/pytorch/programs
@@ -14,19 +15,34 @@ tell() { python "$KIT_HERE/check.py" "$@" >>"$facts"; }
 export HF_HUB_OFFLINE=1 STEPS=3
 gpus=$("$torch" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null)
 
-for name in train decode ranges pressure loader share devices; do
-    [ $name = devices ] && [ "${gpus:-1}" -lt 2 ] && { missing "$name.py: a second GPU"; continue; }
+has() { "$torch" -c "import sys; from importlib.util import find_spec; sys.exit(find_spec('$1') is None)" 2>/dev/null; }
+# What is compiled is compiled once: what comes after finds it in the caches.
+export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton TORCHINDUCTOR_COMPILE_THREADS=1
+
+for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices ddp transformers_models compiled}; do
+    case $name in
+        devices | ddp) [ "${gpus:-1}" -ge 2 ] || { missing "$name.py: a second GPU"; continue; } ;;
+        transformers_models) has transformers || { missing "$name.py: Transformers"; continue; } ;;
+        compiled) has triton || { missing "$name.py: Triton"; continue; } ;;
+    esac
     [ $((SECONDS - begin)) -gt "$budget" ] && { missing "$name.py: there was no time for it"; continue; }
-    runs=$KIT_STEP/$name
-    plainly "$runs/plain" "$torch" "$programs/$name.py"
+    runs=$KIT_STEP/$name command=("$torch" "$programs/$name.py")
+    if [ $name = compiled ]; then
+        command+=(reduce-overhead)
+        plainly "$runs/warm" "${command[@]}" || { missing "$name.py: it does not compile here"; continue; }
+    fi
+    plainly "$runs/plain" "${command[@]}"
     rc=$?
-    KIT_VERIFY=1 under_gpuflame "$runs/gpuflame" "$torch" "$programs/$name.py"
+    KIT_VERIFY=1 under_gpuflame "$runs/gpuflame" "${command[@]}"
     holds "$name.py: the exit code is the same" $rc $?
     # A loss differs in its last digits from run to run, where sums are made in any order.
-    [ $name = train ] || holds "$name.py: so is what it prints" "$(sort "$runs/plain/stdout")" "$(sort "$runs/gpuflame/stdout")"
+    case $name in
+        train | compiled) ;;
+        *) holds "$name.py: so is what it prints" "$(sort "$runs/plain/stdout")" "$(sort "$runs/gpuflame/stdout")" ;;
+    esac
     [ $rc = 0 ] || fact "$name.py: its last words" "$(tail -n 3 "$runs/plain/stderr")"
     # Each process that uses the GPU has a ledger of its own there.
-    [ $name = share ] && continue
+    case $name in share | ddp) continue ;; esac
     tell ledger "$name.py" "$runs/gpuflame"
     tell verify "$name.py" "$runs/gpuflame"
 done

@@ -1,7 +1,7 @@
 """What gpuflame costs a PyTorch program, beside what people use: the table of tests/bench/performance.md.
 
     tests/pytorch/cost/table [--rounds 20]          builds what is missing, and prints the table: some 20 minutes on two cores
-    tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..] [--kept FILE]
+    tests/pytorch/run tests/pytorch/cost/cost.py [--rounds 20] [--loops LOOP,..] [--ways WAY,..] [--kept FILE] [--limits]
     GPUFLAME=libgpuflame.so                         default: target/release/libgpuflame.so
     PYTHONPATH=$(tests/pytorch/triton)              with Triton's proton, which cannot be measured otherwise
 
@@ -9,7 +9,8 @@ In a round every way is run once in each loop, in a process of its own that is f
 an order that turns. A process makes many steps and tells how long the fastest tenth of them take at most, so that what else
 the machine does counts little. Ways are compared within their round; shown is the median of the rounds, with the interval
 that holds it in 95 of 100 cases (by order statistics). The last column is what a way adds to the null client's step, as a
-part of what torch.profiler without stacks adds to it.
+part of what torch.profiler without stacks adds to it. With --limits the exit code is 1 where gpuflame misses what it promises
+(`LIMITS`), and where the loop that is to wait for the GPU does not.
 
 What each process tells is kept in FILE as soon as it is told: who is interrupted goes on by the same command. What is kept of
 another library, or of another state of the files beside this one, is not used.
@@ -40,12 +41,27 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# Every loop by what it sets: a launch of no cost and one of 4 us, as a traced driver's; a GPU that is waited for.
+# The products of the model's linear layers, of which a step has 17.
+PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
+
+# Every loop by what it sets: a launch of no cost and one of 4 us, as a traced driver's; a GPU that is waited for, by launches of
+# either kind. Those of 4 us take a step of this model longer than its kernels by name, so that the products have more to do.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},
     "GPU-bound": {"GPUSIM_CLOCK": "real", "GPUSIM_KERNELS": "by_name"},
+    "GPU-bound, launches of 4 us": {
+        "GPUSIM_CLOCK": "real",
+        "GPUSIM_KERNELS": f"by_name,{PRODUCT}=150us",
+        "GPUSIM_LAUNCH_NS": "4000",
+    },
 }
+
+# What gpuflame by default may cost at most, by medians: what it adds to the null client's step, and as a part of what
+# torch.profiler adds, where a launch costs nothing; how much later the process ends, and how much more memory it has, in any loop.
+LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
+# The part of a step that is at least waited for the GPU where it is the GPU that takes the time.
+LEAST_WAIT = 0.05
 
 
 def library(name, default):
@@ -115,13 +131,18 @@ def picked(table, wanted):
     return {name: what for name, what in table.items() if name in names or name in ALWAYS}
 
 
-def measured_steps(step):
-    times = []
+def measured_steps(launch, wait):
+    """A fast step, in ns, and the part of a step that is waited, of all of them the middle one."""
+    times, waits = [], []
     for _ in range(STEPS):
         start = time.perf_counter_ns()
-        step()
-        times.append(time.perf_counter_ns() - start)
-    return sorted(times)[len(times) // 10]
+        launch()
+        launched = time.perf_counter_ns()
+        wait()
+        end = time.perf_counter_ns()
+        times.append(end - start)
+        waits.append((end - launched) / (end - start))
+    return sorted(times)[len(times) // 10], statistics.median(waits)
 
 
 @torch.inference_mode()
@@ -130,21 +151,19 @@ def child(pipe, profiler):
     model = Gpt().cuda().eval()
     tokens = torch.zeros(2, 16, dtype=torch.long, device="cuda")
 
-    def step():
+    for _ in range(WARM_UP):
         model(tokens)
         torch.cuda.synchronize()
-
-    for _ in range(WARM_UP):
-        step()
     gc.disable()
     with profiler():
-        nanos = measured_steps(step)
-    os.write(pipe, f"{nanos} {time.monotonic_ns()}".encode())
+        nanos, waited = measured_steps(lambda: model(tokens), torch.cuda.synchronize)
+    os.write(pipe, f"{nanos} {waited} {time.monotonic_ns()}".encode())
     sys.stdout.flush()
 
 
 def run(environment, profiler, folder):
-    """A fast step in ns; how long the process took to end, in ms; the most memory that it had, in MiB."""
+    """A fast step in ns; how long the process took to end, in ms; the most memory that it had, in MiB; the part of a step that is
+    waited for the GPU."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -160,9 +179,9 @@ def run(environment, profiler, folder):
     os.close(read)
     _, status, usage = os.wait4(pid, 0)
     ended = time.monotonic_ns()
-    if status != 0 or len(told) != 2:
+    if status != 0 or len(told) != 3:
         return None
-    return float(told[0]), (ended - int(told[1])) / 1e6, usage.ru_maxrss / 1024
+    return float(told[0]), (ended - int(told[2])) / 1e6, usage.ru_maxrss / 1024, float(told[1])
 
 
 class Kept:
@@ -259,12 +278,36 @@ def part_of_added(steps, of, null):
     return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
 
 
+def missed(loop, found):
+    """Sentences: which limits the runs of one loop, by way, do not keep."""
+    middle = lambda values: statistics.median(values)
+    steps, exits, memory, waits = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(4))
+    figures = {}
+    if "gpuflame" in found:
+        if loop == "launch-bound":
+            beside = [100 * (a / b - 1) for a, b in zip(steps["gpuflame"], steps["null client"])]
+            figures["beside the null client, %"] = middle(beside)
+            if PROFILER in found:
+                both = zip(steps["gpuflame"], steps[PROFILER], steps["null client"])
+                figures["of what torch.profiler adds, %"] = middle([100 * (a - c) / (b - c) for a, b, c in both])
+        for name, of in (("end later, ms", exits), ("memory more, MiB", memory)):
+            figures[name] = middle([a - b for a, b in zip(of["gpuflame"], of["off"])])
+    for name, figure in figures.items():
+        if figure > LIMITS[name]:
+            yield f"{loop}: {name}: {figure:.1f}, and not {LIMITS[name]} at most"
+    if loop.startswith("GPU-bound"):
+        for name in ("off", "null client", "gpuflame"):
+            if name in found and middle(waits[name]) < LEAST_WAIT:
+                yield f"{loop}: {name}: {middle(waits[name]):.1%} of a step are waited for the GPU, and not {LEAST_WAIT:.0%} at least"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--loops")
     parser.add_argument("--ways")
     parser.add_argument("--kept")
+    parser.add_argument("--limits", action="store_true")
     options = parser.parse_args()
     folder = tempfile.mkdtemp()
     every, loops = picked(ways(folder), options.ways), picked(LOOPS, options.loops)
@@ -279,8 +322,14 @@ def main():
     heads = ["loop", "way", "step, us", "beside off", "beside the null client", f"of what {PROFILER} adds", "end later, ms", "memory more, MiB"]
     print("| " + " | ".join(heads) + " |")
     print("|---|---|" + "---:|" * (len(heads) - 2))
+    found = {loop: {name: [kept.found[loop, name, turn] for turn in range(options.rounds)] for name in every} for loop in loops}
     for loop in loops:
-        report(loop, {name: [kept.found[loop, name, turn] for turn in range(options.rounds)] for name in every})
+        report(loop, found[loop])
+    said = [sentence for loop in loops for sentence in missed(loop, found[loop])]
+    for sentence in said:
+        print(f"cost: {sentence}", file=sys.stderr)
+    if options.limits and said:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,35 @@
-"""The small GPT through torch.compile, trained and decoded: compiled.py MODE. Inductor makes kernels by Triton; with
-`reduce-overhead` it captures them into graphs."""
+"""The training step and the decode loop of the programs beside this one through torch.compile: compiled.py MODE. Inductor makes
+kernels by Triton; with `reduce-overhead` it captures them into graphs."""
 
 import sys
 
 import torch
-from torch.nn import functional as F
 
+from decode import Decoder
 from model import Gpt, settle, steps
+from train import step
 
 
 def train(mode):
-    """Forward and backward, both compiled; the optimiser is eager."""
-    model = Gpt(layers=1).cuda()
-    compiled = torch.compile(model, mode=mode)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tokens = torch.zeros(2, 16, dtype=torch.long, device="cuda")
+    """Under autocast, with gradients scaled. Forward and backward are compiled; the optimiser is PyTorch's fused one."""
+    model = torch.compile(Gpt(layers=1).cuda(), mode=mode)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cuda")
+    tokens = torch.zeros(2, 17, dtype=torch.long, device="cuda")
     for _ in range(steps(8)):
-        loss = F.cross_entropy(compiled(tokens).flatten(0, 1), tokens.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    print("trained", loss.shape)
+        loss = step(model, optimizer, scaler, tokens)
+    print("trained", loss)
 
 
 @torch.inference_mode()
 def decode(mode):
-    model = torch.compile(Gpt(layers=1).cuda().eval(), mode=mode)
-    tokens = torch.zeros(2, 1, dtype=torch.long, device="cuda")
-    for _ in range(steps(12)):
-        logits = model(tokens)
-        tokens.copy_(logits[:, -1:].argmax(-1))
-    print("decoded", logits.shape)
+    """With a cache of keys and values, which the compiled model writes in place."""
+    decoder = Decoder(torch.compile(Gpt(layers=1).cuda().eval(), mode=mode), 2)
+    for cache in decoder.caches:
+        # Inductor makes no graph of what writes to its arguments, unless they are always the same memory.
+        for tensor in (cache.keys, cache.values, cache.place):
+            torch._dynamo.mark_static_address(tensor)
+    print("decoded", decoder.decode(steps(12)).shape)
 
 
 def main():

@@ -1,5 +1,7 @@
 """A small GPT, and what the programs beside this file share."""
 
+import contextlib
+import ctypes
 import os
 import time
 
@@ -76,6 +78,16 @@ def caches(model, batch, length=64):
 def steps(otherwise):
     """How many steps a program makes: STEPS, or this many."""
     return int(os.environ.get("STEPS", otherwise))
+
+
+@contextlib.contextmanager
+def site(name):
+    """Where that is simulated, the driver is told that the thread is here: its account of what ran keeps it. A real driver has no
+    such function."""
+    say = getattr(ctypes.CDLL("libcuda.so.1"), "gpusim_site", lambda name: None)
+    say(name.encode())
+    yield
+    say(None)
 
 
 def settle():

@@ -3,7 +3,7 @@
 import torch
 from torch.cuda import nvtx
 
-from model import Gpt
+from model import Gpt, site
 
 
 @torch.inference_mode()
@@ -12,12 +12,13 @@ def main():
     model = Gpt(layers=2).cuda().eval()
     tokens = torch.zeros(2, 16, dtype=torch.long, device="cuda")
     for step in range(4):
-        with nvtx.range("prefill"):
+        with nvtx.range("prefill"), site("prefill"):
             model(tokens)
         nvtx.range_push("decode")
-        model(tokens[:, -1:])
+        with site("decode"):
+            model(tokens[:, -1:])
         nvtx.range_pop()
-    with torch.autograd.profiler.emit_nvtx():
+    with torch.autograd.profiler.emit_nvtx(), site("operators"):
         for step in range(4):
             model(tokens)
     torch.cuda.synchronize()

@@ -41,4 +41,5 @@ def main():
     print("trained", loss)
 
 
-main()
+if __name__ == "__main__":
+    main()

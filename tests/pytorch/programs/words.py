@@ -4,6 +4,7 @@ GPUSIM_MATH=1 products are computed, and it says what whole numbers say."""
 import random
 
 import torch
+from torch.nn import functional as F
 
 WORDS, WIDTH, SAID = 48, 16, 20
 
@@ -51,3 +52,12 @@ print("gpu", on_gpu(embedding, head, batched=True))
 transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
 products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
 print("all", products.int().tolist() == product(embedding, head))
+# A layer with a bias, which is added by the product itself; and a matrix by a vector, as it lies and transposed.
+bias = table(1, WORDS, 3)[0]
+rows = product(embedding, head)
+matrix = torch.tensor(head, dtype=torch.float32)
+weight, vectors, biases = matrix.t().contiguous().cuda(), torch.tensor(embedding, dtype=torch.float32).cuda(), torch.tensor(bias)
+layer = F.linear(vectors, weight, biases.float().cuda()).cpu().int().tolist()
+print("layer", layer == [[x + y for x, y in zip(row, bias)] for row in rows])
+for matrix in (weight, matrix.cuda().t()):
+    print("vector", torch.mv(matrix, vectors[5]).cpu().int().tolist() == rows[5])

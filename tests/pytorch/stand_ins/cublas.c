@@ -1,5 +1,5 @@
-// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 those of 32-bit floats are computed, but
-// for cublasSgemmEx and arrays of matrices.
+// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 those of 32-bit floats are computed, and of
+// a matrix and a vector, but for cublasSgemmEx and arrays of matrices.
 #include "launch.h"
 
 struct handle { void *stream; int math_mode, pointer_mode; };
@@ -39,6 +39,22 @@ FUNCTION(cublasGemmEx, struct handle *h, int ta, int tb, int m, int n, int k, fl
     struct matrix first = {a, lda}, second = {b, ldb}, out = {c, ldc};
     int status = multiply(type, ta, tb, m, n, 1, h->stream), are_floats = type == FLOAT && type_c == FLOAT;
     if (!status && are_floats && computes()) compute(ta, tb, m, n, k, *alpha, first, second, *beta, out);
+    return status;
+}
+
+// y = alpha op(A) x + beta y: a matrix of one column, whose numbers may lie apart, the last first where that is negative.
+static float *of_vector(float *at, long count, long apart, long place) { return at + (apart > 0 ? place : place - count + 1) * apart; }
+
+FUNCTION(cublasSgemv_v2, struct handle *h, int transposed, int m, int n, float *alpha, float *a, int lda, float *x, int x_apart,
+         float *beta, float *y, int y_apart) {
+    int status = standin_kernel(h, "cublasSgemv_v2_kernel");
+    long rows = transposed ? n : m, columns = transposed ? m : n;
+    for (long row = 0; row < rows && !status && computes(); row++) {
+        float sum = 0, *out = of_vector(y, rows, y_apart, row);
+        for (long at = 0; at < columns; at++)
+            sum += a[transposed ? at + row * lda : row + at * lda] * *of_vector(x, columns, x_apart, at);
+        *out = *alpha * sum + (*beta ? *beta * *out : 0);
+    }
     return status;
 }
 

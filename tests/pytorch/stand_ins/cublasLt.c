@@ -1,8 +1,14 @@
-// cuBLASLt: what a product is described by, and one kernel for each. Nothing is computed.
+// cuBLASLt: what a product is described by, and one kernel for each. With GPUSIM_MATH=1 those of 32-bit floats are computed, and
+// to each row is added what the bias has for it, and what is negative is 0 where that is asked for; not what else may follow.
 #include "launch.h"
 
-struct product { int transposed_a, transposed_b; };
-struct layout { int type, batch; unsigned long rows, columns; };
+// CUDA_R_32F
+enum { FLOAT = 0 };
+// cublasLtEpilogue_t: bits that are set together.
+enum { NOTHING = 1, RELU = 2, BIAS = 4 };
+
+struct product { int transposed_a, transposed_b; unsigned epilogue; float *bias; };
+struct layout { int type, batch; unsigned long rows, columns; long leading, stride; };
 // cublasLtMatmulHeuristicResult_t
 struct found { unsigned long algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
@@ -11,20 +17,23 @@ struct found { unsigned long algorithm[8]; size_t workspace; int state; float wa
 size_t cublasLtGetVersion(void) { return 130200; }
 FUNCTION(cublasLtMatmulDescCreate, struct product **out) { return (*out = calloc(1, sizeof **out)) ? 0 : 3; }
 FUNCTION(cublasLtMatmulDescDestroy, struct product *it) { free(it); return 0; }
-FUNCTION(cublasLtMatmulDescSetAttribute, struct product *it, int what, const int *value) {
-    if (what == 3) it->transposed_a = *value;
-    if (what == 4) it->transposed_b = *value;
+FUNCTION(cublasLtMatmulDescSetAttribute, struct product *it, int what, const void *value) {
+    if (what == 3) it->transposed_a = *(const int *)value;
+    if (what == 4) it->transposed_b = *(const int *)value;
+    if (what == 7) it->epilogue = *(const unsigned *)value;
+    if (what == 8) it->bias = *(float *const *)value;
     return 0;
 }
-FUNCTION(cublasLtMatrixLayoutCreate, struct layout **out, int type, unsigned long rows, unsigned long columns) {
+FUNCTION(cublasLtMatrixLayoutCreate, struct layout **out, int type, unsigned long rows, unsigned long columns, long leading) {
     *out = calloc(1, sizeof **out);
     if (!*out) return 3;
-    **out = (struct layout){type, 1, rows, columns};
+    **out = (struct layout){type, 1, rows, columns, leading};
     return 0;
 }
 FUNCTION(cublasLtMatrixLayoutDestroy, struct layout *it) { free(it); return 0; }
-FUNCTION(cublasLtMatrixLayoutSetAttribute, struct layout *it, int what, const int *value) {
-    if (what == 5) it->batch = *value;
+FUNCTION(cublasLtMatrixLayoutSetAttribute, struct layout *it, int what, const void *value) {
+    if (what == 5) it->batch = *(const int *)value;
+    if (what == 6) it->stride = *(const long *)value;
     return 0;
 }
 FUNCTION(cublasLtMatmulPreferenceCreate, void **out) { return (*out = calloc(1, 64)) ? 0 : 3; }
@@ -38,9 +47,30 @@ FUNCTION(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, 
 }
 FUNCTION(cublasLtMatmulAlgoInit, void *handle) { return 0; }
 FUNCTION(cublasLtMatmulAlgoConfigSetAttribute, void *algorithm) { return 0; }
-FUNCTION(cublasLtMatmul, void *handle, struct product *product, void *alpha, void *a, struct layout *a_layout, void *b,
-         void *b_layout, void *beta, void *c, void *c_layout, void *d, struct layout *d_layout, void *algorithm,
+// D = alpha op(A) op(B) + beta C, of each of a batch, and what follows.
+static void compute_all(struct product *product, float alpha, float *a, struct layout *of_a, float *b, struct layout *of_b,
+                        float beta, float *c, struct layout *of_c, float *d, struct layout *of_d) {
+    long inner = product->transposed_a ? of_a->rows : of_a->columns;
+    for (long at = 0; at < (of_d->batch > 0 ? of_d->batch : 1); at++) {
+        struct matrix first = {a + at * of_a->stride, of_a->leading}, second = {b + at * of_b->stride, of_b->leading};
+        struct matrix old = {c + at * of_c->stride, of_c->leading}, out = {d + at * of_d->stride, of_d->leading};
+        for (unsigned long column = 0; beta && d != c && column < of_d->columns; column++)
+            memcpy(out.at + column * out.rows, old.at + column * old.rows, of_d->rows * sizeof *d);
+        compute(product->transposed_a, product->transposed_b, of_d->rows, of_d->columns, inner, alpha, first, second, beta, out);
+        for (unsigned long place = 0; place < of_d->rows * of_d->columns; place++) {
+            float *value = &out.at[place % of_d->rows + place / of_d->rows * out.rows];
+            if (product->epilogue & BIAS && product->bias) *value += product->bias[place % of_d->rows];
+            if (product->epilogue & RELU && *value < 0) *value = 0;
+        }
+    }
+}
+
+FUNCTION(cublasLtMatmul, void *handle, struct product *product, float *alpha, void *a, struct layout *of_a, void *b,
+         struct layout *of_b, float *beta, void *c, struct layout *of_c, void *d, struct layout *of_d, void *algorithm,
          void *workspace, size_t bytes, void *stream) {
-    return multiply(a_layout->type, product->transposed_a, product->transposed_b, d_layout->rows, d_layout->columns,
-                    d_layout->batch, stream);
+    int status = multiply(of_a->type, product->transposed_a, product->transposed_b, of_d->rows, of_d->columns, of_d->batch, stream);
+    int are_floats = of_a->type == FLOAT && of_b->type == FLOAT && of_d->type == FLOAT;
+    if (!status && are_floats && !(product->epilogue & ~(NOTHING | RELU | BIAS)) && computes())
+        compute_all(product, *alpha, a, of_a, b, of_b, *beta, c, of_c, d, of_d);
+    return status;
 }

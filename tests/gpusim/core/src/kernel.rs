@@ -1,5 +1,5 @@
-//! Kernels are names with a duration. The content of a cubin is never read: whoever asks for a name
-//! gets a kernel of that name, and asking twice gives the same one.
+//! Kernels are names with a duration. Code is never read: whoever asks for a name gets a kernel of that name, and asking twice
+//! gives the same one. Which names a module has is the module's matter.
 
 use crate::settings;
 use std::collections::HashMap;

@@ -5,6 +5,7 @@ mod driver_api;
 
 mod array;
 mod context;
+mod cubin;
 mod device;
 mod export;
 mod function;

@@ -1,14 +1,17 @@
-//! Modules and libraries: any image is accepted, any kernel name is found in it.
+//! Modules and libraries. Any image is accepted; in a cubin those kernels are found that it has, in any other image whichever
+//! is asked for, as what a compiler or a packer made of it is not read.
 
+use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND};
 use gpusim_core::kernel::Kernel;
 use gpusim_core::table::{resource, with_hooks};
 use gpusim_core::thread;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a resource callback's descriptor points to.
 #[repr(C)]
@@ -18,28 +21,46 @@ struct ModuleResource {
     cubin: *const c_void,
 }
 
-static NEXT: AtomicU32 = AtomicU32::new(1);
+/// Those that are loaded, by their numbers, which are their handles; and what is known of each.
+#[derive(Default)]
+struct Modules {
+    made: u32,
+    loaded: BTreeMap<u32, Option<Cubin>>,
+}
 
-/// A module's handle is its number: nothing else is known of it.
+fn modules() -> MutexGuard<'static, Modules> {
+    static MODULES: Mutex<Modules> = Mutex::new(Modules { made: 0, loaded: BTreeMap::new() });
+    MODULES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
     if image.is_null() {
         return Err(INVALID_VALUE);
     }
-    let id = NEXT.fetch_add(1, Relaxed);
-    tell(resource::MODULE_LOADED, &ModuleResource { id, cubin_size: 0, cubin: image });
+    let read = Cubin::of(image);
+    // Of another image the driver would make a cubin first, whose length is that.
+    let cubin_size = read.as_ref().map_or(0, |cubin| cubin.bytes);
+    let id = {
+        let mut modules = modules();
+        modules.made += 1;
+        let id = modules.made;
+        modules.loaded.insert(id, read);
+        id
+    };
+    tell(resource::MODULE_LOADED, &ModuleResource { id, cubin_size, cubin: image });
     out.set(id as usize as Handle)
 }
 
 fn unload(module: Handle) -> Result<(), CuError> {
     let id = check(module)?;
     tell(resource::MODULE_UNLOAD_STARTING, &ModuleResource { id, cubin_size: 0, cubin: null_mut() });
+    modules().loaded.remove(&id);
     Ok(())
 }
 
 fn check(module: Handle) -> Result<u32, CuError> {
-    let id = module as usize;
-    let known = (1..NEXT.load(Relaxed) as usize).contains(&id);
-    if known { Ok(id as u32) } else { Err(INVALID_HANDLE) }
+    let id = u32::try_from(module as usize).map_err(|_| INVALID_HANDLE)?;
+    if modules().loaded.contains_key(&id) { Ok(id) } else { Err(INVALID_HANDLE) }
 }
 
 fn tell(what: u32, module: &ModuleResource) {
@@ -49,8 +70,13 @@ fn tell(what: u32, module: &ModuleResource) {
 }
 
 fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
-    check(module)?;
+    let id = check(module)?;
     let name = name.get().filter(|n| !n.is_empty()).ok_or(NOT_FOUND)?;
+    if let Some(Some(cubin)) = modules().loaded.get(&id)
+        && !cubin.kernels.contains(name)
+    {
+        return Err(NOT_FOUND);
+    }
     out.set(Kernel::of_name(name).handle())
 }
 

@@ -178,6 +178,9 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
         if (graph[2]) CUPTI(GetGraphNodeId)(graph[2], &node);
         if (graph[3]) CUPTI(GetGraphNodeId)(graph[3], &original);
         say("graph id=%u graph=%u node=%llu original=%llu type=%u", id, of, node, original, *(const uint32_t *)(graph + 4));
+    } else if (domain == 3 && (id == 6 || id == 7)) {
+        const struct { uint32_t number; size_t bytes; const char *cubin; } *module = ((void *const *)raw)[2];
+        say("module id=%u number=%u bytes=%zu", id, module->number, module->bytes);
     } else if (domain > 2) {
         say("resource domain=%u id=%u", domain, id);
         act_inside("resource");

@@ -21,6 +21,9 @@ int cudaStreamGetCaptureInfo(cudaStream_t, int *, unsigned long long *, cudaGrap
 int cudaStreamBeginCaptureToGraph(cudaStream_t, cudaGraph_t, const void **, const void *, size_t, int);
 int cudaGraphGetNodes(cudaGraph_t, void **, size_t *);
 int cudaUserObjectCreate(void **, void *, void (*)(void *), unsigned, unsigned);
+int cudaUserObjectRelease(void *, unsigned);
+int cudaFuncGetAttributes(void *, const void *);
+int cudaGraphNodeGetDependencies(void *, void **, void *, size_t *);
 int cudaGraphRetainUserObject(cudaGraph_t, void *, unsigned, unsigned);
 int cudaStreamAddCallback(cudaStream_t, void (*)(cudaStream_t, int, void *), void *, unsigned);
 int cudaGetDriverEntryPointByVersion(const char *, void **, unsigned, unsigned long long, int *);
@@ -42,6 +45,10 @@ static int attributes(void) {
     /* 2048 threads; and 228 KB, of which each block takes 1 more than it asks for. */
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 256, 0) || blocks != 8) return 5;
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 128, 100 << 10) || blocks != 2) return 6;
+    /* cudaFuncAttributes: three sizes, then how many threads a block has at most. */
+    struct { size_t bytes[3]; int threads, registers, others[28]; } kernel;
+    if (cudaFuncGetAttributes(&kernel, (void *)gemm) || kernel.threads != 1024 || kernel.bytes[0]) return 9;
+    if (cudaFuncGetAttributes(&kernel, &kernel) != 98) return 10;
     if (cudaDeviceGetPCIBusId(bus, sizeof bus, 0) || strcmp(bus, "0000:1e:00.0")) return 7;
     if (cudaDeviceGetStreamPriorityRange(&least, &greatest) || least != 0 || greatest != -5) return 8;
     return 0;
@@ -84,6 +91,9 @@ static int captures(void) {
     if (cudaGraphGetNodes(into, NULL, &count) || count != 2 || cudaGraphGetNodes(into, nodes, &room)) return 26;
     if (edges[0] != nodes[1]) return 27;
     if (cudaStreamEndCapture(stream, &graph) || graph != into) return 28;
+    /* Edges are not kept. */
+    if (cudaGraphNodeGetDependencies(nodes[1], NULL, NULL, &count) || count != 0) return 36;
+    if (!cudaGraphNodeGetDependencies(NULL, NULL, NULL, &count)) return 37;
     if (cudaStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0)) return 29;
     if (cudaStreamGetCaptureInfo(stream, &status, &second, &into, NULL, NULL, NULL) || second == id || into != graph) return 30;
     LAUNCH(gemm, 8, 128, stream)();
@@ -93,6 +103,11 @@ static int captures(void) {
     if (cudaGraphInstantiate(&exec, graph, 0) || cudaGraphDestroy(graph)) return 33;
     if (cudaGraphLaunch(exec, stream) || cudaDeviceSynchronize() || destroyed) return 34;
     if (cudaGraphExecDestroy(exec) || cudaDeviceSynchronize() || destroyed != 1) return 35;
+    /* Two references, given back one after the other. */
+    if (cudaUserObjectCreate(&object, &destroyed, destroy, 2, 1) || cudaUserObjectRelease(object, 1)) return 39;
+    if (cudaDeviceSynchronize() || destroyed != 1 || cudaUserObjectRelease(object, 1)) return 40;
+    for (int turn = 0; turn < 5000 && __atomic_load_n(&destroyed, __ATOMIC_SEQ_CST) != 2; turn++) usleep(1000);
+    if (destroyed != 2 || cudaUserObjectRelease(object, 1) != 1) return 44;
     return 0;
 }
 

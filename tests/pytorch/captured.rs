@@ -1,0 +1,72 @@
+//! What is captured is what would run at once: a step of the decode loop's batch of two, eager and in its graph, has the same
+//! work under the same functions and operators.
+
+use std::collections::BTreeMap;
+
+use crate::installed::{folder, run};
+use crate::support::{Done, Way, command};
+
+/// How often `decode.py` makes each step.
+const STEPS: u64 = 8;
+/// Where a step begins.
+const STEP: &str = "Decoder.forward_once (decode.py:";
+
+/// How often which work ran, by the frames that it stands under, from the step on, and by its name.
+type Works = BTreeMap<(String, String), u64>;
+
+/// The eager steps' work, and by the number of the graph that of each graph's nodes; and the names of what else is in graphs.
+fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
+    command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
+    let rows = |table: &str| {
+        let table = done.file(table);
+        let rows = csv::Reader::from_reader(table.as_bytes()).into_deserialize::<BTreeMap<String, String>>();
+        rows.map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let stacks = rows("all.stacks.csv").into_iter();
+    let stacks: BTreeMap<String, String> =
+        stacks.map(|mut row| (row.remove("stack").unwrap(), row.remove("frames").unwrap())).collect();
+    let frames = |row: &BTreeMap<String, String>, of: &str| stacks.get(&row[of]).cloned().unwrap_or_default();
+    let from_step = |frames: &str| frames.find(STEP).map(|at| frames[at..].to_owned());
+    let (mut eager, mut graphs, mut others) = (Works::new(), BTreeMap::<u64, Works>::new(), BTreeMap::new());
+    for row in rows("all.csv").iter().filter(|row| ["kernel", "copy", "set"].contains(&row["kind"].as_str()))
+    {
+        let launched = frames(row, "stack");
+        match row["graph"].parse::<u64>() {
+            Ok(graph @ 1..) => match from_step(&frames(row, "created_stack")) {
+                Some(step) => {
+                    *graphs.entry(graph).or_default().entry((step, row["name"].clone())).or_default() += 1;
+                }
+                None => *others.entry(row["name"].clone()).or_default() += 1,
+            },
+            // A step before the capture, to warm up, is under `capture`.
+            _ if launched.contains("Decoder.decode (decode.py:") => {
+                if let Some(step) = from_step(&launched) {
+                    *eager.entry((step, row["name"].clone())).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    (eager, graphs, others)
+}
+
+#[test]
+fn the_nodes_of_a_graph_are_the_work_of_the_step_that_was_captured_under_the_same_functions() {
+    let Some(folder) = folder() else { return };
+    let done = run(folder, "decode.py", Way::Injected).env("GPUFLAME_FORMATS", "gfr");
+    let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
+    let (eager, graphs, others) = works(&done);
+    // Graphs are captured for batches of one, two and four, in this order.
+    let [one, two, four] = graphs.values().collect::<Vec<_>>()[..] else { panic!("{:?}", graphs.keys()) };
+    assert_eq!(two, &eager);
+    for works in [one, two, four] {
+        assert!(works.values().all(|count| count % STEPS == 0), "{works:#?}");
+        let in_model = works
+            .iter()
+            .filter(|((step, _), _)| step.contains("Gpt.forward (model.py:") && step.contains(";aten::"));
+        // 4 layers of two norms, four products, a GELU, two sums, two caches and attention; what comes before and after.
+        let in_model = in_model.map(|(_, count)| count / STEPS).sum::<u64>();
+        assert!(in_model >= 4 * 12 + 2, "{in_model} of {works:#?}");
+    }
+    assert!(others.is_empty(), "{others:#?}");
+}

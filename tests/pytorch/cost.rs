@@ -1,0 +1,41 @@
+//! `cost/cost.py --limits`: which figures of a table miss what gpuflame promises. Of made-up figures; what a machine measures is
+//! nothing for a test.
+
+use crate::installed::{folder, run};
+use crate::support::{Way, root, scratch};
+
+/// A run is a step in ns, its end in ms, its memory in MiB and the part that it waits for the GPU.
+const FIGURES: &str = "
+off, null, profiler = [(900, 50, 300, 0.5)], [(1000, 50, 300, 0.5)], [(3000, 400, 500, 0.01)]
+def said(loop, *gpuflame):
+    found = {'off': off, 'null client': null, 'gpuflame': [gpuflame], 'torch.profiler': profiler}
+    print(loop, [sentence.removeprefix(f'{loop}: ') for sentence in cost.missed(loop, found)])
+said('launch-bound', 1079, 550, 340, 0)
+said('launch-bound', 1081, 551, 341, 0)
+said('launch-bound', 1104, 50, 300, 0)
+said('launches of 4 us', 5000, 550, 340, 0)
+said('GPU-bound', 5000, 550, 340, 0.05)
+said('GPU-bound', 5000, 550, 340, 0.04)
+";
+
+#[test]
+fn what_gpuflame_promises_of_its_cost_is_held_against_the_table() {
+    let Some(folder) = folder() else { return };
+    let program = scratch("cost").join("limits.py");
+    let cost = root().join("tests/pytorch/cost");
+    let head = format!("import sys\nsys.path.insert(0, {:?})\nimport cost\n", cost.to_str().unwrap());
+    std::fs::write(&program, head + FIGURES).unwrap();
+    let told =
+        run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
+    // Of the null client's 1,000 ns 80 may be added, and of the 2,000 that the profiler adds 100.
+    let beside = "beside the null client, %: 8.1, and not 8 at most";
+    let expected = format!(
+        "launch-bound []\n\
+         launch-bound ['{beside}', 'end later, ms: 501.0, and not 500 at most', 'memory more, MiB: 41.0, and not 40 at most']\n\
+         launch-bound ['beside the null client, %: 10.4, and not 8 at most', 'of what torch.profiler adds, %: 5.2, and not 5 at most']\n\
+         launches of 4 us []\n\
+         GPU-bound []\n\
+         GPU-bound ['gpuflame: 4.0% of a step are waited for the GPU, and not 5% at least']\n"
+    );
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,95 @@
+//! Operators: gpuflame knows them by the frames of the dispatcher in a native stack, PyTorch by being told when each begins and
+//! ends. Kineto's `External id` names the innermost of each launch.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::installed::run;
+use crate::support::{Done, Way, scratch};
+
+/// What the wheel itself says of its operators: `aten::add_`, by what its C++ calls the overload, `aten::add__Tensor`.
+fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
+    static NAMES: OnceLock<HashMap<String, String>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let program = scratch("operators").join("names.py");
+        let tell = "import torch\nprint(*torch._C._dispatch_get_all_op_names(), sep='\\n')\n";
+        std::fs::write(&program, tell).unwrap();
+        let told = run(folder, program.to_str().unwrap(), Way::None).ok().stdout;
+        let one = |name: &str| {
+            let operator = name.split_once('.').map_or(name, |(operator, _)| operator);
+            (name.replace('.', "_"), operator.to_owned())
+        };
+        told.lines().filter(|name| name.starts_with("aten::")).map(one).collect()
+    })
+}
+
+/// The innermost operator of every piece of work, by device and stream in the order of time; `None`: it is of none.
+type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
+
+fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<(T, Option<String>)>>) -> Operators {
+    let in_order = |mut works: Vec<(T, Option<String>)>| {
+        works.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap());
+        works.into_iter().map(|(_, operator)| operator).collect()
+    };
+    streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
+}
+
+fn of_kineto(events: &[Value]) -> Operators {
+    let external = |event: &Value| event["args"]["External id"].as_u64();
+    let operators = events.iter().filter(|event| event["cat"] == "cpu_op");
+    let operators: HashMap<u64, &str> =
+        operators.filter_map(|event| Some((external(event)?, event["name"].as_str()?))).collect();
+    let mut streams = BTreeMap::<_, Vec<_>>::new();
+    for work in events.iter().filter(|event| event["cat"] == "kernel") {
+        let number = |what: &str| work["args"][what].as_u64().unwrap();
+        let operator = external(work).and_then(|id| operators.get(&id)).map(|name| (*name).to_owned());
+        let works = streams.entry((number("device"), number("stream"))).or_default();
+        works.push((work["ts"].as_f64().unwrap(), operator));
+    }
+    in_order(streams)
+}
+
+/// Of the tables that the command makes of a recording.
+fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
+    let rows = |table: &str| {
+        let table = done.file(table);
+        let rows = csv::Reader::from_reader(table.as_bytes()).into_deserialize::<BTreeMap<String, String>>();
+        rows.map(Result::unwrap).collect::<Vec<_>>()
+    };
+    let innermost = |frames: &str| {
+        let frame = frames.split(';').rfind(|frame| frame.starts_with("aten::"))?;
+        Some(names.get(frame).unwrap_or_else(|| panic!("{frame}: no operator of PyTorch's")).clone())
+    };
+    let stacks = rows("all.stacks.csv").into_iter();
+    let stacks: HashMap<String, Option<String>> =
+        stacks.map(|row| (row["stack"].clone(), innermost(&row["frames"]))).collect();
+    let mut streams = BTreeMap::<_, Vec<_>>::new();
+    for row in rows("all.csv").iter().filter(|row| row["kind"] == "kernel") {
+        let number = |name: &str| row[name].parse::<u64>().unwrap();
+        let operator = stacks.get(&row["stack"]).cloned().flatten();
+        streams.entry((number("device"), number("stream"))).or_default().push((number("start_ns"), operator));
+    }
+    in_order(streams)
+}
+
+/// Asserts that gpuflame's innermost operator of each kernel is Kineto's. How many kernels are of one.
+pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done: &Done) -> usize {
+    let (kineto, gpuflame) = (of_kineto(kineto), of_gpuflame(done, names(folder)));
+    let mut known = 0;
+    let mut unlike = BTreeMap::<_, usize>::new();
+    for (stream, theirs) in &kineto {
+        assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
+        for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
+            // What else PyTorch calls an operator, as a node of autograd's, has no frame of the dispatcher.
+            let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
+            known += 1;
+            if ours.as_ref() != Some(theirs) {
+                *unlike.entry((theirs.clone(), ours.clone())).or_default() += 1;
+            }
+        }
+    }
+    assert!(unlike.is_empty(), "Kineto's, ours, how often: {unlike:#?}");
+    known
+}
