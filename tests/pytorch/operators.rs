@@ -28,8 +28,11 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
 /// The innermost operator of every piece of work, by device and stream in the order of time; `None`: it is of none.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
-fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<(T, Option<String>)>>) -> Operators {
-    let in_order = |mut works: Vec<(T, Option<String>)>| {
+/// A piece of work: when it began, and its operator.
+type Work<T> = (T, Option<String>);
+
+fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<Work<T>>>) -> Operators {
+    let in_order = |mut works: Vec<Work<T>>| {
         works.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap());
         works.into_iter().map(|(_, operator)| operator).collect()
     };
