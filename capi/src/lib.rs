@@ -98,7 +98,7 @@ pub extern "C" fn gpuflame_stop() -> c_int {
 /// Whether a window is open. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_is_active() -> c_int {
-    catch_unwind(|| c_int::from(gpuflame::is_active())).unwrap_or(0)
+    errno::kept(|| catch_unwind(|| c_int::from(gpuflame::is_active())).unwrap_or(0))
 }
 
 /// Another step begins. See `include/gpuflame.h`.
@@ -161,8 +161,11 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
 /// What went wrong last on this thread. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
-    let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
-    message.ok().flatten().unwrap_or(c"".as_ptr())
+    // The thread's first look registers what is to be done when it ends.
+    errno::kept(|| {
+        let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
+        message.ok().flatten().unwrap_or(c"".as_ptr())
+    })
 }
 
 // Beside the functions: the assembler has to see both at once.

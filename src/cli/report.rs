@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::console::Console;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::export::{clean_line, short_kernels};
+use crate::export::{clean_line, guarded, short_kernels};
 use crate::profile::human;
 
 /// Where a report goes, and how: the flags of all verbs whose answer is a table.
@@ -118,10 +118,11 @@ impl Cell {
         }
     }
 
+    /// No text is a formula for who opens the table in a spreadsheet.
     fn for_csv(&self) -> String {
         match self {
-            Self::Text(text) => text.clone(),
-            Self::Kernels(names) => names.join(", "),
+            Self::Text(text) => guarded(text).into_owned(),
+            Self::Kernels(names) => guarded(&names.join(", ")).into_owned(),
             Self::Count(number) | Self::Nanos(number) => number.to_string(),
             Self::Change(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
@@ -287,6 +288,20 @@ mod tests {
         assert_eq!(json["kernels"][0]["total_ns"], 3_099_632);
         assert_eq!(json["kernels"][1]["share_percent"], Value::Null);
         assert_eq!(json["losses"][0]["count"], 15);
+    }
+
+    #[test]
+    fn a_name_that_a_spreadsheet_would_compute_is_text_to_it_and_as_it_is_elsewhere() {
+        let mut table = Table::new("kernels", &["name", "change_ns"]);
+        table.row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
+        let as_written = |format| {
+            let mut out = Vec::new();
+            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(as_written(Format::Csv), "name,change_ns\n'=cmd|'/C calc'!A0,-5\n");
+        assert!(as_written(Format::Text).contains("\n=cmd|'/C calc'!A0"));
+        assert!(as_written(Format::Json).contains("\"=cmd|'/C calc'!A0\""));
     }
 
     #[test]

@@ -144,18 +144,29 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Names for outputs with these suffixes: none of them exists, and they share the number that was
-    /// needed for that. A rename is reported for each file whose first choice was taken.
-    pub fn choose(&self, suffixes: &[&str], exists: impl Fn(&Path) -> bool) -> (Vec<PathBuf>, Vec<Rename>) {
+    /// Names for outputs with these suffixes: none of them exists, they share the number that was needed for that, and
+    /// `claim` says that no other process is about to make them. A rename is reported for each file whose first choice was
+    /// taken.
+    pub fn choose(
+        &self,
+        suffixes: &[&str],
+        exists: impl Fn(&Path) -> bool,
+        mut claim: impl FnMut(&[PathBuf]) -> bool,
+    ) -> (Vec<PathBuf>, Vec<Rename>) {
         let named = |number: u32| -> Vec<PathBuf> {
             suffixes.iter().map(|suffix| PathBuf::from(self.name(number, suffix))).collect()
         };
         let first = named(0);
-        if !first.iter().any(|path| exists(path)) {
-            return (first, Vec::new());
+        let mut are_taken: Vec<_> = first.iter().map(|path| exists(path)).collect();
+        if !are_taken.contains(&true) {
+            if claim(&first) {
+                return (first, Vec::new());
+            }
+            are_taken.fill(true);
         }
+        let is_free = |names: &[PathBuf]| !names.iter().any(|path| exists(path));
         let mut number = 1;
-        while number < u32::MAX && named(number).iter().any(|path| exists(path)) {
+        while number < u32::MAX && !(is_free(&named(number)) && claim(&named(number))) {
             number += 1;
         }
         let names = named(number);
@@ -165,16 +176,11 @@ impl Outputs {
         let renames = first
             .into_iter()
             .zip(names.iter().cloned())
-            .filter(|(taken, _)| exists(taken))
-            .map(|(taken, used)| Rename { taken, used })
+            .zip(are_taken)
+            .filter(|(_, is_taken)| *is_taken)
+            .map(|((taken, used), _)| Rename { taken, used })
             .collect();
         (names, renames)
-    }
-
-    /// The folder of the outputs, if it is the same whatever number they get.
-    pub fn folder(&self) -> Option<PathBuf> {
-        let folder = Path::new(&self.prefix).parent()?;
-        (!has(folder.as_os_str(), "%n")).then(|| folder.to_owned())
     }
 
     fn name(&self, number: u32, suffix: &str) -> OsString {
@@ -251,7 +257,8 @@ mod tests {
     fn a_name_that_exists_gets_a_number_before_its_suffix() {
         let outputs = Outputs::new("/out/x", &facts());
         let taken = ["/out/x.svg", "/out/x.1.folded"].map(PathBuf::from);
-        let (names, renames) = outputs.choose(&[".folded", ".svg"], |path| taken.contains(&path.to_owned()));
+        let (names, renames) =
+            outputs.choose(&[".folded", ".svg"], |path| taken.contains(&path.to_owned()), |_| true);
         assert_eq!(names, ["/out/x.2.folded", "/out/x.2.svg"].map(PathBuf::from));
         assert_eq!(renames, [Rename { taken: "/out/x.svg".into(), used: "/out/x.2.svg".into() }]);
     }
@@ -260,29 +267,39 @@ mod tests {
     fn a_number_macro_takes_the_first_free_number_in_silence() {
         let outputs = Outputs::new("/out/run%n", &facts());
         let taken = ["/out/run0.svg", "/out/run1.svg"].map(PathBuf::from);
-        let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()));
+        let (names, renames) = outputs.choose(&[".svg"], |path| taken.contains(&path.to_owned()), |_| true);
         assert_eq!(names, [PathBuf::from("/out/run2.svg")]);
         assert_eq!(renames, []);
-    }
-
-    #[test]
-    fn the_folder_is_known_unless_it_has_the_number_in_its_name() {
-        assert_eq!(Outputs::new("/out/run%n", &facts()).folder(), Some(PathBuf::from("/out")));
-        assert_eq!(Outputs::new("/out/run%n/x", &facts()).folder(), None);
     }
 
     #[test]
     fn bytes_that_are_no_text_stay_as_they_are() {
         let prefix = OsStr::from_bytes(b"/out/\xff%p/\xe9t\xe9%n%w");
         let outputs = Outputs::new(prefix, &facts()).of_window(3);
-        let (names, _) = outputs.choose(&[".svg"], |_| false);
+        let (names, _) = outputs.choose(&[".svg"], |_| false, |_| true);
         assert_eq!(names[0].as_os_str().as_bytes(), b"/out/\xff42/\xe9t\xe903.svg");
     }
 
     #[test]
     fn a_relative_prefix_is_fixed_to_the_directory_of_the_start() {
         let outputs = Outputs::new("x", &facts());
-        let (names, _) = outputs.choose(&[".svg"], |_| false);
+        let (names, _) = outputs.choose(&[".svg"], |_| false, |_| true);
         assert_eq!(names, [std::env::current_dir().unwrap().join("x.svg")]);
+    }
+
+    #[test]
+    fn names_that_somebody_else_is_about_to_make_count_as_taken() {
+        let outputs = Outputs::new("/x/out", &Facts::default());
+        let mut asked = Vec::new();
+        let (names, renames) = outputs.choose(
+            &[".svg", ".csv"],
+            |path| path.ends_with("out.1.csv"),
+            |names| {
+                asked.push(names[0].clone());
+                asked.len() > 1
+            },
+        );
+        assert_eq!(asked, [Path::new("/x/out.svg"), Path::new("/x/out.2.svg")]);
+        assert_eq!((names[1].as_path(), renames.len()), (Path::new("/x/out.2.csv"), 2));
     }
 }

@@ -5,7 +5,7 @@
 
 use super::Options;
 use super::activity::{self, ReadTally};
-use super::callback::{on_buffer_completed, on_buffer_requested, on_event};
+use super::callback::{buffer_functions, on_event};
 use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
 use super::family::Functions;
 use super::names::KernelNames;
@@ -31,6 +31,8 @@ pub struct Api {
     notes: Vec<String>,
     /// The calls that make work by themselves.
     launches: Vec<(Domain, CallbackId)>,
+    /// Whether events and waits are recorded.
+    events: bool,
     /// Asks for the records again.
     take_records: Box<dyn Fn(&'static Shared) -> Result<(), Refusal> + Send + Sync>,
 }
@@ -72,6 +74,10 @@ impl Api {
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, Refusal> {
+        // What is counted of unified memory, and which waits, can only be said in the family that does not share.
+        let shares =
+            driver.is_some_and(|driver| version.can_share(driver)) && !options.events && !options.unified;
+        let functions = if shares { functions.shared() } else { functions };
         let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
         let userdata = ptr::from_ref(shared).cast_mut().cast();
         // SAFETY: `on_event` wants a `Shared` that is never freed, which this is.
@@ -85,9 +91,9 @@ impl Api {
             return Err(refusal);
         }
         let launches = enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes);
-        let options = options.clone();
+        let (events, options) = (options.events, options.clone());
         let take_records = Box::new(move |shared| set_up_records::<T>(shared, &options, &mut Vec::new()));
-        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, take_records })))
+        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, events, take_records })))
     }
 
     /// Which CUPTI it is.
@@ -154,7 +160,11 @@ impl Api {
 
     /// How many records CUPTI dropped since this was last asked. Ask after a flush, outside all locks.
     pub fn dropped(&self) -> u64 {
-        if self.is_retired() { 0 } else { self.shared.functions.dropped().unwrap_or(0) }
+        if self.is_retired() {
+            0
+        } else {
+            self.shared.functions.dropped(self.shared.subscriber()).unwrap_or(0)
+        }
     }
 
     /// Now, on the clock of the records; `None` if CUPTI does not say.
@@ -162,7 +172,7 @@ impl Api {
         if self.is_retired() {
             return None;
         }
-        self.shared.functions.timestamp().ok().map(Nanos)
+        self.shared.functions.timestamp(self.shared.subscriber()).ok().map(Nanos)
     }
 
     /// What has passed between CUPTI and us so far.
@@ -172,8 +182,14 @@ impl Api {
 
     /// Another client has the records: it gets what CUPTI has from nobody else, not what we have set for ourselves.
     pub fn yield_records(&self) {
-        if !self.is_retired() {
-            let _ = self.shared.functions.set_attribute(ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 0);
+        if self.is_retired() {
+            return;
+        }
+        let functions = &self.shared.functions;
+        let zeroed = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
+        let _ = functions.set_attribute(self.shared.subscriber(), zeroed, 0);
+        if self.events {
+            let _ = functions.record_unfinished_queries(true);
         }
     }
 
@@ -199,7 +215,7 @@ impl Api {
     ///
     /// Errors: CUPTI refused; what it did not refuse is switched.
     pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
-        let subscriber = Subscriber(self.shared.subscriber.load(Ordering::Acquire));
+        let subscriber = self.shared.subscriber();
         if self.is_retired() || subscriber.0.is_null() {
             return Ok(());
         }
@@ -213,9 +229,11 @@ impl Api {
     /// Ends the callbacks. Records go on coming until a last flush, which may follow.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
+        if !self.shared.subscriber().0.is_null() {
+            self.yield_records();
+        }
         let subscriber = self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel);
         if !subscriber.is_null() && !self.is_retired() {
-            self.yield_records();
             let _ = self.shared.functions.unsubscribe(Subscriber(subscriber));
         }
         super::release();
@@ -237,21 +255,28 @@ fn set_up_records<T: Tracer>(
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<(), Refusal> {
-    let functions = &shared.functions;
+    let (functions, subscriber) = (&shared.functions, shared.subscriber());
     // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
     // not know it, and then only take longer.
-    let _ = functions.set_attribute(ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 1);
+    let _ = functions.set_attribute(subscriber, ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 1);
 
     shared.make_current();
-    // SAFETY: both find their `Shared` in what was just made current, and that is never freed.
-    unsafe { functions.register_buffers(on_buffer_requested::<T>, on_buffer_completed::<T>) }
+    // SAFETY: all find their `Shared` in what was just made current, and that is never freed.
+    unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
 
     let enable = |kinds: &[(ActivityKind, &'static str)]| -> Vec<_> {
-        let refusal =
-            |(kind, what): &(_, _)| functions.enable_kind(*kind).err().map(|status| (*what, status));
+        let refusal = |(kind, what): &(_, _)| {
+            functions.enable_kind(subscriber, *kind).err().map(|status| (*what, status))
+        };
         kinds.iter().filter_map(refusal).collect()
     };
+    // First of all: who shares is refused nodes where another has graphs as a whole, and the other way round.
+    if options.whole_graphs
+        && let Err(status) = functions.enable_kind(subscriber, ActivityKind::GRAPH_TRACE)
+    {
+        notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
+    }
     let mut refused = enable(&KINDS);
     if refused.len() == KINDS.len() {
         return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
@@ -269,11 +294,6 @@ fn set_up_records<T: Tracer>(
         }
     }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
-    if options.whole_graphs
-        && let Err(status) = functions.enable_kind(ActivityKind::GRAPH_TRACE)
-    {
-        notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
-    }
     Ok(())
 }
 

@@ -96,11 +96,19 @@ fn attach<T: Tracer>(driver: u32) -> Result<&'static Api, String> {
 }
 
 fn attach_with<T: Tracer>(driver: u32, options: &Options) -> Result<&'static Api, String> {
+    attach_to::<T>(fake::library(), driver, options)
+}
+
+fn attach_to<T: Tracer>(
+    library: cupti_sys::Library,
+    driver: u32,
+    options: &Options,
+) -> Result<&'static Api, String> {
     told();
     FILLED.lock().unwrap().clear();
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
-        load::check(Driver::pretended(driver), fake::library()).map_err(|reason| reason.to_string())?;
+        load::check(Driver::pretended(driver), library).map_err(|reason| reason.to_string())?;
     Api::attach::<T>(functions, (version, Some(driver)), "fake".into(), options)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
@@ -150,6 +158,68 @@ fn the_setup_goes_in_the_one_order_that_works() {
     ];
     assert_eq!(api.labels(), labels);
     assert_eq!(api.label(ApiCall(99)), "[unknown call]");
+}
+
+#[test]
+fn where_several_tools_can_record_every_call_about_records_names_us() {
+    let fake = Fake::start(130_301);
+    let api = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
+    let expected = [
+        "version",
+        "subscribe gpuflame, 40 bytes, shares = 1",
+        "77: attribute 5 = 1 (1 byte)",
+        "77: register",
+        "77: kind 10",
+        "77: kind 1",
+        "77: kind 22",
+        "77: kind 2",
+    ];
+    assert_eq!(fake.diary()[..8], expected);
+    let buffer = fake.request();
+    fake.complete(buffer, 3);
+    let filled = FILLED.lock().unwrap().pop().unwrap();
+    let tally = api.read(&filled, &mut KernelNames::new(), &mut |_| {});
+    assert_eq!(tally, ReadTally { activities: 3, unreadable: 0 });
+    fake.drop_records(12);
+    assert_eq!((api.dropped(), api.timestamp()), (12, Some(Nanos(42))));
+    fake.call(Domain::RUNTIME_API, 3, 1, 0);
+    api.flush(false).unwrap();
+    assert_eq!(fake.diary(), ["77: dropped", "77: timestamp", "flush 0"]);
+}
+
+#[test]
+fn nothing_is_shared_where_the_library_the_driver_or_what_is_asked_for_does_not_suit() {
+    let shares = |version, driver, library, options: &Options| {
+        let fake = Fake::start(version);
+        attach_to::<Scribe>(library, driver, options).unwrap();
+        fake.diary().iter().any(|line| line.contains("shares"))
+    };
+    let (whole, plain) = (fake::sharing_library, Options::default());
+    assert!(shares(130_300, 13_030, whole(), &plain));
+    assert!(!shares(130_202, 13_030, whole(), &plain));
+    assert!(!shares(130_300, 13_020, whole(), &plain));
+    let lacking = cupti_sys::Library { activity_get_num_dropped_records_v2: None, ..whole() };
+    assert!(!shares(130_300, 13_030, lacking, &plain));
+    assert!(!shares(130_300, 13_030, whole(), &Options { events: true, ..Options::default() }));
+    assert!(!shares(130_300, 13_030, whole(), &Options { unified: true, ..Options::default() }));
+}
+
+#[test]
+fn a_refused_subscription_that_would_share_is_not_tried_the_other_way() {
+    let fake = Fake::start(130_301);
+    fake.refuse("subscribe gpuflame, 40 bytes, shares = 1", Status::NOT_COMPATIBLE);
+    let refusal = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
+    assert_eq!(refusal, "cuptiSubscribe: NOT_COMPATIBLE (14)");
+    assert_eq!(fake.diary(), ["version", "subscribe gpuflame, 40 bytes, shares = 1"]);
+}
+
+#[test]
+fn who_has_the_records_now_finds_what_cupti_does_of_itself() {
+    let fake = Fake::start(130_001);
+    let api = attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    fake.diary();
+    api.yield_records();
+    assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "all syncs = 1"]);
 }
 
 #[test]

@@ -5,15 +5,17 @@
 //! virtual call. A panic stops here: it must not run into CUPTI's frames.
 
 use super::activity;
+use super::family::BufferFunctions;
 use super::host_calls::{graph_call, graph_event, host_call};
 use super::shared::{LENT, Shared, current, result_of};
 use super::traffic;
 use crate::record::CorrelationId;
 use crate::tracer::{Call, CallKind, Layer, Lent, Returned, Tracer};
-use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
+use cupti_sys::callback::{BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
+use std::ptr;
 
 /// The one callback of a subscription.
 ///
@@ -116,11 +118,19 @@ fn fatal<T: Tracer>(shared: &Shared, state: Option<&StateData>) {
     }
 }
 
+/// The functions of both families.
+pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
+    BufferFunctions {
+        sole: (on_buffer_requested::<T>, on_buffer_completed::<T>),
+        shared: (on_own_buffer_requested::<T>, on_own_buffer_completed::<T>),
+    }
+}
+
 /// CUPTI wants a buffer.
 ///
 /// # Safety
 /// As CUPTI calls it: the three pointers can be written to.
-pub(super) unsafe extern "C" fn on_buffer_requested<T: Tracer>(
+unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
@@ -149,7 +159,7 @@ pub(super) unsafe extern "C" fn on_buffer_requested<T: Tracer>(
 ///
 /// # Safety
 /// As CUPTI calls it: it will not touch the buffer again.
-pub(super) unsafe extern "C" fn on_buffer_completed<T: Tracer>(
+unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _context: *mut c_void,
     _stream: u32,
     buffer: *mut u8,
@@ -173,4 +183,32 @@ pub(super) unsafe extern "C" fn on_buffer_completed<T: Tracer>(
         }
         _ => {}
     });
+}
+
+/// CUPTI wants a buffer for this subscriber; it says more about what for.
+///
+/// # Safety
+/// As for [`on_buffer_requested`].
+unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
+    buffer: *mut *mut u8,
+    size: *mut usize,
+    max_records: *mut usize,
+    _about: *mut c_void,
+) {
+    // SAFETY: the same pointers.
+    unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
+}
+
+/// CUPTI gives a buffer of this subscriber's back; it says whose records they are.
+///
+/// # Safety
+/// As for [`on_buffer_completed`].
+unsafe extern "C" fn on_own_buffer_completed<T: Tracer>(
+    buffer: *mut u8,
+    size: usize,
+    valid: usize,
+    _about: *mut BufferCompleteInfo,
+) {
+    // SAFETY: the same buffer.
+    unsafe { on_buffer_completed::<T>(ptr::null_mut(), 0, buffer, size, valid) }
 }

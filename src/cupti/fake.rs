@@ -3,10 +3,13 @@
 //!
 //! Functions in C have no `self`, so there is one fake at a time: [`Fake::start`] waits for the last.
 
-use cupti_sys::callback::{CallbackData, GraphData, ResourceData, StateData};
+use cupti_sys::callback::{
+    BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
+};
 use cupti_sys::{
-    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
-    FlushFlag, Library, Site, Status, Subscriber, UnifiedMemoryConfig,
+    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferCompletedV2Fn, BufferRequestedFn,
+    BufferRequestedV2Fn, CallbackFn, CallbackId, Domain, FlushFlag, Library, Site, Status, Subscriber,
+    UnifiedMemoryConfig,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -21,6 +24,7 @@ struct State {
     diary: Vec<String>,
     callback: Option<(CallbackFn, usize)>,
     buffers: Option<(BufferRequestedFn, BufferCompletedFn)>,
+    own_buffers: Option<(BufferRequestedV2Fn, BufferCompletedV2Fn)>,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -82,6 +86,23 @@ unsafe extern "C" fn subscribe(out: *mut Subscriber, callback: CallbackFn, userd
     with(|state| state.callback = Some((callback, userdata.expose_provenance())));
     // SAFETY: the caller has room for one.
     unsafe { out.write(Subscriber(ptr::dangling_mut())) };
+    status
+}
+
+unsafe extern "C" fn subscribe_v2(
+    out: *mut Subscriber,
+    callback: CallbackFn,
+    userdata: *mut c_void,
+    about: *mut SubscriberParams,
+) -> Status {
+    // SAFETY: the caller has filled as much of it as it says.
+    let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
+    // SAFETY: likewise, with a C string.
+    let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
+    let status = answer(format!("subscribe {name}, {size} bytes, shares = {shares}"));
+    with(|state| state.callback = Some((callback, userdata.expose_provenance())));
+    // SAFETY: the caller has room for one.
+    unsafe { out.write(Subscriber(ptr::without_provenance_mut(77))) };
     status
 }
 
@@ -154,6 +175,54 @@ unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
     answer("timestamp".to_owned())
 }
 
+unsafe extern "C" fn register_callbacks_v2(
+    subscriber: Subscriber,
+    requested: BufferRequestedV2Fn,
+    completed: BufferCompletedV2Fn,
+) -> Status {
+    with(|state| state.own_buffers = Some((requested, completed)));
+    answer(format!("{}: register", subscriber.0.addr()))
+}
+
+unsafe extern "C" fn enable_v2(subscriber: Subscriber, kind: ActivityKind, config: *mut c_void) -> Status {
+    assert!(config.is_null());
+    answer(format!("{}: kind {}", subscriber.0.addr(), kind.0))
+}
+
+unsafe extern "C" fn set_attribute_v2(
+    subscriber: Subscriber,
+    attribute: ActivityAttribute,
+    size: *mut usize,
+    value: *mut c_void,
+) -> Status {
+    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
+    answer(format!("{}: attribute {} = {value} ({size} byte)", subscriber.0.addr(), attribute.0))
+}
+
+unsafe extern "C" fn next_record_v2(
+    subscriber: Subscriber,
+    buffer: *mut u8,
+    valid: usize,
+    record: *mut *mut u8,
+) -> Status {
+    assert_eq!(subscriber.0.addr(), 77);
+    // SAFETY: the same arguments.
+    unsafe { next_record(buffer, valid, record) }
+}
+
+unsafe extern "C" fn dropped_v2(subscriber: Subscriber, _: *mut c_void, _: u32, count: *mut usize) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
+    answer(format!("{}: dropped", subscriber.0.addr()))
+}
+
+unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Status {
+    // SAFETY: the caller has room for one.
+    unsafe { now.write(42) };
+    answer(format!("{}: timestamp", subscriber.0.addr()))
+}
+
 /// Graphs and their nodes are known by their addresses; odd ones are unknown.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller has room for one.
@@ -187,6 +256,20 @@ pub(super) fn library() -> Library {
         get_graph_id: Some(graph_id),
         get_graph_node_id: Some(graph_node_id),
         ..Library::default()
+    }
+}
+
+/// The same with the calls that take a subscriber. What it is handed is 77.
+pub(super) fn sharing_library() -> Library {
+    Library {
+        subscribe_v2: Some(subscribe_v2),
+        get_timestamp_v2: Some(timestamp_v2),
+        activity_register_callbacks_v2: Some(register_callbacks_v2),
+        activity_enable_v2: Some(enable_v2),
+        activity_set_attribute_v2: Some(set_attribute_v2),
+        activity_get_next_record_v2: Some(next_record_v2),
+        activity_get_num_dropped_records_v2: Some(dropped_v2),
+        ..library()
     }
 }
 
@@ -292,22 +375,34 @@ impl Fake {
 
     /// Asks for a buffer.
     pub(super) fn request(&self) -> (*mut u8, usize) {
-        let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
-        // SAFETY: three places to write to.
-        unsafe { requested(&raw mut start, &raw mut size, &raw mut most) };
+        let places = (&raw mut start, &raw mut size, &raw mut most);
+        if let Some((requested, _)) = with(|state| state.own_buffers) {
+            // SAFETY: three places to write to.
+            unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
+        } else {
+            let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
+            // SAFETY: likewise.
+            unsafe { requested(places.0, places.1, places.2) };
+        }
         assert_eq!(most, 0, "as many records as fit");
         (start, size)
     }
 
     /// Gives a buffer back with so many records in it, all fills.
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
-        let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
         for record in 0..records {
             // SAFETY: the test asked for room for these records.
             unsafe { start.add(record * RECORD).cast::<u32>().write(2) };
         }
-        // SAFETY: the buffer is not touched after this.
-        unsafe { completed(ptr::null_mut(), 0, start, size, records * RECORD) };
+        let valid = records * RECORD;
+        if let Some((_, completed)) = with(|state| state.own_buffers) {
+            let mut about = BufferCompleteInfo { struct_size: size_of::<BufferCompleteInfo>(), thread_id: 1 };
+            // SAFETY: the buffer is not touched after this.
+            return unsafe { completed(start, size, valid, &raw mut about) };
+        }
+        let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
+        // SAFETY: likewise.
+        unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

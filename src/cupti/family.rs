@@ -1,13 +1,15 @@
 //! The calls we make, and which of CUPTI's two families of them.
 //!
-//! There is an old family (v1) for the one subscriber of a process, and from 13.2 on one (v2) whose
+//! There is an old family (v1) for the one subscriber of a process, and one (v2), complete from 13.3 on, whose
 //! calls take the subscriber as an argument, so that several tools can record at once. The two must not
 //! be mixed in a process. [`Family`] is the only thing that knows which is in use.
 
 use super::version::Version;
+use cupti_sys::callback::SubscriberParams;
 use cupti_sys::{
-    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferRequestedFn, CallbackFn, CallbackId, Domain,
-    FlushFlag, Library, Status, Subscriber, UnifiedMemoryConfig, UnifiedMemoryKind,
+    ActivityAttribute, ActivityKind, BufferCompletedFn, BufferCompletedV2Fn, BufferRequestedFn,
+    BufferRequestedV2Fn, CallbackFn, CallbackId, Domain, FlushFlag, Library, Status, Subscriber,
+    UnifiedMemoryConfig, UnifiedMemoryKind,
 };
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -24,8 +26,14 @@ pub(super) struct Functions {
 enum Family {
     /// v1: the process has one subscriber.
     Sole,
-    // v2 joins here, for CUPTI >= 13.3 with a driver >= r610; `cupti_sys::Library` has its functions.
-    // Its buffer callbacks have other types, so `register_buffers` is where it shows.
+    /// v2: others may subscribe too, and each has its own records.
+    Shared,
+}
+
+/// The functions that lend buffers and take them back, as each family calls them.
+pub(super) struct BufferFunctions {
+    pub(super) sole: (BufferRequestedFn, BufferCompletedFn),
+    pub(super) shared: (BufferRequestedV2Fn, BufferCompletedV2Fn),
 }
 
 /// What [`Family::Sole`] cannot do without. (Attributes and the timestamp it can.)
@@ -40,6 +48,15 @@ const REQUIRED: [&str; 10] = [
     "cuptiActivityGetNextRecord",
     "cuptiActivityGetNumDroppedRecords",
     "cuptiActivityFlushAll",
+];
+
+/// What [`Family::Shared`] needs besides. There is no flush of its own.
+const REQUIRED_TO_SHARE: [&str; 5] = [
+    "cuptiSubscribe_v2",
+    "cuptiActivityRegisterCallbacks_v2",
+    "cuptiActivityEnable_v2",
+    "cuptiActivityGetNextRecord_v2",
+    "cuptiActivityGetNumDroppedRecords_v2",
 ];
 
 /// Calls `$library.$function`; a function that the library lacks answers as one that is not implemented.
@@ -67,6 +84,13 @@ impl Functions {
         }
     }
 
+    /// The same, of the family that shares, where the library has all of it. To be asked before the subscription.
+    pub(super) fn shared(self) -> Self {
+        let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_TO_SHARE.contains(&symbol);
+        let family = if self.library.symbols().all(needed) { Family::Shared } else { Family::Sole };
+        Self { family, ..self }
+    }
+
     pub(super) fn version(&self) -> Result<Version, Status> {
         let mut version = 0;
         done(call!(self.get_version(&raw mut version))).map(|()| Version(version))
@@ -82,6 +106,17 @@ impl Functions {
         let mut subscriber = Subscriber(ptr::null_mut());
         let subscribed = match self.family {
             Family::Sole => done(call!(self.subscribe(&raw mut subscriber, callback, userdata))),
+            Family::Shared => {
+                let mut about = SubscriberParams {
+                    struct_size: size_of::<SubscriberParams>(),
+                    subscriber_name: c"gpuflame".as_ptr(),
+                    old_subscriber_name: ptr::null_mut(),
+                    old_subscriber_size: 0,
+                    allow_multiple_subscribers: 1,
+                    padding: [0; 7],
+                };
+                done(call!(self.subscribe_v2(&raw mut subscriber, callback, userdata, &raw mut about)))
+            }
         };
         if subscribed == Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
             // It runs, for another client, who may ask next what went wrong last on this thread.
@@ -94,38 +129,47 @@ impl Functions {
         done(call!(self.unsubscribe(subscriber)))
     }
 
-    pub(super) fn set_attribute(&self, attribute: ActivityAttribute, mut value: u8) -> Result<(), Status> {
+    pub(super) fn set_attribute(
+        &self,
+        subscriber: Subscriber,
+        attribute: ActivityAttribute,
+        mut value: u8,
+    ) -> Result<(), Status> {
         let mut size = size_of::<u8>();
-        match self.family {
-            Family::Sole => {
-                done(call!(self.activity_set_attribute(attribute, &raw mut size, (&raw mut value).cast())))
-            }
-        }
+        let (size, value) = (&raw mut size, (&raw mut value).cast());
+        done(match self.family {
+            Family::Sole => call!(self.activity_set_attribute(attribute, size, value)),
+            Family::Shared => call!(self.activity_set_attribute_v2(subscriber, attribute, size, value)),
+        })
     }
 
     /// # Safety
-    /// The two functions may be called on any thread from now on, for ever.
+    /// The functions may be called on any thread from now on, for ever.
     pub(super) unsafe fn register_buffers(
         &self,
-        requested: BufferRequestedFn,
-        completed: BufferCompletedFn,
+        subscriber: Subscriber,
+        functions: &BufferFunctions,
     ) -> Result<(), Status> {
-        match self.family {
-            Family::Sole => done(call!(self.activity_register_callbacks(requested, completed))),
-        }
+        let BufferFunctions { sole, shared } = functions;
+        done(match self.family {
+            Family::Sole => call!(self.activity_register_callbacks(sole.0, sole.1)),
+            Family::Shared => call!(self.activity_register_callbacks_v2(subscriber, shared.0, shared.1)),
+        })
     }
 
-    pub(super) fn enable_kind(&self, kind: ActivityKind) -> Result<(), Status> {
-        match self.family {
-            Family::Sole => done(call!(self.activity_enable(kind))),
-        }
+    pub(super) fn enable_kind(&self, subscriber: Subscriber, kind: ActivityKind) -> Result<(), Status> {
+        done(match self.family {
+            Family::Sole => call!(self.activity_enable(kind)),
+            Family::Shared => call!(self.activity_enable_v2(subscriber, kind, ptr::null_mut())),
+        })
     }
 
     /// Whether queries of events and streams that are not done yet are to be recorded as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
-        match self.family {
-            Family::Sole => done(call!(self.activity_enable_all_sync_records(u8::from(on)))),
-        }
+        done(match self.family {
+            Family::Sole => call!(self.activity_enable_all_sync_records(u8::from(on))),
+            Family::Shared => Status::API_NOT_IMPLEMENTED,
+        })
     }
 
     /// Chooses what is counted of unified memory: all that moves, and faults.
@@ -141,11 +185,12 @@ impl Functions {
         let count = |kind| UnifiedMemoryConfig { scope: ALL_DEVICES, kind, device_id: 0, enable: 1 };
         let mut counters = kinds.map(count);
         let many = counters.len() as u32;
-        match self.family {
+        done(match self.family {
             Family::Sole => {
-                done(call!(self.activity_configure_unified_memory_counter(counters.as_mut_ptr(), many)))
+                call!(self.activity_configure_unified_memory_counter(counters.as_mut_ptr(), many))
             }
-        }
+            Family::Shared => Status::API_NOT_IMPLEMENTED,
+        })
     }
 
     pub(super) fn enable_callback(
@@ -173,9 +218,18 @@ impl Functions {
     ///
     /// # Safety
     /// `valid` bytes at `buffer` were filled by this library, and `record` is null or one of them.
-    pub(super) unsafe fn next_record(&self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
+    pub(super) unsafe fn next_record(
+        &self,
+        subscriber: Subscriber,
+        buffer: *mut u8,
+        valid: usize,
+        record: &mut *mut u8,
+    ) -> Status {
         match self.family {
             Family::Sole => call!(self.activity_get_next_record(buffer, valid, record)),
+            // Its buffers are not to be read any more.
+            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
+            Family::Shared => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }
     }
 
@@ -184,13 +238,14 @@ impl Functions {
     }
 
     /// Records dropped since the last question, in all contexts.
-    pub(super) fn dropped(&self) -> Result<u64, Status> {
-        let mut dropped = 0;
-        match self.family {
-            Family::Sole => {
-                done(call!(self.activity_get_num_dropped_records(ptr::null_mut(), 0, &raw mut dropped)))?;
-            }
-        }
+    pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
+        let (mut dropped, all) = (0, ptr::null_mut());
+        let count = &raw mut dropped;
+        done(match self.family {
+            Family::Sole => call!(self.activity_get_num_dropped_records(all, 0, count)),
+            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
+            Family::Shared => call!(self.activity_get_num_dropped_records_v2(subscriber, all, 0, count)),
+        })?;
         Ok(dropped as u64)
     }
 
@@ -206,11 +261,13 @@ impl Functions {
         done(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)
     }
 
-    pub(super) fn timestamp(&self) -> Result<u64, Status> {
+    pub(super) fn timestamp(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let mut now = 0;
-        match self.family {
-            Family::Sole => done(call!(self.get_timestamp(&raw mut now)))?,
-        }
+        done(match self.family {
+            Family::Sole => call!(self.get_timestamp(&raw mut now)),
+            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
+            Family::Shared => call!(self.get_timestamp_v2(subscriber, &raw mut now)),
+        })?;
         Ok(now)
     }
 }

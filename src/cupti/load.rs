@@ -199,7 +199,7 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
             "run as root, or have the driver loaded with NVreg_RestrictProfilingToAdminUsers=0".to_owned()
         }
         Status::NOT_COMPATIBLE => {
-            "another tool in this process already records with CUPTI's shared interface: run without it"
+            "another tool in this process records with CUPTI in a way that cannot be shared: run without it"
                 .to_owned()
         }
         Status::NOT_INITIALIZED | Status::UNKNOWN if !has_gpu_file => {

@@ -4,8 +4,8 @@ use super::calls::CallTable;
 use super::family::Functions;
 use crate::record::{GraphId, GraphNodeId};
 use crate::tracer::{Lent, Tracer};
-use cupti_sys::Status;
 use cupti_sys::callback::CallbackData;
+use cupti_sys::{Status, Subscriber};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -57,6 +57,11 @@ impl Shared {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
+    /// The subscription; null if there is none.
+    pub(super) fn subscriber(&self) -> Subscriber {
+        Subscriber(self.subscriber.load(Ordering::Acquire))
+    }
+
     /// From now on no CUPTI call is made, and callbacks do nothing.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
@@ -70,7 +75,7 @@ impl Shared {
                 return Status::DISABLED;
             }
             // SAFETY: only `activity` calls this, on buffers that this library filled.
-            unsafe { self.functions.next_record(buffer, valid, record) }
+            unsafe { self.functions.next_record(self.subscriber(), buffer, valid, record) }
         }
     }
 

@@ -41,6 +41,12 @@ impl Version {
         self.0 >= 20
     }
 
+    /// Whether several tools can record at once (13.3 on, with a driver of r610 or later, which is for CUDA 13.3).
+    /// `driver` as above.
+    pub fn can_share(self, driver: u32) -> bool {
+        self.0 >= 130_300 && driver >= 13_030
+    }
+
     /// What is known to be broken in this version and can touch a recording; for `doctor` and reports.
     pub fn hazards(self) -> impl Iterator<Item = &'static str> {
         HAZARDS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)

@@ -46,10 +46,19 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same for a cell that a spreadsheet might take for a formula: those get a `'` before them, as spreadsheets do it.
+/// The same for a cell of a table that a spreadsheet might open, see [`guarded`].
 pub(crate) fn cell(name: &str) -> Cow<'_, str> {
-    let clean = field(name);
-    if clean.starts_with(['=', '+', '-', '@']) { format!("'{clean}").into() } else { clean }
+    match field(name) {
+        Cow::Borrowed(clean) => guarded(clean),
+        Cow::Owned(clean) => guarded(&clean).into_owned().into(),
+    }
+}
+
+/// What a spreadsheet might take for a formula gets a `'` before it, as spreadsheets do it. So does what looks like that
+/// already: a reader takes one `'` from where after all of them there is a `=`, `+`, `-` or `@`, and has the text.
+pub(crate) fn guarded(clean: &str) -> Cow<'_, str> {
+    let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
+    if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
 /// Any text on a line of a terminal: its words as they are, and a blank for each character that would do something there.
@@ -112,6 +121,23 @@ mod tests {
         }
         assert_eq!(cell("\t=1"), "'=1", "blanks at the start are gone by then");
         assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
+    }
+
+    /// As the comment at `guarded` says it.
+    fn read(cell: &str) -> &str {
+        match cell.strip_prefix('\'') {
+            Some(name) if name.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => name,
+            _ => cell,
+        }
+    }
+
+    #[test]
+    fn a_reader_has_each_cell_back_and_none_is_a_formula() {
+        for text in ["=1", "'=1", "''-2", "-", "'", "'quoted'", "@", "a'=b", "", "+3 %", "''"] {
+            let cell = guarded(text);
+            assert!(!cell.starts_with(['=', '+', '-', '@']), "{cell}");
+            assert_eq!(read(&cell), text);
+        }
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub use activities::ActivityTable;
 pub use chrome::ChromeText;
 #[cfg(feature = "cli")]
 pub(crate) use clean::frame as clean_frame;
+#[cfg(feature = "cli")]
+pub(crate) use clean::guarded;
 pub(crate) use clean::line as clean_line;
 #[cfg(feature = "cli")]
 pub use compare::{write_diff_folded, write_diff_svg, write_lines_svg};

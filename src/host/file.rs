@@ -4,12 +4,11 @@
 //! under their own name: what a killed process leaves of one can be read.
 
 use std::ffi::{CString, OsString};
-use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
@@ -18,10 +17,6 @@ use crate::error::Result;
 const OWNER_ONLY: u32 = 0o600;
 /// So many temporary names are tried; each that is taken belongs to somebody else.
 const MOST_NAMES: u32 = 1000;
-/// How long another process may keep a folder before we go ahead.
-const LONGEST_TURN: Duration = Duration::from_secs(5);
-/// Between two looks whether it is done.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Has `content` write a file that gets the name `target` when all of it is there.
 ///
@@ -74,6 +69,19 @@ impl Draft {
     /// The folder's, or that the name is taken.
     pub fn create_in_place(path: &Path) -> io::Result<Self> {
         Self::make(path.to_owned(), path)
+    }
+
+    /// A new file for `target` under the one name that it has for whoever claims that: of several processes one gets it,
+    /// and the others need not wait to know. The file is not open meanwhile.
+    ///
+    /// # Errors
+    /// The folder's, or that it is claimed: by a process that is at it, or was killed then.
+    pub fn claim(target: &Path) -> io::Result<Self> {
+        let mut path = OsString::from(target);
+        path.push(".part");
+        let mut draft = Self::make(path.into(), target)?;
+        draft.file = None;
+        Ok(draft)
     }
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
@@ -281,28 +289,6 @@ fn temporary(target: &Path, attempt: u32) -> PathBuf {
     name.into()
 }
 
-/// Waits until no other process of ours writes into `folder`, and keeps them out while the result lives:
-/// the ranks of a job end together, and would choose the same names. `None`: the file system has no such
-/// locks, or it takes longer than `patience`, or 5 s; the caller goes ahead.
-pub fn take_turn(folder: &Path, patience: Duration) -> Option<Turn> {
-    make_room();
-    let folder = raise(File::open(folder).ok()?);
-    let deadline = Instant::now() + patience.min(LONGEST_TURN);
-    loop {
-        match folder.try_lock() {
-            Ok(()) => return Some(Turn { _folder: folder }),
-            Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
-            Err(_) => return None,
-        }
-    }
-}
-
-/// Keeps other processes of ours from writing into a folder, until it is dropped.
-#[derive(Debug)]
-pub struct Turn {
-    _folder: File,
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -356,6 +342,30 @@ mod tests {
         write(&target, "done");
         assert_eq!(fs::read_to_string(temporary(&target, 0)).unwrap(), "somebody's");
         assert_eq!(fs::read_to_string(&target).unwrap(), "done");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_name_is_claimed_once_until_it_is_given_up_or_has_its_file() {
+        let folder = folder("file-claim");
+        let target = folder.join("x.set.json");
+        let taken = || Draft::claim(&target).unwrap_err().kind();
+        let given_up = Draft::claim(&target).unwrap();
+        assert_eq!(
+            (taken(), mode(&folder.join("x.set.json.part"))),
+            (std::io::ErrorKind::AlreadyExists, 0o600)
+        );
+        drop(given_up);
+        symlink("nowhere", folder.join("x.set.json.part")).unwrap();
+        assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
+        fs::remove_file(folder.join("x.set.json.part")).unwrap();
+        let mut kept = Draft::claim(&target).unwrap();
+        kept.fill(|out| Ok(out.write_all(b"done")?)).unwrap();
+        kept.publish_new().unwrap();
+        assert_eq!(
+            (names(&folder), fs::read_to_string(&target).unwrap()),
+            (vec!["x.set.json".into()], "done".into())
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -59,9 +59,7 @@ pub(super) fn files(
             publish(output, path, profile)
         }
     };
-    write::all(wanted, outputs, (ours, settings.exit_limit), make, |files| {
-        set_text(profile, ledger, window, files)
-    })
+    write::all(wanted, outputs, ours, make, |files| set_text(profile, ledger, window, files))
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

@@ -269,7 +269,7 @@ pub(super) fn this_thread() -> WriterId {
 
 /// A temporary file for an output.
 fn draft(outputs: &Outputs, output: Output) -> Result<Draft> {
-    let (names, _) = outputs.choose(&[&output.suffix()], |_| false);
+    let (names, _) = outputs.choose(&[&output.suffix()], |_| false, |_| true);
     make_folders(&names[0])?;
     Ok(Draft::create(&names[0])?)
 }
@@ -288,7 +288,7 @@ pub(super) fn free_name<T>(
     let suffixes: Vec<_> = formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     for _ in 0..MOST_NAMES {
-        let (names, _) = outputs.choose(&suffixes, is_taken);
+        let (names, _) = outputs.choose(&suffixes, is_taken, |_| true);
         let own = formats.iter().zip(&names).find(|(output, _)| **output == Output::Recording);
         let Some((_, path)) = own else { break };
         make_folders(path)?;

@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
@@ -24,11 +23,11 @@ pub(super) struct Report {
 
 /// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
 /// that is `about` those that were made. It returns which name a file got: something may have come to have the one that was
-/// free. Others that write into the folder are waited for with `patience`: one may be held up by it for good.
+/// free. Nobody is waited for.
 pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
-    (ours, patience): (Option<&Path>, Duration),
+    ours: Option<&Path>,
     mut write: impl FnMut(Output, &Path) -> Result<PathBuf>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
@@ -37,14 +36,26 @@ pub(super) fn all(
     let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([ABOUT]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
-    // Not even a turn is taken, which may be waited for.
     if wanted.is_empty() {
         return Report::default();
     }
-    // The ranks of a job end together, and would choose the same names.
-    let folder = outputs.folder().filter(|folder| folder.is_dir() || fs::create_dir_all(folder).is_ok());
-    let _turn = folder.and_then(|folder| file::take_turn(&folder, patience));
-    let (paths, renamed) = outputs.choose(&suffixes, |path| Some(path) != ours && is_taken(path));
+    let is_others = |path: &Path| Some(path) != ours && is_taken(path);
+    // The ranks of a job end together, and would choose the same names: who makes the draft of the file about them has them all.
+    let mut claimed = None;
+    let (paths, renamed) = outputs.choose(&suffixes, is_others, |paths| {
+        let Some(about) = paths.get(wanted.len()) else { return true };
+        // What cannot be made here is said when the others cannot be made either.
+        let _ = make_folders(about);
+        match Draft::claim(about) {
+            Ok(draft) => {
+                // Another may have made its files since it was looked.
+                let is_free = !paths.iter().any(|path| is_others(path));
+                claimed = is_free.then_some(draft);
+                is_free
+            }
+            Err(error) => error.kind() != ErrorKind::AlreadyExists,
+        }
+    });
     let mut report = Report { renamed, ..Report::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     let mut paths = paths.into_iter().take(wanted.len() + 1);
@@ -66,13 +77,25 @@ pub(super) fn all(
         }
     }
     if let Some(path) = paths.next().filter(|_| !report.written.is_empty())
-        && let Err(error) = file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?))
+        && let Err(error) = finish(claimed, &path, about(&report.written).as_bytes())
     {
         failed.push((error.to_string(), vec![path.display().to_string()]));
     }
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.used));
     report
+}
+
+/// Writes the file about the others into the draft that was claimed, or where none could be, into a new one.
+fn finish(claimed: Option<Draft>, path: &Path, text: &[u8]) -> Result<()> {
+    let content = |out: &mut file::Out| Ok(out.write_all(text)?);
+    match claimed {
+        None => file(path, content).map(drop),
+        Some(mut draft) => {
+            draft.fill(content)?;
+            Ok(draft.publish_new().map(drop)?)
+        }
+    }
 }
 
 /// Whether something has this name. A link is a name that is taken, wherever it points.
@@ -122,7 +145,7 @@ mod tests {
         all(
             wanted,
             outputs,
-            (None, Duration::ZERO),
+            None,
             |output, path| {
                 file(path, |out| {
                     out.write_all(b"begun ")?;
@@ -186,7 +209,7 @@ mod tests {
         let report = all(
             &[Output::Table],
             &outputs,
-            (None, Duration::ZERO),
+            None,
             |_, path| {
                 file(path, |out| {
                     fs::write(path, "theirs")?;
@@ -209,6 +232,25 @@ mod tests {
         let outputs = Outputs::new(format!("{}/x", folder.display()), &Facts::default());
         assert_eq!(write(&outputs, &[Output::Table], |_| Ok("new")).failures, [""; 0]);
         assert_eq!(names(&folder), ["x.1.csv", "x.1.set.json", "x.gfr"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn names_that_another_process_has_claimed_are_left_to_it_and_that_is_told() {
+        let folder = folder("write-claimed");
+        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let theirs = Draft::claim(&folder.join("x.set.json")).unwrap();
+        let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
+        assert_eq!(
+            names(&folder),
+            ["x.1.csv", "x.1.folded", "x.1.set.json", "x.set.json.part"],
+            "{:?}",
+            report.failures
+        );
+        assert_eq!(report.renamed.len(), 2);
+        drop(theirs);
+        let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
+        assert_eq!((report.renamed.len(), names(&folder).len()), (0, 6));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -710,3 +710,50 @@ fn a_path_that_is_no_gpuflame_is_none_of_our_business() {
     let done = Run::new(program(), Way::None).arg("plain").env("CUDA_INJECTION64_PATH", &copy).done();
     assert_eq!((done.code, done.stderr.as_str()), (CODE, ""));
 }
+
+/// What drives a terminal, ends a line early, or turns what follows.
+fn does_something(text: &str) -> Option<char> {
+    let turns = |c| {
+        "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}"
+            .contains(c)
+    };
+    text.chars().find(|c| (c.is_control() && *c != '\n' && *c != '\t') || turns(*c))
+}
+
+/// Of the library and of the command that reads its recording; the recording itself holds the names as they are.
+#[test]
+fn no_name_does_anything_where_it_is_shown_and_no_cell_is_a_formula() {
+    let program = compile("tests/programs/named.c", &["-O2"]);
+    let formats = "folded,svg,csv,idle,wait,alloc,together,activities,chrome,cupti-text,gfr";
+    let done = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", formats).ok();
+    let total: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(total, 10_000, "{}", done.stderr);
+    assert_eq!(does_something(&done.stderr), None, "{}", done.stderr);
+    for (format, extension) in [("speedscope", "speedscope.json"), ("chrome", "shown.json")] {
+        command(&done.folder, ["convert", "out.gfr", "-t", format, "-o", &format!("shown.{extension}")]).ok();
+    }
+    let mut shown: Vec<(String, String)> = files(&done.folder)
+        .into_iter()
+        .filter(|name| !name.ends_with(".gfr") && name != "truth.json")
+        .map(|name| (done.file(&name), name))
+        .collect();
+    for verb in ["top", "info", "check", "view"] {
+        for format in ["text", "csv", "json"] {
+            let ran = command(&done.folder, [verb, "out.gfr", "--format", format]);
+            shown.push((ran.stdout + &ran.stderr, format!("{verb} {format}")));
+        }
+    }
+    for (text, name) in &shown {
+        assert_eq!(does_something(text), None, "{name}: {text:?}");
+        // What JSON escapes is text to who reads it, and comes out of there as it was.
+        let is_table = name.ends_with("csv") && !name.contains("stacks");
+        for cell in text.lines().filter(|_| is_table).flat_map(|line| line.split(',')) {
+            assert!(!cell.trim_start_matches('"').starts_with(['=', '@', '+']), "{name}: {cell}");
+        }
+    }
+    let holds = |word: &str| shown.iter().filter(|(text, _)| text.contains(word)).count();
+    assert!(
+        holds("gemm mmeg iso late r_d3000") >= 8 && holds("'=cmd|' /C calc'!A0_d4000") >= 3,
+        "{shown:#?}"
+    );
+}

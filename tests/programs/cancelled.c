@@ -1,24 +1,32 @@
 /* Threads that are asked to end before they launch for the first time, and end right behind it.
  *
- *     cancelled THREADS
+ *     cancelled THREADS [first|flush]
  *
- * It prints how many of them ended so. */
+ * first: the first thread's launch is the first call of the process, in which gpuflame is set up. flush: each thread calls
+ * gpuflame_flush() of what is injected instead of its launch. It prints how many of them ended so. */
 #include "cuda_mini.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
 
 KERNEL(step_d700, "step_d700", (int n), &n)
+
+static int (*flush)(void);
 
 OWN_FRAME static void *worker(void *nothing)
 {
     int old;
     SITE("worker");
     pthread_cancel(pthread_self());
-    LAUNCH(step_d700, 1, 32, 0)(1);
+    if (!flush)
+        LAUNCH(step_d700, 1, 32, 0)(1);
+    else if (flush())
+        return nothing;
     /* Had gpuflame left it switched off, nothing would end here. */
     pthread_testcancel();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
@@ -28,7 +36,15 @@ OWN_FRAME static void *worker(void *nothing)
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 1, ended = 0;
-    cudaDeviceSynchronize();
+    const char *how = argc > 2 ? argv[2] : "";
+    if (strcmp(how, "first"))
+        cudaDeviceSynchronize();
+    if (!strcmp(how, "flush")) {
+        void *library = dlopen("libgpuflame.so.0", RTLD_LAZY | RTLD_NOLOAD);
+        *(void **)&flush = library ? dlsym(library, "gpuflame_flush") : NULL;
+        if (!flush)
+            return 2;
+    }
     while (threads-- > 0) {
         pthread_t thread;
         void *result;

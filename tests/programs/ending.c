@@ -16,13 +16,14 @@
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
  * it would go on and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more); `thread`: to another thread, which launches; `signal_stack`: on
  * a small stack for signals; `exiting`: in the middle of exit().
- * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while our files have to wait. `own`: main has an action
+ * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while gpuflame's threads are held. `own`: main has an action
  * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
  * child that was forked after all that gets it, and main exits with code 6 if the child died of it. `spawned`: the same
  * with a program that main runs. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +32,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -287,27 +289,49 @@ static void in_dlopen(void)
     }
 }
 
-/* Who writes here waits for a turn, until the lock is given back. */
-static int folder;
-
-static void keep_turn(void)
+/* A child that stops the threads of gpuflame as a debugger does, for so long or, with 0, until this process is gone. */
+static void hold_writers(useconds_t micros)
 {
-    folder = open(".", O_RDONLY | O_DIRECTORY);
-    flock(folder, LOCK_EX);
-}
-
-static void *give_turn_back(void *nothing)
-{
-    usleep(500000);
-    flock(folder, LOCK_UN);
-    return nothing;
+    pid_t parent = getpid(), child;
+    char held = 0;
+    int ends[2];
+    if (pipe(ends) != 0)
+        exit(14);
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    child = fork();
+    if (child == 0) {
+        char path[64], name[32];
+        struct dirent *entry;
+        DIR *threads;
+        snprintf(path, sizeof path, "/proc/%d/task", parent);
+        threads = opendir(path);
+        while (threads && (entry = readdir(threads))) {
+            pid_t thread = atoi(entry->d_name);
+            FILE *file;
+            snprintf(path, sizeof path, "/proc/%d/task/%d/comm", parent, thread);
+            file = thread > 0 ? fopen(path, "r") : NULL;
+            if (file && fgets(name, sizeof name, file) && !strncmp(name, "gpuflame", 8) &&
+                ptrace(PTRACE_SEIZE, thread, 0, 0) == 0 && ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0 &&
+                waitpid(thread, NULL, __WALL) == thread)
+                held++;
+            if (file)
+                fclose(file);
+        }
+        if (write(ends[1], &held, 1) != 1)
+            _exit(1);
+        usleep(micros);
+        while (!micros && getppid() == parent)
+            usleep(10000);
+        _exit(0);
+    }
+    if (read(ends[0], &held, 1) != 1 || !held)
+        exit(16);
 }
 
 static void exit_and_get_it(void)
 {
-    keep_turn();
+    hold_writers(500000);
     send_soon(0);
-    start(give_turn_back, 0);
     exit(CODE);
 }
 
@@ -344,7 +368,7 @@ static void await_signal(const char *where, const char *how)
     is_twice = !strcmp(how, "twice");
     is_later = !strcmp(how, "later");
     if (is_later)
-        keep_turn();
+        hold_writers(0);
     if (!strcmp(how, "own"))
         signal(signal_number, own_action);
     if (!strcmp(how, "default"))

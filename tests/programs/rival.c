@@ -4,7 +4,8 @@
  *
  * Launches and waits; has the client ask for the records; launches and waits for so long. What the client is handed it
  * counts and frees, whoever's it is. returns: the client goes in the middle (it disables what it enabled), a window is
- * closed and opened, and the program goes on for as long. Prints whether the client was handed any records. */
+ * closed and opened, and the program goes on for as long. Prints whether the client was handed any records, and whether
+ * CUPTI takes buffers for zeroed, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -73,6 +74,15 @@ static void flush(void)
     all(0);
 }
 
+static int zeroed(void)
+{
+    int (*get)(int, size_t *, void *);
+    uint8_t value = 0;
+    size_t size = sizeof value;
+    *(void **)&get = cupti("cuptiActivityGetAttribute");
+    return get(5, &size, &value) ? -1 : value;
+}
+
 static double now(void)
 {
     struct timespec time;
@@ -122,9 +132,13 @@ static void window(const char *what)
 int main(int count, char **words)
 {
     double millis = count > 1 ? atof(words[1]) : 100;
+    int at_first, then;
     before();
+    at_first = zeroed();
     client_comes();
     taken(millis);
+    then = zeroed();
+    fprintf(stderr, "rival: flushes\n");
     flush();
     if (count > 2 && !strcmp(words[2], "returns")) {
         each_kind("cuptiActivityDisable");
@@ -132,6 +146,6 @@ int main(int count, char **words)
         window("gpuflame_start");
         after();
     }
-    printf("%s\n", handed && bytes ? "handed" : "nothing");
+    printf("%s, zeroed %d then %d\n", handed && bytes ? "handed" : "nothing", at_first, then);
     return 0;
 }

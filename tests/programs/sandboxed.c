@@ -35,7 +35,7 @@ static const struct {
 } known[] = {
 #define CALL(name) {#name, SYS_##name}
     CALL(brk), CALL(clock_gettime), CALL(clock_nanosleep), CALL(clone), CALL(close), CALL(dup3), CALL(exit), CALL(exit_group),
-    CALL(fcntl), CALL(flock), CALL(fstat), CALL(futex), CALL(getdents64), CALL(getpid), CALL(getpriority),
+    CALL(fcntl), CALL(fstat), CALL(futex), CALL(getdents64), CALL(getpid), CALL(getpriority),
     CALL(getrandom), CALL(gettid), CALL(ioctl), CALL(link), CALL(lseek), CALL(madvise), CALL(mkdir), CALL(mmap),
     CALL(mprotect), CALL(mremap), CALL(munmap), CALL(newfstatat), CALL(open), CALL(openat), CALL(perf_event_open),
     CALL(poll), CALL(prctl), CALL(process_vm_readv), CALL(read), CALL(readlink), CALL(renameat2), CALL(rt_sigaction),

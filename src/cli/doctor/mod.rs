@@ -285,7 +285,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
 fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
-    let (paths, _) = outputs.choose(&suffixes, |_| false);
+    let (paths, _) = outputs.choose(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
     // Folders that are not there are made when files are written, unless what is there is none.

@@ -13,6 +13,9 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// How many clients can be subscribed in the life of a process.
+pub const MOST_SUBSCRIBERS: usize = 4;
+
 /// One API call on its thread's stack.
 #[repr(C)]
 #[derive(Debug)]
@@ -29,8 +32,8 @@ pub struct Call {
     pub symbol: *const c_char,
     /// Set by [`enter`].
     pub correlation: u32,
-    /// The client's slot, shared by ENTER and EXIT.
-    pub data: u64,
+    /// Each subscriber's slot, shared by ENTER and EXIT.
+    pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
     /// Whether the client is to hear of it: not if it is nested and GPUSIM_NESTED=0.
     audible: bool,
@@ -47,7 +50,7 @@ impl Call {
             params,
             symbol,
             correlation: 0,
-            data: 0,
+            data: [0; MOST_SUBSCRIBERS],
             start: 0,
             audible: true,
         }

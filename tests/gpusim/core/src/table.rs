@@ -65,11 +65,66 @@ pub type ClientClock = extern "C" fn() -> u64;
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
 
-/// What is switched on. libcupti writes, every API call reads: a call that nobody listens to costs two
-/// loads.
+/// Callbacks by domain and number, each on or off.
+#[derive(Debug)]
+pub struct CallbackBits([[AtomicU64; WORDS]; DOMAINS]);
+
+impl CallbackBits {
+    /// All off.
+    pub const fn new() -> CallbackBits {
+        CallbackBits([const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS])
+    }
+
+    /// Whether one is on.
+    #[inline]
+    pub fn is_on(&self, domain: u32, id: u32) -> bool {
+        let word = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64));
+        word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
+    }
+
+    /// Switches one; false if there is no such number.
+    pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
+        let Some(word) = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
+            return false;
+        };
+        if on {
+            word.fetch_or(1 << (id % 64), Ordering::Relaxed);
+        } else {
+            word.fetch_and(!(1 << (id % 64)), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Has on what is on in one of these, and nothing else.
+    pub fn unite<'a>(&self, all: impl Iterator<Item = &'a CallbackBits> + Clone) {
+        for (domain, words) in self.0.iter().enumerate() {
+            for (at, word) in words.iter().enumerate() {
+                let bits = all.clone().map(|one| one.0[domain][at].load(Ordering::Relaxed));
+                word.store(bits.fold(0, |a, b| a | b), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Switches all off.
+    pub fn silence(&self) {
+        for word in self.0.iter().flatten() {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for CallbackBits {
+    fn default() -> CallbackBits {
+        CallbackBits::new()
+    }
+}
+
+/// What is switched on, by whichever client. libcupti writes, every API call reads: a call that nobody
+/// listens to costs two loads.
 #[derive(Debug)]
 pub struct Switches {
-    callbacks: [[AtomicU64; WORDS]; DOMAINS],
+    /// Callbacks that a client has enabled.
+    pub callbacks: CallbackBits,
     /// Bits of the enabled activity kinds.
     pub kinds: AtomicU64,
     /// Whether any API function but cuInit was called.
@@ -85,7 +140,7 @@ pub struct Switches {
 impl Switches {
     pub(crate) const fn new() -> Switches {
         Switches {
-            callbacks: [const { [const { AtomicU64::new(0) }; WORDS] }; DOMAINS],
+            callbacks: CallbackBits::new(),
             kinds: AtomicU64::new(0),
             api_seen: AtomicBool::new(false),
             all_syncs: AtomicBool::new(true),
@@ -106,28 +161,7 @@ impl Switches {
     /// Whether a callback is enabled.
     #[inline]
     pub fn is_on(&self, domain: u32, id: u32) -> bool {
-        let word = self.callbacks.get(domain as usize).and_then(|d| d.get(id as usize / 64));
-        word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
-    }
-
-    /// Enables or disables a callback; false if there is no such number.
-    pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
-        let Some(word) = self.callbacks.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
-            return false;
-        };
-        if on {
-            word.fetch_or(1 << (id % 64), Ordering::Relaxed);
-        } else {
-            word.fetch_and(!(1 << (id % 64)), Ordering::Relaxed);
-        }
-        true
-    }
-
-    /// Disables every callback.
-    pub fn silence(&self) {
-        for word in self.callbacks.iter().flatten() {
-            word.store(0, Ordering::Relaxed);
-        }
+        self.callbacks.is_on(domain, id)
     }
 }
 

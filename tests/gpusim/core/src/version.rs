@@ -14,7 +14,7 @@ pub enum CuptiVersion {
     V13_0,
     /// 13.2: kinds up to 59, `cuptiActivityGetStructSize`.
     V13_2,
-    /// 13.4: answers nothing without a driver, source graph nodes in every record.
+    /// 13.4: answers nothing without a driver, source graph nodes in every record; several clients at once.
     V13_4,
 }
 
@@ -89,6 +89,11 @@ impl CuptiVersion {
             V12_0 | V12_9 => 12000,
             V13_0 | V13_2 | V13_4 => 13000,
         }
+    }
+
+    /// Whether several clients may record at once, with a driver that `cuDriverGetVersion` tells so.
+    pub fn shares(self, driver: u32) -> bool {
+        self >= V13_4 && driver >= 13030
     }
 
     /// The last callback ids of the driver and the runtime domain.
@@ -176,7 +181,7 @@ impl CuptiVersion {
 
     /// Functions that the real library of this version does not export; the simulated one hides them.
     pub fn lacks(self) -> impl Iterator<Item = &'static str> {
-        const SINCE: [(CuptiVersion, &str); 10] = [
+        const SINCE: [(CuptiVersion, &str); 18] = [
             (V12_9, "cuptiActivityEnableAllSyncRecords"),
             (V12_9, "cuptiGetErrorMessage"),
             (V12_9, "cuptiGetGraphExecId"),
@@ -187,6 +192,14 @@ impl CuptiVersion {
             (V13_0, "cuptiSubscribe_v2"),
             (V13_0, "cuptiActivityEnableCudaEventDeviceTimestamps"),
             (V13_2, "cuptiActivityGetStructSize"),
+            (V13_2, "cuptiActivityRegisterCallbacks_v2"),
+            (V13_2, "cuptiActivityEnable_v2"),
+            (V13_2, "cuptiActivityDisable_v2"),
+            (V13_2, "cuptiActivityGetAttribute_v2"),
+            (V13_2, "cuptiActivitySetAttribute_v2"),
+            (V13_4, "cuptiActivityGetNextRecord_v2"),
+            (V13_4, "cuptiActivityGetNumDroppedRecords_v2"),
+            (V13_4, "cuptiGetTimestamp_v2"),
         ];
         SINCE.into_iter().filter(move |(since, _)| self < *since).map(|(_, name)| name)
     }

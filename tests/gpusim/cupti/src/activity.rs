@@ -1,25 +1,37 @@
 //! The activity API but for the walk: kinds, buffers, flushing, attributes, clocks.
 
-use crate::buffers::{self, Completed, Requested};
+use crate::buffers::{Completed, CompletedV2, Functions, Requested, RequestedV2};
 use crate::callbacks::HOOKS;
-use crate::lanes::{self, KINDS, THREAD_IDS_ARE_SYSTEM};
+use crate::lanes::THREAD_IDS_ARE_SYSTEM;
 use crate::link::{self, version};
-use crate::result::{Code, INVALID_PARAMETER, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
+use crate::result::{Code, INVALID_PARAMETER, NOT_COMPATIBLE, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
 use crate::result::{QUEUE_EMPTY, answer, parameter};
+use crate::subscriber::{self, ALL, Subscriber};
 use crate::{client_clock, external, sim_lock, worker};
 use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::layout::WORK_KINDS;
 use gpusim_core::table::ClientClock;
 use gpusim_core::thread::Client;
+use gpusim_core::version::kind;
 use gpusim_core::{clock, settings};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Kinds of events and metrics, which no version from 13.0 on knows.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-fn set_kind(kind: u32, on: bool) -> Result<(), Code> {
+/// Whether another client wants graphs as a whole and this one their nodes, or the other way round.
+fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
+    let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
+    let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
+    kinds & WORK_KINDS != 0
+        && others.filter(|kinds| kinds & WORK_KINDS != 0).any(|other| whole(other) != whole(kinds))
+}
+
+fn set_kind(subscriber: Option<Handle>, kind: u32, on: bool) -> Result<(), Code> {
     let core = link::ready()?;
     let _lock = sim_lock::hold("cuptiActivityEnable");
+    let one = subscriber::of_records(subscriber)?;
     if kind == 0
         || kind > version().last_kind()
         || (version().has_own_stub_launch_id() && GONE.contains(&kind))
@@ -30,24 +42,46 @@ fn set_kind(kind: u32, on: bool) -> Result<(), Code> {
         return Err(code);
     }
     if on {
+        if mixes_graph_levels(one, one.kinds.load(Relaxed) | 1 << kind) {
+            return Err(NOT_COMPATIBLE);
+        }
         (core.attach)(&HOOKS);
         worker::start();
-        KINDS.fetch_or(1 << kind, Relaxed);
+        one.kinds.fetch_or(1 << kind, Relaxed);
     } else {
-        KINDS.fetch_and(!(1 << kind), Relaxed);
+        one.kinds.fetch_and(!(1 << kind), Relaxed);
     }
-    core.switches.kinds.store(KINDS.load(Relaxed), Relaxed);
+    subscriber::renew_kinds();
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable(kind: u32) -> Code {
-    answer(set_kind(kind, true))
+    answer(set_kind(None, kind, true))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
-    answer(set_kind(kind, false))
+    answer(set_kind(None, kind, false))
+}
+
+/// No configuration is known.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
+    answer(set_kind(Some(subscriber), kind, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityDisable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
+    answer(set_kind(Some(subscriber), kind, false))
+}
+
+fn register(subscriber: Option<Handle>, functions: Option<Functions>) -> Result<(), Code> {
+    link::loaded()?;
+    let _lock = sim_lock::hold("cuptiActivityRegisterCallbacks");
+    let functions = functions.ok_or(INVALID_PARAMETER)?;
+    subscriber::of_records(subscriber)?.buffers.register(functions);
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -55,12 +89,21 @@ extern "C" fn cuptiActivityRegisterCallbacks(
     requested: Option<Requested>,
     completed: Option<Completed>,
 ) -> Code {
-    let register = || {
-        link::loaded()?;
-        let _lock = sim_lock::hold("cuptiActivityRegisterCallbacks");
-        buffers::register(requested, completed)
-    };
-    answer(register())
+    let both = requested.zip(completed);
+    answer(register(None, both.map(|(requested, completed)| Functions::Global(requested, completed))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityRegisterCallbacks_v2(
+    subscriber: Handle,
+    requested: Option<RequestedV2>,
+    completed: Option<CompletedV2>,
+) -> Code {
+    let both = requested.zip(completed);
+    answer(register(
+        Some(subscriber),
+        both.map(|(requested, completed)| Functions::Own(requested, completed)),
+    ))
 }
 
 const FORCED: u32 = 1;
@@ -104,34 +147,31 @@ extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
     answer(link::ready().map(drop))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuptiActivityGetNumDroppedRecords(_context: Handle, _stream: u32, dropped: Out<usize>) -> Code {
-    let take = || {
-        link::ready()?;
-        let _lock = sim_lock::hold("cuptiActivityGetNumDroppedRecords");
-        parameter(dropped.set(buffers::take_dropped() as usize))
-    };
-    answer(take())
+fn dropped(subscriber: Option<Handle>, dropped: Out<usize>) -> Result<(), Code> {
+    link::ready()?;
+    let _lock = sim_lock::hold("cuptiActivityGetNumDroppedRecords");
+    parameter(dropped.set(subscriber::of_records(subscriber)?.buffers.take_dropped() as usize))
 }
 
-/// The attributes whose value is a byte; the others' is a size_t.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetNumDroppedRecords(_context: Handle, _stream: u32, number: Out<usize>) -> Code {
+    answer(dropped(None, number))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetNumDroppedRecords_v2(
+    subscriber: Handle,
+    _context: Handle,
+    _stream: u32,
+    number: Out<usize>,
+) -> Code {
+    answer(dropped(Some(subscriber), number))
+}
+
+/// The attributes whose value is a byte; the others' is a size_t. Only [`PER_THREAD`] has an effect.
 const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
 const PER_THREAD: u32 = 9;
 const LAST_ATTRIBUTE: u32 = 9;
-
-/// What clients set, by attribute; only [`PER_THREAD`] has an effect.
-static SIZES: [AtomicUsize; 10] = [
-    AtomicUsize::new(3 << 20),
-    AtomicUsize::new(8 << 20),
-    AtomicUsize::new(250),
-    AtomicUsize::new(64 << 10),
-    AtomicUsize::new(250),
-    AtomicUsize::new(0),
-    AtomicUsize::new(3),
-    AtomicUsize::new(3),
-    AtomicUsize::new(1),
-    AtomicUsize::new(0),
-];
 
 /// The attribute's number of bytes, which the client's must not be below.
 fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
@@ -146,8 +186,14 @@ fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
     }
 }
 
-fn set_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), Code> {
+fn set_attribute(
+    subscriber: Option<Handle>,
+    attribute: u32,
+    size: Out<usize>,
+    value: Handle,
+) -> Result<(), Code> {
     let bytes = attribute_size(attribute, size)?;
+    let one = subscriber::of_records(subscriber)?;
     let read = if bytes == 1 {
         In(value.cast::<u8>()).get().map(usize::from)
     } else {
@@ -155,18 +201,24 @@ fn set_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), 
     };
     let value = read.map_err(|_| INVALID_PARAMETER)?;
     if attribute == PER_THREAD {
-        lanes::per_thread().store(value != 0, Relaxed);
+        one.per_thread().store(value != 0, Relaxed);
     }
-    SIZES[attribute as usize].store(value, Relaxed);
+    one.attributes[attribute as usize].store(value, Relaxed);
     Ok(())
 }
 
-fn get_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), Code> {
+fn get_attribute(
+    subscriber: Option<Handle>,
+    attribute: u32,
+    size: Out<usize>,
+    value: Handle,
+) -> Result<(), Code> {
     let bytes = attribute_size(attribute, size)?;
+    let one = subscriber::of_records(subscriber)?;
     parameter(size.set(bytes))?;
     let stored = match attribute {
-        PER_THREAD => usize::from(lanes::per_thread().load(Relaxed)),
-        _ => SIZES[attribute as usize].load(Relaxed),
+        PER_THREAD => usize::from(one.per_thread().load(Relaxed)),
+        _ => one.attributes[attribute as usize].load(Relaxed),
     };
     parameter(if bytes == 1 {
         Out(value.cast::<u8>()).set(stored as u8)
@@ -177,12 +229,32 @@ fn get_attribute(attribute: u32, size: Out<usize>, value: Handle) -> Result<(), 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivitySetAttribute(attribute: u32, size: Out<usize>, value: Handle) -> Code {
-    answer(set_attribute(attribute, size, value))
+    answer(set_attribute(None, attribute, size, value))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetAttribute(attribute: u32, size: Out<usize>, value: Handle) -> Code {
-    answer(get_attribute(attribute, size, value))
+    answer(get_attribute(None, attribute, size, value))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivitySetAttribute_v2(
+    subscriber: Handle,
+    attribute: u32,
+    size: Out<usize>,
+    value: Handle,
+) -> Code {
+    answer(set_attribute(Some(subscriber), attribute, size, value))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetAttribute_v2(
+    subscriber: Handle,
+    attribute: u32,
+    size: Out<usize>,
+    value: Handle,
+) -> Code {
+    answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
 /// Records made from now on are on the client's clock; those that wait keep the one they were made with.
@@ -191,14 +263,20 @@ extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>)
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
 }
 
+fn timestamp(time: Out<u64>) -> Result<(), Code> {
+    link::loaded()?;
+    let now = link::core().map_or_else(clock::now, |core| core.switches.client_time());
+    parameter(time.set(now))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetTimestamp(time: Out<u64>) -> Code {
-    let tell = || {
-        link::loaded()?;
-        let now = link::core().map_or_else(clock::now, |core| core.switches.client_time());
-        parameter(time.set(now))
-    };
-    answer(tell())
+    answer(timestamp(time))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetTimestamp_v2(subscriber: Handle, time: Out<u64>) -> Code {
+    answer(subscriber::of_records(Some(subscriber)).and_then(|_| timestamp(time)))
 }
 
 #[unsafe(no_mangle)]

@@ -1,9 +1,9 @@
-//! Activity buffers: the client's memory, asked for on the application's thread under CUPTI's lock,
+//! Activity buffers: a client's memory, asked for on the application's thread under CUPTI's lock,
 //! filled there, completed and handed back by the worker.
 
 use crate::link::{core, version};
-use crate::result::{Code, INVALID_PARAMETER};
 use crate::sim_lock;
+use crate::subscriber::Subscriber;
 use gpusim_core::settings;
 use gpusim_core::thread::Client;
 use gpusim_core::work::Work;
@@ -17,30 +17,79 @@ pub(crate) type Requested = extern "C" fn(&mut *mut u8, &mut usize, &mut usize);
 /// CUpti_BuffersCallbackCompleteFunc
 pub(crate) type Completed = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-static CLIENT: Mutex<Option<(Requested, Completed)>> = Mutex::new(None);
-/// Buffers that the client has handed out and not got back.
-static OUT: AtomicUsize = AtomicUsize::new(0);
-static DROPPED: AtomicU64 = AtomicU64::new(0);
+/// The same of the new interface, with a struct about the request.
+pub(crate) type RequestedV2 = extern "C" fn(&mut *mut u8, &mut usize, &mut usize, *mut c_void);
+/// Likewise, without context and stream.
+pub(crate) type CompletedV2 = extern "C" fn(*mut u8, usize, usize, *mut CompleteInfo);
 
-/// cuptiActivityRegisterCallbacks
-pub(crate) fn register(requested: Option<Requested>, completed: Option<Completed>) -> Result<(), Code> {
-    let both = requested.zip(completed).ok_or(INVALID_PARAMETER)?;
-    *CLIENT.lock().unwrap_or_else(PoisonError::into_inner) = Some(both);
-    Ok(())
+/// CUpti_BufferCallbackCompleteInfo
+#[repr(C)]
+pub(crate) struct CompleteInfo {
+    size: usize,
+    thread: u64,
 }
 
-fn client() -> Option<(Requested, Completed)> {
-    *CLIENT.lock().unwrap_or_else(PoisonError::into_inner)
+/// A client's two functions.
+#[derive(Clone, Copy)]
+pub(crate) enum Functions {
+    /// Of the old interface.
+    Global(Requested, Completed),
+    /// Of the new one.
+    Own(RequestedV2, CompletedV2),
 }
 
-/// Counts a record that found no buffer.
-pub(crate) fn count_dropped() {
-    DROPPED.fetch_add(1, Relaxed);
+/// A client's part in it.
+pub(crate) struct Registration {
+    functions: Mutex<Option<Functions>>,
+    /// Buffers that the client has handed out and not got back.
+    out: AtomicUsize,
+    dropped: AtomicU64,
 }
 
-/// Records dropped since the last question.
-pub(crate) fn take_dropped() -> u64 {
-    DROPPED.swap(0, Relaxed)
+impl Registration {
+    pub(crate) const fn new() -> Registration {
+        Registration { functions: Mutex::new(None), out: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
+    }
+
+    /// cuptiActivityRegisterCallbacks
+    pub(crate) fn register(&self, functions: Functions) {
+        *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = Some(functions);
+    }
+
+    /// Nobody is asked and nobody gets anything.
+    pub(crate) fn forget(&self) {
+        *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn is_registered(&self) -> bool {
+        self.client().is_some()
+    }
+
+    fn client(&self) -> Option<Functions> {
+        *self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a record that found no buffer.
+    pub(crate) fn count_dropped(&self) {
+        self.dropped.fetch_add(1, Relaxed);
+    }
+
+    /// Records dropped since the last question.
+    pub(crate) fn take_dropped(&self) -> u64 {
+        self.dropped.swap(0, Relaxed)
+    }
+
+    fn complete(&self, base: *mut u8, size: usize, used: usize) {
+        let size = if settings::get().odd_size { size - 8 } else { size };
+        as_client(Client::BufferCompleted, || match self.client() {
+            Some(Functions::Global(_, completed)) => completed(null_mut(), 0, base, size, used),
+            Some(Functions::Own(_, completed)) => {
+                let mut info = CompleteInfo { size: size_of::<CompleteInfo>(), thread: 0 };
+                completed(base, size, used, &raw mut info);
+            }
+            None => {}
+        });
+    }
 }
 
 /// How many records of a buffer are complete. Reused with the next buffer, never freed: pending records
@@ -57,8 +106,9 @@ impl Progress {
 
 static SPARE_PROGRESS: Mutex<Vec<&'static Progress>> = Mutex::new(Vec::new());
 
-/// One buffer of the client's.
+/// One buffer of a client's.
 pub(crate) struct Buffer {
+    owner: &'static Subscriber,
     base: *mut u8,
     size: usize,
     used: usize,
@@ -74,14 +124,17 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Asks the client for a buffer with room for `bytes`. `None`: there is none, the record is dropped.
-    pub(crate) fn request(bytes: usize) -> Option<Buffer> {
+    pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lock = sim_lock::hold("bufferRequested");
-        let (requested, _) = client()?;
-        if settings::get().max_buffers.is_some_and(|most| OUT.load(Relaxed) >= most) {
+        let functions = owner.buffers.client()?;
+        if settings::get().max_buffers.is_some_and(|most| owner.buffers.out.load(Relaxed) >= most) {
             return None;
         }
         let (mut base, mut size, mut limit) = (null_mut(), 0, 0);
-        as_client(Client::BufferRequested, || requested(&mut base, &mut size, &mut limit));
+        as_client(Client::BufferRequested, || match functions {
+            Functions::Global(requested, _) => requested(&mut base, &mut size, &mut limit),
+            Functions::Own(requested, _) => requested(&mut base, &mut size, &mut limit, null_mut()),
+        });
         if base.is_null() || size < bytes {
             if !version().survives_null_buffer() {
                 gpusim_core::abort!(
@@ -89,19 +142,19 @@ impl Buffer {
                 );
             }
             if !base.is_null() {
-                complete(base, size, 0);
+                owner.buffers.complete(base, size, 0);
             }
             return None;
         }
         if !(base as usize).is_multiple_of(8) {
             gpusim_core::abort!("bufferRequested gave {base:?}, which does not lie on 8 bytes");
         }
-        OUT.fetch_add(1, Relaxed);
+        owner.buffers.out.fetch_add(1, Relaxed);
         let spare = SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let progress = spare.unwrap_or_else(|| Box::leak(Box::default()));
         progress.0.store(0, Relaxed);
         let limit = if limit == 0 { u32::MAX } else { limit as u32 };
-        Some(Buffer { base, size, used: 0, records: 0, limit, progress, works: Vec::new() })
+        Some(Buffer { owner, base, size, used: 0, records: 0, limit, progress, works: Vec::new() })
     }
 
     /// Whether another record fits.
@@ -146,21 +199,14 @@ impl Buffer {
 
     /// Never hands it back.
     pub(crate) fn abandon(self) {
-        OUT.fetch_sub(1, Relaxed);
+        self.owner.buffers.out.fetch_sub(1, Relaxed);
     }
 
     /// Hands it back to the client. The caller settled its works.
     pub(crate) fn hand_back(self) {
-        OUT.fetch_sub(1, Relaxed);
+        self.owner.buffers.out.fetch_sub(1, Relaxed);
         SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).push(self.progress);
-        complete(self.base, self.size, self.used);
-    }
-}
-
-fn complete(base: *mut u8, size: usize, used: usize) {
-    let size = if settings::get().odd_size { size - 8 } else { size };
-    if let Some((_, completed)) = client() {
-        as_client(Client::BufferCompleted, || completed(null_mut(), 0, base, size, used));
+        self.owner.buffers.complete(self.base, self.size, self.used);
     }
 }
 

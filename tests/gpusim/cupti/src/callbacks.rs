@@ -64,7 +64,8 @@ struct StateData {
 
 #[inline(never)]
 extern "C" fn api(call: &mut Call, site: u32, result: *const u32, context: *mut c_void, context_uid: u32) {
-    let data = CallbackData {
+    let slots = (&raw mut call.data).cast::<u64>();
+    let data = |place: usize| CallbackData {
         site,
         name: call.name,
         params: call.params,
@@ -72,21 +73,21 @@ extern "C" fn api(call: &mut Call, site: u32, result: *const u32, context: *mut 
         symbol: call.symbol,
         context,
         context_uid,
-        correlation_data: &raw mut call.data,
+        correlation_data: slots.wrapping_add(place),
         correlation: call.correlation,
     };
-    tell(Client::ApiCallback, call.domain, call.cbid, &data);
+    tell(Client::ApiCallback, call.domain, call.cbid, data);
 }
 
 extern "C" fn resource(id: u32, context: *mut c_void, stream: *mut c_void, descriptor: *mut c_void) {
     if core().is_some_and(|c| c.switches.is_on(RESOURCE, id)) {
-        tell(Client::ResourceCallback, RESOURCE, id, &ResourceData { context, stream, descriptor });
+        tell(Client::ResourceCallback, RESOURCE, id, |_| ResourceData { context, stream, descriptor });
     }
 }
 
 extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
     if core().is_some_and(|c| c.switches.is_on(SYNCHRONIZE, id)) {
-        tell(Client::SynchronizeCallback, SYNCHRONIZE, id, &SynchronizeData { context, stream });
+        tell(Client::SynchronizeCallback, SYNCHRONIZE, id, |_| SynchronizeData { context, stream });
     }
 }
 
@@ -94,13 +95,16 @@ extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
 pub(crate) fn fatal_error() {
     if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
         let message = c"simulated fatal error".as_ptr();
-        tell(Client::StateCallback, STATE, FATAL_ERROR, &StateData { result: 999, message });
+        tell(Client::StateCallback, STATE, FATAL_ERROR, |_| StateData { result: 999, message });
     }
 }
 
-fn tell<T>(client: Client, domain: u32, id: u32, data: &T) {
-    let (Some(core), Some((callback, user))) = (core(), subscriber::current()) else { return };
+/// Tells each client that listens. `data` by its place.
+fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
+    let Some(core) = core() else { return };
     let before = (core.swap_client)(client);
-    frames::call(callback, user, domain, id, std::ptr::from_ref(data).cast());
+    for (place, callback, user) in subscriber::listening(domain, id) {
+        frames::call(callback, user, domain, id, std::ptr::from_ref(&data(place)).cast());
+    }
     (core.swap_client)(before);
 }

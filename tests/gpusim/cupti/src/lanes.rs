@@ -1,10 +1,13 @@
 //! Lanes: where API calls leave their records. A thread has a lane of its own, or all share the first,
-//! as attribute 9 says. A lane holds the buffer being filled, full ones, and the records that the GPU
+//! as attribute 9 says, for each client that records. A lane holds the buffer being filled, full ones, and the records that the GPU
 //! has not completed. It is bounded: a thread that is far ahead waits, as it does for a real GPU.
 
-use crate::buffers::{self, Buffer, Progress};
+use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
+use crate::subscriber::{ALL, Subscriber};
 use crate::{client_clock, external, worker};
+use gpusim_core::api::MOST_SUBSCRIBERS;
+use gpusim_core::callback_ids::DRIVER;
 use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
@@ -14,7 +17,7 @@ use gpusim_core::work::{Fate, Work};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -39,9 +42,9 @@ pub(crate) struct Pending {
 // SAFETY: the slot lies in a buffer that nobody else touches until the worker hands it back.
 unsafe impl Send for Pending {}
 
-/// One thread's records.
-#[derive(Default)]
+/// One thread's records for one client.
 pub(crate) struct Lane {
+    owner: &'static Subscriber,
     pub(crate) content: Mutex<Content>,
     pending: AtomicUsize,
 }
@@ -53,57 +56,53 @@ pub(crate) struct Content {
     pub(crate) inbox: Vec<Pending>,
 }
 
-/// All lanes; the first is the shared one.
+/// All lanes.
 pub(crate) static LANES: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 /// Lanes of threads that have ended.
 static SPARE: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
-
-/// Attribute 9; `None`: the version's default.
-static PER_THREAD: OnceLock<AtomicBool> = OnceLock::new();
-
-/// Bits of the kinds that the client enabled; the core's own switch is silent after a breakdown.
-pub(crate) static KINDS: AtomicU64 = AtomicU64::new(0);
-
-/// Attribute 9.
-pub(crate) fn per_thread() -> &'static AtomicBool {
-    PER_THREAD.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
-}
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {
-    static MINE: Cell<*const Lane> = const { Cell::new(null()) };
+    static MINE: [Cell<*const Lane>; MOST_SUBSCRIBERS] = const { [const { Cell::new(null()) }; MOST_SUBSCRIBERS] };
 }
 
-fn mine() -> &'static Lane {
-    if !per_thread().load(Relaxed) {
-        static SHARED: OnceLock<&'static Lane> = OnceLock::new();
-        return SHARED.get_or_init(new_lane);
+fn mine(owner: &'static Subscriber) -> &'static Lane {
+    if !owner.per_thread().load(Relaxed) {
+        static SHARED: [OnceLock<&'static Lane>; MOST_SUBSCRIBERS] =
+            [const { OnceLock::new() }; MOST_SUBSCRIBERS];
+        return SHARED[owner.place].get_or_init(|| new_lane(owner));
     }
-    let lane = MINE.get();
+    let lane = MINE.with(|mine| mine[owner.place].get());
     if !lane.is_null() {
         // SAFETY: lanes are leaked.
         return unsafe { &*lane };
     }
-    let spare = lock(&SPARE).pop();
-    let lane = spare.unwrap_or_else(new_lane);
-    MINE.set(lane);
+    let spare = || {
+        let mut spare = lock(&SPARE);
+        let at = spare.iter().position(|lane| lane.owner.place == owner.place)?;
+        Some(spare.swap_remove(at))
+    };
+    let lane = spare().unwrap_or_else(|| new_lane(owner));
+    MINE.with(|mine| mine[owner.place].set(lane));
     // SAFETY: the key is valid and the value is what `give_up` expects.
-    unsafe { libc::pthread_setspecific(exit_key(), std::ptr::from_ref(lane).cast()) };
+    unsafe { libc::pthread_setspecific(exit_key(owner), std::ptr::from_ref(lane).cast()) };
     lane
 }
 
-fn new_lane() -> &'static Lane {
-    let lane: &'static Lane = Box::leak(Box::default());
+fn new_lane(owner: &'static Subscriber) -> &'static Lane {
+    let lane = Lane { owner, content: Mutex::default(), pending: AtomicUsize::new(0) };
+    let lane: &'static Lane = Box::leak(Box::new(lane));
     lock(&LANES).push(lane);
     lane
 }
 
-fn exit_key() -> libc::pthread_key_t {
-    static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
-    *KEY.get_or_init(|| {
+fn exit_key(owner: &Subscriber) -> libc::pthread_key_t {
+    static KEYS: [OnceLock<libc::pthread_key_t>; MOST_SUBSCRIBERS] =
+        [const { OnceLock::new() }; MOST_SUBSCRIBERS];
+    *KEYS[owner.place].get_or_init(|| {
         let mut key = 0;
         // SAFETY: `key` outlives the call and `give_up` takes what is set under the key.
         if unsafe { libc::pthread_key_create(&mut key, Some(give_up)) } != 0 {
@@ -115,100 +114,113 @@ fn exit_key() -> libc::pthread_key_t {
 
 /// A thread ends: its lane, with a half-filled buffer perhaps, goes on with another thread.
 unsafe extern "C" fn give_up(lane: *mut c_void) {
-    MINE.set(null());
     // SAFETY: `mine` set a leaked lane under the key.
-    lock(&SPARE).push(unsafe { &*lane.cast::<Lane>() });
+    let lane: &'static Lane = unsafe { &*lane.cast::<Lane>() };
+    MINE.with(|mine| mine[lane.owner.place].set(null()));
+    lock(&SPARE).push(lane);
 }
 
-/// Makes the record of a piece of work.
+/// The clients that want records of a kind.
+fn wanting(record_kind: u32) -> impl Iterator<Item = &'static Subscriber> {
+    let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
+    ALL.iter().filter(move |one| !is_over && one.kinds.load(Relaxed) & (1 << record_kind) != 0)
+}
+
+/// Makes the records of a piece of work. What became of it is said of the first client's.
 pub(crate) extern "C" fn record(work: &Work) -> Fate {
-    let Some(record_kind) = layout::record_kind(work.kind, KINDS.load(Relaxed)) else {
-        return Fate::Untraced;
-    };
-    if BROKEN.load(Relaxed) || worker::has_stopped() {
+    let kind_for = |one: &Subscriber| layout::record_kind(work.kind, one.kinds.load(Relaxed));
+    if BROKEN.load(Relaxed) || worker::has_stopped() || !ALL.iter().any(|one| kind_for(one).is_some()) {
         return Fate::Untraced;
     }
     if settings::get().faults.turns_fatal() {
         worker::break_down();
         return Fate::Untraced;
     }
-    let lane = mine();
+    let mut fate = None;
+    let mut wakes = false;
+    for owner in &ALL {
+        let Some(record_kind) = kind_for(owner) else { continue };
+        let (what, wakes_it) = record_for(owner, record_kind, work, fate.is_none());
+        fate = fate.or(Some(what));
+        wakes |= wakes_it;
+    }
+    if settings::get().early {
+        worker::deliver_at_once();
+    } else if wakes {
+        worker::wake();
+    }
+    fate.unwrap_or(Fate::Untraced)
+}
+
+/// The same for one client, and whether the worker is to look. `settles`: the truth hears of this one.
+fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
+    let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
     // A process that may have no more memory loses records here, and goes on.
     if content.inbox.try_reserve(2).is_err() {
-        buffers::count_dropped();
-        return Fate::Dropped;
+        owner.buffers.count_dropped();
+        return (Fate::Dropped, false);
     }
-    let Some(buffer) = content.room_for(record_size(record_kind)) else {
-        buffers::count_dropped();
-        return Fate::Dropped;
+    let Some(buffer) = content.room_for(owner, record_size(record_kind)) else {
+        owner.buffers.count_dropped();
+        return (Fate::Dropped, false);
     };
-    if keeps_works() {
+    if settles && keeps_works() {
         buffer.works.push(*work);
     }
     content.append(lane, record_kind, work);
     if let Some((extra_kind, extra)) = layout::extra_record(record_kind, work)
-        && content.room_for(record_size(extra_kind)).is_some()
+        && content.room_for(owner, record_size(extra_kind)).is_some()
     {
         content.append(lane, extra_kind, &extra);
     }
     let (waiting, full) = (content.inbox.len(), !content.full.is_empty());
-    drop(content);
-    if settings::get().early {
-        worker::deliver_at_once();
-    } else if full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2) {
-        worker::wake();
-    }
-    Fate::Pending
+    (Fate::Pending, full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2))
 }
 
 /// Makes the record of an API call, complete from the start.
 pub(crate) extern "C" fn record_api(call: &ApiCall) {
-    if BROKEN.load(Relaxed) || worker::has_stopped() {
-        return;
-    }
-    if KINDS.load(Relaxed) & (1 << kind::EXTERNAL_CORRELATION) != 0 {
-        external::each(|external_kind, id| {
-            append_complete(kind::EXTERNAL_CORRELATION, |bytes| {
+    external::each(|external_kind, id| {
+        for owner in wanting(kind::EXTERNAL_CORRELATION) {
+            append_complete(owner, kind::EXTERNAL_CORRELATION, |bytes| {
                 layout::write_external(external_kind, id, call.correlation, bytes);
             });
-        });
-    }
-    let lane = mine();
-    let mut content = lock(&lane.content);
-    let Some(buffer) = content.room_for(record_size(kind::DRIVER)) else { return buffers::count_dropped() };
+        }
+    });
     // SAFETY: pthread_self has no precondition.
     let pthread = unsafe { libc::pthread_self() } as u32;
     let thread_id = if THREAD_IDS_ARE_SYSTEM.load(Relaxed) { call.tid } else { pthread };
-    layout::write_api(call, thread_id, buffer.append(record_size(kind::DRIVER)));
-    buffer.progress().complete_one();
+    for owner in wanting(if call.domain == DRIVER { kind::DRIVER } else { kind::RUNTIME }) {
+        append_complete(owner, kind::DRIVER, |bytes| layout::write_api(call, thread_id, bytes));
+    }
 }
 
 /// Makes the record of an event or a wait, complete from the start.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     let [start, end] = client_clock::converted([dependency.start, dependency.end]);
-    append_complete(dependency.kind, |bytes| {
-        layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
-    });
+    for owner in wanting(dependency.kind) {
+        append_complete(owner, dependency.kind, |bytes| {
+            layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
+        });
+    }
 }
 
 /// Makes the record of a move of unified memory, complete from the start.
 pub(crate) extern "C" fn record_move(one: &Move) {
     let [start, end] = client_clock::converted([one.start, one.end]);
-    append_complete(kind::UNIFIED_MEMORY_COUNTER, |bytes| {
-        layout::write_move(&Move { start, end, ..*one }, bytes);
-    });
+    for owner in wanting(kind::UNIFIED_MEMORY_COUNTER) {
+        append_complete(owner, kind::UNIFIED_MEMORY_COUNTER, |bytes| {
+            layout::write_move(&Move { start, end, ..*one }, bytes);
+        });
+    }
 }
 
-fn append_complete(record_kind: u32, write: impl FnOnce(&mut [u8])) {
-    if BROKEN.load(Relaxed) || worker::has_stopped() {
-        return;
-    }
-    let lane = mine();
+fn append_complete(owner: &'static Subscriber, record_kind: u32, write: impl FnOnce(&mut [u8])) {
+    let lane = mine(owner);
     let mut content = lock(&lane.content);
     let bytes = record_size(record_kind);
-    let Some(buffer) = content.room_for(bytes) else { return buffers::count_dropped() };
+    let Some(buffer) = content.room_for(owner, bytes) else { return owner.buffers.count_dropped() };
     write(buffer.append(bytes));
     buffer.progress().complete_one();
 }
@@ -239,12 +251,12 @@ impl Lane {
 
 impl Content {
     /// The buffer for the next record, new if need be; `None` if the client has none.
-    fn room_for(&mut self, bytes: usize) -> Option<&mut Buffer> {
+    fn room_for(&mut self, owner: &'static Subscriber, bytes: usize) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room(bytes)) {
             self.full.extend(self.current.take());
         }
         if self.current.is_none() {
-            self.current = Buffer::request(bytes);
+            self.current = Buffer::request(owner, bytes);
         }
         self.current.as_mut()
     }

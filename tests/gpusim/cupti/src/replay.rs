@@ -2,10 +2,10 @@
 //! of `tests/gpu/probe` are given to the client, in their order, each on a thread that stands for the recorded
 //! one. What the client has not enabled is left out. A player calls [`gpusim_replay`] after `cuInit`.
 
-use crate::buffers::{self, Buffer};
+use crate::buffers::Buffer;
 use crate::callbacks::HOOKS;
-use crate::lanes::KINDS;
 use crate::link::core;
+use crate::subscriber::GLOBAL;
 use gpusim_core::api::Call;
 use gpusim_core::callback_ids::{DRIVER, RUNTIME};
 use gpusim_core::table::resource;
@@ -121,7 +121,7 @@ fn serve_other(row: &Value) -> Result<(), String> {
     } else if row.get("buffer").is_some() {
         serve_buffer(row)?;
     }
-    (0..number(row, "dropped")).for_each(|_| buffers::count_dropped());
+    (0..number(row, "dropped")).for_each(|_| GLOBAL.buffers.count_dropped());
     Ok(())
 }
 
@@ -233,7 +233,7 @@ fn serve_buffer(row: &Value) -> Result<(), String> {
         let mut record =
             record.ok_or_else(|| format!("buffer {}: record {place} is cut short", row["buffer"]))?.to_vec();
         let kind = kind_of(&record);
-        if KINDS.load(Relaxed) & 1_u64.checked_shl(kind).unwrap_or(0) == 0 {
+        if GLOBAL.kinds.load(Relaxed) & 1_u64.checked_shl(kind).unwrap_or(0) == 0 {
             continue;
         }
         if KERNELS.contains(&kind) {
@@ -246,7 +246,8 @@ fn serve_buffer(row: &Value) -> Result<(), String> {
     if size == 0 {
         return Ok(());
     }
-    let mut buffer = Buffer::request(size).ok_or("the client has no buffer as large as the recorded one")?;
+    let mut buffer =
+        Buffer::request(GLOBAL, size).ok_or("the client has no buffer as large as the recorded one")?;
     for record in records {
         buffer.append(record.len()).copy_from_slice(&record);
         buffer.progress().complete_one();

@@ -1,68 +1,195 @@
-//! The one subscriber, and what it has switched on.
+//! Who subscribes, and what each has switched on. The first place is the old interface's, which knows no
+//! subscriber in its calls about records: whoever makes them is the same client to it. The others are for
+//! cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never used again.
 
+use crate::buffers::Registration;
 use crate::frames::Callback;
 use crate::link::{self, REFUSED, core, version};
-use crate::result::{Code, INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, answer, parameter};
+use crate::result::{Code, INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, NOT_COMPATIBLE, answer, parameter};
 use crate::sim_lock;
 use crate::{callbacks, worker};
+use gpusim_core::api::MOST_SUBSCRIBERS;
 use gpusim_core::arg::{Handle, Out, Text};
+use gpusim_core::table::CallbackBits;
 use gpusim_core::{callback_ids, settings};
-use std::ffi::{c_char, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The client's function as an address (0: nobody subscribes) and its argument.
-static CALLBACK: AtomicUsize = AtomicUsize::new(0);
-static USER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// A client.
+pub(crate) struct Subscriber {
+    /// Which place it has.
+    pub(crate) place: usize,
+    /// The client's function as an address (0: nobody subscribes here) and its argument.
+    callback: AtomicUsize,
+    user: AtomicPtr<c_void>,
+    /// Whether it lets others subscribe.
+    shares: AtomicBool,
+    name: Mutex<Option<CString>>,
+    /// Whether somebody subscribes here, or did.
+    is_taken: AtomicBool,
+    callbacks: CallbackBits,
+    /// Bits of the kinds that it enabled; the core's own switch is silent after a breakdown.
+    pub(crate) kinds: AtomicU64,
+    /// Its buffers.
+    pub(crate) buffers: Registration,
+    /// Attribute 9; none: the version's default.
+    per_thread: OnceLock<AtomicBool>,
+    /// What it set, by attribute.
+    pub(crate) attributes: [AtomicUsize; 10],
+}
+
+/// All places.
+pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
+    [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
+
+/// Whom the old interface's calls about records are about.
+pub(crate) static GLOBAL: &Subscriber = &ALL[0];
 
 /// Domains other than the API's and the last id of each.
 const OTHER_DOMAINS: [(u32, u32); 4] = [(3, 25), (4, 2), (5, 130), (6, 3)];
 
-/// The client's function and argument.
-pub(crate) fn current() -> Option<(Callback, *mut c_void)> {
-    let callback = CALLBACK.load(Ordering::Acquire);
-    if callback == 0 {
+impl Subscriber {
+    const fn new(place: usize) -> Subscriber {
+        const DEFAULTS: [usize; 10] = [3 << 20, 8 << 20, 250, 64 << 10, 250, 0, 3, 3, 1, 0];
+        let mut attributes = [const { AtomicUsize::new(0) }; 10];
+        let mut at = 0;
+        while at < DEFAULTS.len() {
+            attributes[at] = AtomicUsize::new(DEFAULTS[at]);
+            at += 1;
+        }
+        Subscriber {
+            place,
+            callback: AtomicUsize::new(0),
+            user: AtomicPtr::new(ptr::null_mut()),
+            shares: AtomicBool::new(false),
+            name: Mutex::new(None),
+            is_taken: AtomicBool::new(false),
+            callbacks: CallbackBits::new(),
+            kinds: AtomicU64::new(0),
+            buffers: Registration::new(),
+            per_thread: OnceLock::new(),
+            attributes,
+        }
+    }
+
+    /// The client's function and argument.
+    fn current(&self) -> Option<(Callback, *mut c_void)> {
+        let callback = self.callback.load(Ordering::Acquire);
+        if callback == 0 {
+            return None;
+        }
+        // SAFETY: only `subscribe` stores here, a Callback's address.
+        let callback = unsafe { std::mem::transmute::<usize, Callback>(callback) };
+        Some((callback, self.user.load(Ordering::Relaxed)))
+    }
+
+    /// Attribute 9.
+    pub(crate) fn per_thread(&self) -> &AtomicBool {
+        self.per_thread.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
+    }
+
+    /// What a subscriber's handle points to.
+    fn handle(&'static self) -> Handle {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Whether it has asked for records.
+    pub(crate) fn records(&self) -> bool {
+        self.kinds.load(Ordering::Relaxed) != 0 || self.buffers.is_registered()
+    }
+
+    fn name(&self) -> MutexGuard<'_, Option<CString>> {
+        self.name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self) {
+        self.callback.store(0, Ordering::Release);
+        self.callbacks.silence();
+    }
+}
+
+/// The clients that listen to something, each with its place, function and argument.
+pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Callback, *mut c_void)> {
+    let listens = move |one: &&Subscriber| one.callbacks.is_on(domain, id);
+    ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
+}
+
+/// The core switches on what anybody wants.
+fn renew_switches() {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock();
+    if let Some(core) = core() {
+        core.switches.callbacks.unite(ALL.iter().map(|one| &one.callbacks));
+    }
+}
+
+/// The same of kinds of records.
+pub(crate) fn renew_kinds() {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock();
+    if let Some(core) = core() {
+        let all = ALL.iter().fold(0, |all, one| all | one.kinds.load(Ordering::Relaxed));
+        core.switches.kinds.store(all, Ordering::Relaxed);
+    }
+}
+
+/// The place for a new subscriber. `shares`: it comes by the new call, and whether it lets others in.
+fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
+    let can_share = version().shares(settings::get().driver);
+    let admits = |one: &Subscriber| {
+        shares == Some(true) && can_share && one.place > 0 && one.shares.load(Ordering::Relaxed)
+    };
+    if settings::get().other_subscriber || !ALL.iter().filter(|one| one.current().is_some()).all(admits) {
         return None;
     }
-    // SAFETY: only `subscribe` stores here, a Callback's address.
-    let callback = unsafe { std::mem::transmute::<usize, Callback>(callback) };
-    Some((callback, USER.load(Ordering::Relaxed)))
+    match shares {
+        None => Some(GLOBAL),
+        Some(_) => ALL[1..].iter().find(|one| !one.is_taken.load(Ordering::Relaxed)),
+    }
 }
 
-/// What a subscriber's handle points to.
-fn handle() -> Handle {
-    (&raw const CALLBACK).cast_mut().cast()
-}
-
-fn subscribe(out: Out<Handle>, callback: Option<Callback>, user: *mut c_void) -> Result<(), Code> {
+fn subscribe(
+    out: Out<Handle>,
+    callback: Option<Callback>,
+    user: *mut c_void,
+    new: Option<(bool, &CStr)>,
+) -> Result<(), Code> {
     let callback = callback.ok_or(INVALID_PARAMETER)?;
     let core = link::initialized()?;
     let _lock = sim_lock::hold("cuptiSubscribe");
-    if settings::get().other_subscriber || current().is_some() {
-        return Err(MULTIPLE_SUBSCRIBERS);
+    let one = place_for(new.map(|(shares, _)| shares)).ok_or(MULTIPLE_SUBSCRIBERS)?;
+    parameter(out.set(one.handle()))?;
+    if let Some((shares, name)) = new {
+        one.shares.store(shares, Ordering::Relaxed);
+        *one.name() = Some(name.to_owned());
     }
-    parameter(out.set(handle()))?;
-    USER.store(user, Ordering::Relaxed);
-    CALLBACK.store(callback as usize, Ordering::Release);
+    one.is_taken.store(true, Ordering::Relaxed);
+    one.user.store(user, Ordering::Relaxed);
+    one.callback.store(callback as usize, Ordering::Release);
     (core.attach)(&callbacks::HOOKS);
     Ok(())
 }
 
-/// Stops all callbacks; the next tool may subscribe.
+/// Keeps in mind that nobody who is here now may go on, if so it is.
+fn note(result: Result<(), Code>) -> Code {
+    REFUSED.store(result.is_err() && ALL.iter().all(|one| one.current().is_none()), Ordering::Relaxed);
+    answer(result)
+}
+
+/// Stops all callbacks; the next tools may subscribe.
 pub(crate) fn forget() {
-    CALLBACK.store(0, Ordering::Release);
-    if let Some(core) = core() {
-        core.switches.silence();
-    }
+    ALL.iter().for_each(Subscriber::forget);
+    renew_switches();
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiSubscribe(out: Out<Handle>, callback: Option<Callback>, user: *mut c_void) -> Code {
-    let result = subscribe(out, callback, user);
-    REFUSED.store(result.is_err(), Ordering::Relaxed);
-    answer(result)
+    note(subscribe(out, callback, user, None))
 }
 
-/// CUpti_SubscriberParams as of 13.0; later ones are longer.
+/// CUpti_SubscriberParams as of 13.0.
 #[repr(C)]
 struct Params {
     size: usize,
@@ -70,6 +197,16 @@ struct Params {
     old_name: *mut c_char,
     old_name_size: usize,
 }
+
+/// The same as of 13.2.
+#[repr(C)]
+struct LongParams {
+    short: Params,
+    shares: u8,
+}
+
+/// How many bytes of the longer one there are.
+const LONG: usize = 40;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiSubscribe_v2(
@@ -79,25 +216,54 @@ extern "C" fn cuptiSubscribe_v2(
     params: *mut Params,
 ) -> Code {
     // SAFETY: the contract of the function: NULL or a filled CUpti_SubscriberParams.
-    let params = unsafe { params.as_ref() };
-    if params.is_none_or(|p| p.size < size_of::<Params>()) {
+    let Some(short) = (unsafe { params.as_ref() }).filter(|p| p.size >= size_of::<Params>()) else {
         return answer(Err(INVALID_PARAMETER));
+    };
+    // SAFETY: likewise, and it says that it is that long.
+    let shares = short.size >= LONG && unsafe { (*params.cast::<LongParams>()).shares } != 0;
+    let name = if short.name.is_null() {
+        c"unnamed"
+    } else {
+        // SAFETY: likewise: a C string.
+        unsafe { CStr::from_ptr(short.name) }
+    };
+    let result = subscribe(out, callback, user, Some((shares, name)));
+    if result == Err(MULTIPLE_SUBSCRIBERS) {
+        let other = ALL.iter().find(|one| one.current().is_some() && one.place > 0);
+        let other = other.and_then(|one| one.name().clone());
+        let other = other.unwrap_or_else(|| c"gpusim-other-tool".to_owned());
+        let _ = gpusim_core::arg::copy_text(&other, Out(short.old_name), short.old_name_size);
     }
-    let result = subscribe(out, callback, user);
-    if let (Err(MULTIPLE_SUBSCRIBERS), Some(p)) = (result, params) {
-        let _ = gpusim_core::arg::copy_text(c"gpusim-other-tool", Out(p.old_name), p.old_name_size);
-    }
-    REFUSED.store(result.is_err(), Ordering::Relaxed);
-    answer(result)
+    note(result)
 }
 
-fn check(subscriber: Handle) -> Result<(), Code> {
-    if subscriber == handle() && current().is_some() { Ok(()) } else { Err(INVALID_PARAMETER) }
+fn check(subscriber: Handle) -> Result<&'static Subscriber, Code> {
+    let is_it = |one: &&'static Subscriber| one.handle() == subscriber && one.current().is_some();
+    ALL.iter().find(is_it).ok_or(INVALID_PARAMETER)
+}
+
+/// Whom a call about records is about. Within a process all such calls name a subscriber, or none does.
+pub(crate) fn of_records(subscriber: Option<Handle>) -> Result<&'static Subscriber, Code> {
+    let one = subscriber.map_or(Ok(GLOBAL), check)?;
+    let is_other = |other: &&Subscriber| (other.place == 0) != subscriber.is_none();
+    if subscriber.is_some() && one.place == 0 {
+        return Err(NOT_COMPATIBLE);
+    }
+    if ALL.iter().filter(is_other).any(Subscriber::records) { Err(NOT_COMPATIBLE) } else { Ok(one) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiUnsubscribe(subscriber: Handle) -> Code {
-    answer(check(subscriber).map(|()| forget()))
+    let leave = |one: &Subscriber| {
+        one.forget();
+        renew_switches();
+        if one.place > 0 {
+            one.kinds.store(0, Ordering::Relaxed);
+            renew_kinds();
+            one.buffers.forget();
+        }
+    };
+    answer(check(subscriber).map(leave))
 }
 
 fn last_id(domain: u32) -> Option<u32> {
@@ -108,8 +274,8 @@ fn last_id(domain: u32) -> Option<u32> {
 }
 
 fn enable(on: u32, subscriber: Handle, domain: u32, id: Option<u32>) -> Result<(), Code> {
-    check(subscriber)?;
-    let core = link::ready()?;
+    let one = check(subscriber)?;
+    link::ready()?;
     let last = last_id(domain).ok_or(INVALID_PARAMETER)?;
     let ids = match id {
         Some(id) if id == 0 || id > last => return Err(INVALID_PARAMETER),
@@ -117,8 +283,9 @@ fn enable(on: u32, subscriber: Handle, domain: u32, id: Option<u32>) -> Result<(
         None => 1..=last,
     };
     for id in ids {
-        core.switches.set(domain, id, on != 0);
+        one.callbacks.set(domain, id, on != 0);
     }
+    renew_switches();
     Ok(())
 }
 
@@ -140,9 +307,9 @@ extern "C" fn cuptiEnableAllDomains(on: u32, subscriber: Handle) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetCallbackState(on: Out<u32>, subscriber: Handle, domain: u32, id: u32) -> Code {
     let state = || {
-        check(subscriber)?;
-        let core = link::ready()?;
-        parameter(on.set(u32::from(core.switches.is_on(domain, id))))
+        let one = check(subscriber)?;
+        link::ready()?;
+        parameter(on.set(u32::from(one.callbacks.is_on(domain, id))))
     };
     answer(state())
 }

@@ -4,14 +4,21 @@ use crate::activity;
 use crate::link::{self, version};
 use crate::replay;
 use crate::result::{Code, INVALID_PARAMETER, MAX_LIMIT_REACHED, answer, parameter};
-use gpusim_core::arg::Out;
+use crate::subscriber;
+use gpusim_core::arg::{Handle, Out};
 use gpusim_core::settings;
 
 /// The kinds of kernels' records.
 const KERNELS: [u32; 2] = [3, 10];
 
-fn next(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Result<(), Code> {
+fn next(
+    subscriber: Option<Handle>,
+    buffer: *const u8,
+    valid: usize,
+    record: Out<*const u8>,
+) -> Result<(), Code> {
     link::loaded()?;
+    subscriber::of_records(subscriber)?;
     let current = record.get().map_err(|_| INVALID_PARAMETER)?;
     if buffer.is_null() {
         return Err(INVALID_PARAMETER);
@@ -38,8 +45,21 @@ fn size_at(record: *const u8) -> Result<usize, Code> {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetNextRecord(buffer: *const u8, valid: usize, record: Out<*const u8>) -> Code {
-    let result = next(buffer, valid, record);
-    // The end of a buffer is no error to remember.
+    answer_next(next(None, buffer, valid, record))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityGetNextRecord_v2(
+    subscriber: Handle,
+    buffer: *const u8,
+    valid: usize,
+    record: Out<*const u8>,
+) -> Code {
+    answer_next(next(Some(subscriber), buffer, valid, record))
+}
+
+/// The end of a buffer is no error to remember.
+fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }
 

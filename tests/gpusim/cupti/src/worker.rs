@@ -2,7 +2,7 @@
 //! the client. With the virtual clock all submitted work counts as done as soon as it is looked at.
 
 use crate::buffers::Buffer;
-use crate::lanes::{Content, KINDS, LANES, Pending, lock};
+use crate::lanes::{Content, LANES, Pending, lock};
 use crate::link::{BROKEN, core};
 use crate::{callbacks, subscriber};
 use gpusim_core::work::Fate;
@@ -106,10 +106,8 @@ pub(crate) extern "C" fn stop() {
 
 /// No work is recorded any more.
 fn forget_kinds() {
-    KINDS.store(0, Relaxed);
-    if let Some(core) = core() {
-        core.switches.kinds.store(0, Relaxed);
-    }
+    subscriber::ALL.iter().for_each(|one| one.kinds.store(0, Relaxed));
+    subscriber::renew_kinds();
 }
 
 /// Waits for the answer; aborts when a buffer callback does not return.
@@ -249,10 +247,9 @@ impl Worker {
         while !self.held.is_empty() {
             self.deliver_one_held();
         }
-        if settings::get().empty_buffers
-            && let Some(buffer) = Buffer::request(1)
-        {
-            self.hand_back(buffer);
+        if settings::get().empty_buffers {
+            let buffers = subscriber::ALL.iter().filter_map(|one| Buffer::request(one, 1));
+            buffers.for_each(|buffer| self.hand_back(buffer));
         }
     }
 
