@@ -4,7 +4,6 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -211,36 +210,19 @@ fn a_file_of_a_process_that_lives_is_told_from_one_that_is_gone() {
     assert!(cli(&done.folder, &["info", FILE]).ok().stderr.contains("ended without its exit hooks"));
 }
 
-/// Keeps others from writing outputs into a folder.
-fn keep_turn(folder: &Path) -> File {
-    let folder = File::open(folder).unwrap();
-    // SAFETY: the descriptor is open.
-    assert_eq!(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX) }, 0);
-    folder
-}
-
-/// Waits until it is about to write its outputs, for which it waits with the folder open.
-fn wait_until_it_writes(running: &mut Running) {
-    running.wait_for(|running| {
-        let descriptors = fs::read_dir(format!("/proc/{}/fd", running.process())).unwrap().flatten();
-        let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
-        (links.any(|link| link == running.folder), "it does not write yet".to_owned())
-    });
-}
-
 #[test]
 fn a_process_lives_as_long_as_its_exit_takes() {
     for formats in ["svg", "svg,gfr"] {
-        let mut running = Running::of(left("exit").env("GPUFLAME_FORMATS", formats));
+        let mut running = Running::of(in_trouble(left("exit").env("GPUFLAME_FORMATS", formats), "later"));
         running.until(1100);
-        let turn = keep_turn(&running.folder);
+        hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
         // Whoever has ended by then has had the time.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process still runs"), "{formats}: {}", info.stderr);
-        drop(turn);
+        let_outputs_go(&running.folder);
         assert_eq!(running.ended().code, Some(7));
     }
 }
@@ -251,20 +233,20 @@ fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched
     for how in ["SIGTERM", "exit"] {
         // The next would come in a year.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
-        let mut running = Running::of(run.env("GPUFLAME_CHECKPOINT", "1000"));
+        let mut running = Running::of(in_trouble(run.env("GPUFLAME_CHECKPOINT", "1000"), "later"));
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         // And is launched.
         std::thread::sleep(Duration::from_millis(100));
-        let turn = keep_turn(&running.folder);
+        hold_outputs(&running);
         match how {
             "SIGTERM" => send(running.process(), libc::SIGTERM),
             _ => running.tell("go"),
         }
         wait_until_it_writes(&mut running);
         let done = running.signalled(libc::SIGKILL);
-        drop(turn);
+        let_outputs_go(&done.folder);
         assert_eq!((done.signal, names(&done.folder)), (Some(libc::SIGKILL), vec![FILE.to_owned()]), "{how}");
         assert_recovered(&done, 1101);
     }
@@ -493,6 +475,20 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
         library
     });
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
+}
+
+/// Whoever begins to write outputs waits, of a program that runs with the trouble `later`.
+pub(crate) fn hold_outputs(running: &Running) {
+    fs::write(running.folder.join("wait"), "").unwrap();
+}
+
+/// Waits until it is about to write its outputs.
+pub(crate) fn wait_until_it_writes(running: &mut Running) {
+    running.wait_for(|running| (running.folder.join("waits").exists(), "it does not write yet".to_owned()));
+}
+
+pub(crate) fn let_outputs_go(folder: &Path) {
+    ["waits", "wait"].iter().for_each(|name| fs::remove_file(folder.join(name)).unwrap());
 }
 
 #[test]

@@ -3,11 +3,10 @@
 //!
 //! The program is `tests/programs/interrupted.py`, on each Python that is here; its kernels take 1,000 ns.
 
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
 use crate::running::{FILE, Running, send};
 use crate::support::pythons::{pythons, unpacked};
 use crate::support::{Done, Run, Way, compile, root};
@@ -108,21 +107,13 @@ fn other_ends_of_python_are_what_they_were() {
 #[test]
 fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
     for python in all() {
-        let mut running = Running::of(run(&python, Way::Injected, "sleeping"));
+        let mut running = Running::of(in_trouble(run(&python, Way::Injected, "sleeping"), "later"));
         running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-        // Whoever writes here waits for a turn, with the folder open.
-        let folder = File::open(&running.folder).unwrap();
-        // SAFETY: the descriptor is open.
-        assert_eq!(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX) }, 0);
-        let (process, path) = (running.process(), running.folder.clone());
-        send(process, libc::SIGINT);
-        running.wait_for(|_| {
-            let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
-            let mut links = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
-            (links.any(|link| link == path), "it does not write yet".to_owned())
-        });
-        send(process, libc::SIGINT);
-        drop(folder);
+        hold_outputs(&running);
+        send(running.process(), libc::SIGINT);
+        wait_until_it_writes(&mut running);
+        send(running.process(), libc::SIGINT);
+        let_outputs_go(&running.folder);
         let done = running.ended();
         assert_eq!(done.signal, Some(libc::SIGINT), "{python:?}: {}", done.stderr);
         assert_eq!(assert_written(&done), LAUNCHES);
