@@ -59,18 +59,18 @@ fn assert_held(step: &Value, programs: &str) {
 
 #[test]
 fn the_kits_step_of_programs_runs_them_with_and_without() {
-    let programs = "ranges devices ddp";
+    let programs = "ranges devices";
     let Some(step) = step(programs, &[]) else { return };
     assert_held(&step, programs);
 }
 
 /// The others, two of them by packages that `.ci/long` installs.
 #[test]
-#[ignore = "two minutes"]
+#[ignore = "minutes"]
 fn the_kits_step_of_programs_runs_those_that_need_packages() {
     let (Some(triton), Some(transformers)) = (triton(), transformers()) else { return };
     let packages = [triton, transformers].map(|path| path.to_str().unwrap());
-    for programs in ["train decode pressure loader share", "transformers_models compiled"] {
+    for programs in ["train decode pressure loader share", "ddp", "transformers_models compiled"] {
         let Some(step) = step(programs, &packages) else { return };
         assert_held(&step, programs);
     }
