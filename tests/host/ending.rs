@@ -10,6 +10,7 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::checkpoint::{in_trouble, let_outputs_go};
 use crate::running::FILE;
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile};
@@ -196,8 +197,9 @@ fn signals_within_a_second_are_one() {
 
 #[test]
 fn a_second_signal_a_second_later_ends_the_process_at_once_and_what_it_did_is_in_the_checkpoint() {
-    let done = with_signal("sleeping", libc::SIGINT, "later").done();
+    let done = in_trouble(with_signal("sleeping", libc::SIGINT, "later"), "later").done();
     assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGINT)), "ready\n"));
+    let_outputs_go(&done.folder);
     assert_nothing_written(&done);
     command(&done.folder, ["recover", FILE]).ok();
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();

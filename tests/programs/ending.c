@@ -16,7 +16,7 @@
  * WHERE the signal comes in, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where
  * it would go on and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more); `thread`: to another thread, which launches; `signal_stack`: on
  * a small stack for signals; `exiting`: in the middle of exit().
- * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while gpuflame's threads are held. `own`: main has an action
+ * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while outputs wait (`filesystem.c`). `own`: main has an action
  * of its own, which prints and exits with code 5. `default`: it sets the default again. `ignored`: it is ignored, and main exits with code 6. `forked`: a
  * child that was forked after all that gets it, and main exits with code 6 if the child died of it. `spawned`: the same
  * with a program that main runs. */
@@ -289,7 +289,7 @@ static void in_dlopen(void)
     }
 }
 
-/* A child that stops the threads of gpuflame as a debugger does, for so long or, with 0, until this process is gone. */
+/* A child that stops the threads of gpuflame as a debugger does, for so long. */
 static void hold_writers(useconds_t micros)
 {
     pid_t parent = getpid(), child;
@@ -320,8 +320,6 @@ static void hold_writers(useconds_t micros)
         if (write(ends[1], &held, 1) != 1)
             _exit(1);
         usleep(micros);
-        while (!micros && getppid() == parent)
-            usleep(10000);
         _exit(0);
     }
     if (read(ends[0], &held, 1) != 1 || !held)
@@ -368,7 +366,7 @@ static void await_signal(const char *where, const char *how)
     is_twice = !strcmp(how, "twice");
     is_later = !strcmp(how, "later");
     if (is_later)
-        hold_writers(0);
+        close(open("wait", O_WRONLY | O_CREAT, 0600));
     if (!strcmp(how, "own"))
         signal(signal_number, own_action);
     if (!strcmp(how, "default"))
