@@ -386,10 +386,10 @@ fn the_library_for_shells_is_small_and_needs_nothing() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// 3.44 MiB today, and 0.46 of tables for unwinding, most of them for functions of the command that the linker leaves out
+/// 3.57 MiB today, 0.09 of them short names of kernels, the backward pass, the end of Python and the shared subscription; and 0.46 of tables for unwinding, most of them for functions of the command that the linker leaves out
 /// and whose tables it keeps (0.1 where the library is built by itself). When either grows somebody should know why.
 #[test]
-fn optimized_its_code_and_data_are_3_5_mib_at_most() {
+fn optimized_its_code_and_data_are_3_6_mib_at_most() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");
     if !release.exists() {
         assert!(!is_ci(), "CI builds it before the tests");
@@ -404,6 +404,6 @@ fn optimized_its_code_and_data_are_3_5_mib_at_most() {
     let sections = output(Command::new("size").arg("-A").arg(&release));
     let tables = sections.lines().find_map(|line| line.strip_prefix(".gcc_except_table")).unwrap();
     let tables: u64 = tables.split_whitespace().next().unwrap().parse().unwrap();
-    assert!(text + data - tables <= 3_600 << 10, "{sizes}{sections}");
+    assert!(text + data - tables <= 3_700 << 10, "{sizes}{sections}");
     assert!(tables <= 480 << 10, "{sections}");
 }
