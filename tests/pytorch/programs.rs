@@ -251,7 +251,7 @@ fn a_training_step_is_seen_whole() {
             "<module> (train.py:1)",
             "main (train.py:29)",
             "step (train.py:17)",
-            "Block.forward (model.py:38)",
+            "Block.forward (model.py:40)",
             "LayerNorm.forward (normalization.py:",
             "aten::layer_norm",
             "cudaLaunchKernel",
