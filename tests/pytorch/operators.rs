@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::installed::run;
-use crate::support::{Done, Way, scratch};
+use crate::support::{Done, Way, command, scratch};
 
 /// What the wheel itself says of its operators: `aten::add_`, by what its C++ calls the overload, `aten::add__Tensor`.
 fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
@@ -54,8 +54,9 @@ fn of_kineto(events: &[Value]) -> Operators {
     in_order(streams)
 }
 
-/// Of the tables that the command makes of a recording.
+/// Of the tables that the command makes of a recording, with operators as they are shown.
 fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
+    command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "shown.csv"]).ok();
     let rows = |table: &str| {
         let table = done.file(table);
         let rows = csv::Reader::from_reader(table.as_bytes()).into_deserialize::<BTreeMap<String, String>>();
@@ -65,11 +66,11 @@ fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
         let frame = frames.split(';').rfind(|frame| frame.starts_with("aten::"))?;
         Some(names.get(frame).unwrap_or_else(|| panic!("{frame}: no operator of PyTorch's")).clone())
     };
-    let stacks = rows("all.stacks.csv").into_iter();
+    let stacks = rows("shown.stacks.csv").into_iter();
     let stacks: HashMap<String, Option<String>> =
         stacks.map(|row| (row["stack"].clone(), innermost(&row["frames"]))).collect();
     let mut streams = BTreeMap::<_, Vec<_>>::new();
-    for row in rows("all.csv").iter().filter(|row| row["kind"] == "kernel") {
+    for row in rows("shown.csv").iter().filter(|row| row["kind"] == "kernel") {
         let number = |name: &str| row[name].parse::<u64>().unwrap();
         let operator = stacks.get(&row["stack"]).cloned().flatten();
         streams.entry((number("device"), number("stream"))).or_default().push((number("start_ns"), operator));
