@@ -1,5 +1,5 @@
 # Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
-# LIMIT 150
+# LIMIT 99
 # Their output and exit code are the same with and without; all work is matched, and every stack taken twice. Those that need
 # a second GPU want one, and some a package: Triton, Transformers. On the simulated stack they run where --python names a PyTorch
 # that is made for it (tests/pytorch/install).
@@ -27,7 +27,7 @@ for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices dd
     esac
     [ $((SECONDS - begin)) -gt "$budget" ] && { missing "$name.py: there was no time for it"; continue; }
     runs=$KIT_STEP/$name command=("$torch" "$programs/$name.py")
-    if [ $name = compiled ]; then
+    if [ "$name" = compiled ]; then
         command+=(reduce-overhead)
         plainly "$runs/warm" "${command[@]}" || { missing "$name.py: it does not compile here"; continue; }
     fi
