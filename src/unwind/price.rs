@@ -5,12 +5,16 @@
 
 /// For so many looks something may be kept; for more, up to the most, while what makes way was never met.
 const PRICE: u32 = 8;
-const HIGHEST_PRICE: u32 = 512;
+const HIGHEST_PRICE: u32 = 128;
 /// So much is saved up at most.
 const MOST_CREDIT: u32 = 64 * PRICE;
 /// What a look in vain counts, against 1 of one that was not; and how much of it there can be.
 const VAIN: u32 = 2;
 const MOST_DOUBT: u32 = 64;
+/// From here on one look in sixteen is made, of which each that was not in vain counts so much: a program that has gone over to
+/// what comes again, as from capturing a graph to launching it, is trusted after some 64.
+const DOUBTFUL: u32 = MOST_DOUBT / 2;
+const TRUST: u32 = 8;
 /// How often something is said to have been met, at most.
 const MOST_USES: u8 = 3;
 
@@ -32,13 +36,14 @@ impl Price {
     pub(super) fn may_look(&mut self) -> bool {
         self.credit = (self.credit + 1).min(MOST_CREDIT);
         self.looks = self.looks.wrapping_add(1);
-        self.doubt < MOST_DOUBT / 2 || self.looks.is_multiple_of(16)
+        self.doubt < DOUBTFUL || self.looks.is_multiple_of(16)
     }
 
     /// It was recognised.
     #[inline(always)]
     pub(super) fn was_met(&mut self) {
-        (self.doubt, self.dear) = (self.doubt.saturating_sub(1), self.dear / 2);
+        let trust = if self.doubt < DOUBTFUL { 1 } else { TRUST };
+        (self.doubt, self.dear) = (self.doubt.saturating_sub(trust), self.dear / 2);
     }
 
     /// What was looked at was something else.

@@ -23,13 +23,12 @@ use staged::{built, command, compiled, stage};
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// How often all sizes are timed; the best counts.
 const TURNS: usize = 3;
-/// Launches that are counted.
-const COUNTED: u32 = 60;
-/// How much more instructions a launch of the largest graph may take than one of a tenth of its nodes.
+/// Launches that are made, and those of them after which a stack is known that was not while nodes were captured: of many nodes
+/// whose stacks never come again, as in `unwind/price.rs`.
+const MADE: u32 = 300;
+const KNOWN_AFTER: u32 = 240;
+/// How much more instructions a launch of the largest graph may take than one of the smallest.
 const MOST: f64 = 1.01;
-/// And than one of the smallest: after few launches the stack may be known in one case, and walked with the memo in the other, which
-/// takes some 150 instructions more.
-const MOST_BY_CHANCE: f64 = 1.2;
 
 /// Runs the program, perhaps under a tool: what it left on stderr.
 fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -> String {
@@ -69,10 +68,11 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         "--dump-before=cudaGraphLaunch",
         &out,
     ];
-    run(&tool, program, folder, layers, COUNTED);
+    run(&tool, program, folder, layers, MADE);
     // What was counted before the first launch, and after the last, are files of their own.
+    let launches = KNOWN_AFTER..=MADE;
     let mut counts =
-        (2..=COUNTED).map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
+        launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
     counts.sort_unstable();
     counts[counts.len() / 2] as f64
 }
@@ -100,12 +100,10 @@ fn main() {
         println!("graph_launch_{nodes}_nodes {:.0} instructions", counts[at]);
         println!("graph_launch_{nodes}_nodes {:.0} ns", times[at]);
     }
-    let [ratio, with_chance] = [1, 0].map(|smaller| counts[2] / counts[smaller]);
-    println!("graph_launch_3200_to_320_nodes {ratio:.3} ratio_of_instructions");
-    println!("graph_launch_3200_to_8_nodes {with_chance:.3} ratio_of_instructions");
+    let ratio = counts[2] / counts[0];
+    println!("graph_launch_3200_to_8_nodes {ratio:.3} ratio_of_instructions");
     println!("graph_launch_3200_to_8_nodes {:.2} ratio_of_ns", times[2] / times[0]);
     // What cannot be removed is left for the next `cargo clean`.
     let _ = fs::remove_dir_all(folder);
-    let is_within = ratio <= MOST && with_chance <= MOST_BY_CHANCE;
-    assert!(is_within, "a launch of a graph takes more instructions where the graph has more nodes");
+    assert!(ratio <= MOST, "a launch of a graph takes more instructions where the graph has more nodes");
 }
