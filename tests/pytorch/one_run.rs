@@ -126,5 +126,5 @@ fn who_profiles_with_kineto_at_the_same_time_is_told_that_the_records_went_there
     ];
     let is_said =
         |said: &String| done.stderr.contains(&(said.clone() + "torch.profiler and gpuflame need a run each"));
-    assert!(said.iter().any(is_said), "{}", done.stderr);
+    assert_eq!(said.iter().filter(|said| is_said(said)).count(), 1, "{}", done.stderr);
 }
