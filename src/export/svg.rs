@@ -74,7 +74,7 @@ pub(super) fn shift(total: u64, lines: usize) -> u32 {
 /// Draws a picture into nothing. What the libraries look up once, under the loader's lock, they have then found.
 pub fn draw_once() {
     let mut inferno = inferno("", String::new(), Unit::Count, "");
-    let _ = flamegraph::from_lines(&mut inferno, ["a;b 1"], std::io::sink());
+    let _ = draw(&mut inferno, &["a;b 1".to_owned()], &mut std::io::sink());
 }
 
 /// Goes on with what was lost.
