@@ -9,9 +9,11 @@
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! Numbers count on each thread of the forward pass: what two of them gave is tied to neither. An operator that launched
-//! nothing has no stack, and is found only by a number that an operator around or inside of it has, too. Names of ranges
-//! run out (`ranges_dropped`), and each operator of `emit_nvtx` has a new one.
+//! A number is that of the next node, whoever makes it: an operator that makes none has it too, and so have those around the
+//! one that does. So a node is tied to an operator of its number and its name (`aten::addmm` makes `AddmmBackward0`), and to no
+//! other. Numbers count on each thread: what two of them gave to operators of one name is tied to neither, and engine's threads
+//! give some as well, where the backward pass is itself to be differentiated or computes the forward pass again. An operator that
+//! launched nothing has no stack. Names of ranges run out (`ranges_dropped`), and each operator of `emit_nvtx` has a new one.
 
 use std::collections::HashMap;
 
@@ -23,6 +25,8 @@ use crate::record::{ContextId, FrameKind, ThreadId};
 const MARK: &str = "[backward]";
 /// How functions of autograd's engine begin, one of which every stack of its threads has.
 const ENGINE: &str = "torch::autograd::Engine::";
+/// How names of nodes end, before a digit.
+const NODE: &str = "Backward";
 /// What stands before the number in the name of a range.
 const NUMBER: &str = ", seq = ";
 
@@ -35,13 +39,16 @@ pub struct Tied {
     pub tied: u64,
 }
 
-/// Which context of the forward pass has a number, by thread, and how many ranges lie between: 0 is the operator's own.
-type Forward = HashMap<u64, HashMap<ThreadId, (usize, ContextId)>>;
+/// An operator or a node: the number of its range, and its name as both have it.
+type Numbered = (u64, String);
+
+/// Which context each operator launched last from, by thread; none where that is one of autograd's.
+type Operators = HashMap<Numbered, HashMap<ThreadId, Option<ContextId>>>;
 
 /// Hangs what nodes of the backward pass launched under the forward pass, in a profile that has names. What hangs there
 /// already stays.
 pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
-    let mut forward = Forward::new();
+    let mut operators = Operators::new();
     let mut backward = HashMap::new();
     for context in profile.contexts() {
         let (mut is_backward, mut is_done) = (false, false);
@@ -49,31 +56,32 @@ pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
             is_backward |= text.starts_with(ENGINE);
             is_done |= text == MARK;
         }
-        let numbers = numbers(profile, context);
-        if is_done || is_backward {
-            backward.insert(context, numbers.first().copied().filter(|_| !is_done).ok_or(is_done));
-        } else {
-            let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
-            for (rank, number) in numbers.into_iter().enumerate() {
-                let known = forward.entry(number).or_default().entry(thread).or_insert((rank, context));
-                // The last one with the number made the node.
-                if rank <= known.0 {
-                    *known = (rank, context);
-                }
-            }
+        let mut numbered = numbered(profile, context);
+        // The node's own range is around all others of its thread, which are of what it calls.
+        let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
+        is_backward |= node.is_some();
+        let thread = profile.context(context).map(|known| known.thread).unwrap_or_default();
+        for (number, text) in numbered {
+            let by_thread = operators.entry((number, common_name(text))).or_default();
+            by_thread.insert(thread, (!is_backward).then_some(context));
+        }
+        if is_backward || is_done {
+            let node = node.map(|(number, text)| (number, common_name(text)));
+            backward.insert(context, node.filter(|_| !is_done).ok_or(is_done));
         }
     }
     let mark = profile.intern(MARK);
     let mark = profile.intern_shown(ShownFrame::new(Kind::Marker, mark));
     let mut is_tied: HashMap<ContextId, bool> = HashMap::new();
-    for (context, number) in backward {
-        let by_thread = number.ok().and_then(|number| forward.get(&number)).filter(|found| found.len() == 1);
-        let found = by_thread.and_then(|found| found.values().next());
-        if let Some(&(_, found)) = found {
+    for (context, node) in backward {
+        let is_done = node == Err(true);
+        let by_thread = node.ok().and_then(|node| operators.get(&node)).filter(|found| found.len() == 1);
+        let found = by_thread.and_then(|found| found.values().copied().next().flatten());
+        if let Some(found) = found {
             let stack = composed(profile, found, mark, context);
             profile.set_shown(context, stack);
         }
-        is_tied.insert(context, found.is_some() || number == Err(true));
+        is_tied.insert(context, found.is_some() || is_done);
     }
     let mut sums = Tied::default();
     for sample in profile.samples(&GPU) {
@@ -121,8 +129,8 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// The numbers of the ranges around a launch, innermost first.
-fn numbers(profile: &Profile, context: ContextId) -> Vec<u64> {
+/// The ranges around a launch that have a number, with the text before it, innermost first.
+fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let stack = profile.context(context).map(|known| profile.stack(known.stack));
     let kinds = stack.into_iter().flatten().map(|frame| profile.frames()[frame.index()].kind());
     kinds
@@ -133,11 +141,28 @@ fn numbers(profile: &Profile, context: ContextId) -> Vec<u64> {
         .collect()
 }
 
-/// `12` of `aten::addmm, seq = 12, op_id = 40`.
-fn number(text: &str) -> Option<u64> {
-    let (_, behind) = text.split_once(NUMBER)?;
+/// `(12, "aten::addmm")` of `aten::addmm, seq = 12, op_id = 40`.
+fn number(text: &str) -> Option<(u64, &str)> {
+    let (before, behind) = text.split_once(NUMBER)?;
     let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-    behind[..digits].parse().ok()
+    Some((behind[..digits].parse().ok()?, before))
+}
+
+/// `AddmmBackward` of `AddmmBackward0`.
+fn without_digits(text: &str) -> &str {
+    text.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// Whether a range is a node's.
+fn is_node(text: &str) -> bool {
+    without_digits(text).ends_with(NODE)
+}
+
+/// `addmm`, of `[range]aten::addmm` and of `AddmmBackward0`; `tocopy`, of `aten::_to_copy` and of `ToCopyBackward0`.
+fn common_name(text: &str) -> String {
+    let last = text.rsplit([':', ' ', ']']).next().unwrap_or(text);
+    let own = without_digits(last).strip_suffix(NODE).unwrap_or(last);
+    own.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]
@@ -212,6 +237,7 @@ mod tests {
             (3, node(5), 20),
             (3, node(7), 3),
             (3, node(99), 4),
+            // What is around an operator has its number and makes no node.
             (3, node(3), 1000),
             (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
         ];
@@ -219,7 +245,7 @@ mod tests {
             contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
-        let sums = Tied { all: 1129, tied: 1120 };
+        let sums = Tied { all: 1129, tied: 120 };
         // Drawn again, as a process that lives on is, nothing changes.
         for _ in 0..2 {
             assert_eq!(hang_backward(&mut profile), sums);
@@ -228,21 +254,62 @@ mod tests {
             };
             assert_eq!(stack(&profile, 5), format!("step;first;[backward];{}", tail(4)));
             assert_eq!(stack(&profile, 6), format!("step;second;[backward];{}", tail(5)));
-            assert_eq!(
-                stack(&profile, 9),
-                format!("step;first;[backward];{}", tail(3)),
-                "of the operator around it"
-            );
-            for id in [1, 2, 3, 4, 7, 8, 10] {
+            for id in [1, 2, 3, 4, 7, 8, 9, 10] {
                 assert_eq!(stack(&profile, id), before[id as usize - 1], "{id}");
             }
         }
     }
 
     #[test]
+    fn a_node_hangs_under_no_operator_but_the_one_that_made_it() {
+        let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
+        let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
+        let contexts = [
+            // A comparison makes no node: the next operator's has the number, and launches nothing itself.
+            (1, forward("mask", "r aten::gt, seq = 1"), 1),
+            (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
+            // What nodes call counts on the engine's thread, and hides no node's own number.
+            (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
+            (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
+            // Computed again by the backward pass: two threads gave the number.
+            (1, forward("again", "r aten::mm, seq = 5"), 1),
+            (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
+            (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
+            // Only a thread of the engine's gave it.
+            (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
+            (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
+            // Where native frames are not shown, ranges tell.
+            (1, forward("relu", "r aten::relu, seq = 7"), 1),
+            (3, "p hook;c call;r ReluBackward0, seq = 7;r aten::mul".to_owned(), 1),
+        ];
+        let contexts: Vec<_> =
+            contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
+        let mut profile = profile(&contexts);
+        assert_eq!(hang_backward(&mut profile), Tied { all: 7, tied: 2 });
+        let hung = |id: u32| stack(&profile, id).split_once(";[backward];").map(|(line, _)| line.to_owned());
+        let tied: Vec<_> = (1..=11).filter_map(|id| Some((id, hung(id)?))).collect();
+        assert_eq!(tied, [(4, "step;layer".to_owned()), (11, "step;relu".to_owned())]);
+    }
+
+    #[test]
+    fn operators_and_nodes_have_one_name() {
+        for (operator, node) in [
+            ("aten::addmm", "AddmmBackward0"),
+            ("aten::add_", "AddBackward0"),
+            ("aten::_to_copy", "ToCopyBackward0"),
+            ("aten::_scaled_dot_product_flash_attention", "ScaledDotProductFlashAttentionBackward0"),
+            ("Loss", "LossBackward"),
+            ("aten::nll_loss", "autograd::engine::evaluate_function: NllLossBackward0"),
+        ] {
+            assert_eq!(common_name(operator), common_name(node), "{operator}");
+            assert!(is_node(node) && !is_node(operator));
+        }
+    }
+
+    #[test]
     fn a_number_is_behind_its_word() {
-        assert_eq!(number("[range]aten::addmm, seq = 12, op_id = 40"), Some(12));
-        assert_eq!(number("[range]aten::addmm, seq = 12"), Some(12));
+        assert_eq!(number("aten::addmm, seq = 12, op_id = 40"), Some((12, "aten::addmm")));
+        assert_eq!(number("aten::addmm, seq = 12"), Some((12, "aten::addmm")));
         for other in ["[range]aten::addmm", "[range]x, seq = ", "[range]x, seq = -1", "[range]step 4"] {
             assert_eq!(number(other), None, "{other}");
         }
