@@ -104,11 +104,16 @@ impl PythonFrames {
 
     /// Has the last walk be one along the frames that `hash` saw, where those are a kept walk's.
     #[cold]
-    fn walk_plainly(&mut self) {
+    fn walk_plainly(&mut self, tally: &Counts) {
         if self.met.take().is_some() {
             match self.frames.walk_plainly(number_of) {
+                Found::Same => {}
                 Found::Other => self.hash = self.hash_anew(),
-                found => self.any = found == Found::Same,
+                // They were there a moment ago.
+                Found::Again(_) | Found::Nothing | Found::Lost => {
+                    self.any = false;
+                    tally.lose(Loss::PythonDropped);
+                }
             }
         }
     }
@@ -117,7 +122,7 @@ impl PythonFrames {
     #[cold]
     pub(super) fn verify(&mut self, tally: &Counts) {
         if let Some(number) = self.met {
-            self.walk_plainly();
+            self.walk_plainly(tally);
             let kept = self.hashes().kept[number];
             let is_same = self.any && self.hash == kept;
             tally.verified.unlike_plain.add(u64::from(!is_same));
@@ -127,7 +132,7 @@ impl PythonFrames {
     /// The frames that `hash` saw among those of `captured`; `None` where there were none.
     #[cold]
     pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
-        self.walk_plainly();
+        self.walk_plainly(tally);
         if !self.any {
             return None;
         }

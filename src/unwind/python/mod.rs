@@ -117,25 +117,33 @@ impl Python {
     #[inline(always)]
     pub(crate) fn walk(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
-        let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
-        // SAFETY: the function of an interpreter that is loaded; it needs no lock of Python's.
-        let thread = if is_usable { unsafe { (interpreter.this_thread)() }.addr() as u64 } else { 0 };
-        let is_whole = thread != 0 && !is_ending(interpreter, thread);
+        let thread = self.readable_thread();
         let State { walk, walks, .. } = self.state();
-        if is_whole && walk.is_as_before(interpreter, thread) {
+        if thread != 0 && walk.is_as_before(interpreter, thread) {
             return Found::Same;
         }
-        if is_whole && let Some(number) = walks.recognise(walk, interpreter, thread) {
+        if thread != 0
+            && let Some(number) = walks.recognise(walk, interpreter, thread)
+        {
             return Found::Again(number);
         }
-        self.walk_anew(if is_whole { thread } else { 0 }, number)
+        self.walk_anew(thread, number)
+    }
+
+    /// The state of the calling thread; 0: it has none, or nothing of it is to be read now.
+    #[inline(always)]
+    fn readable_thread(&mut self) -> u64 {
+        let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
+        // SAFETY: the function of an interpreter that is loaded; it needs no lock of Python's.
+        let thread = if is_usable { unsafe { (self.interpreter.this_thread)() }.addr() as u64 } else { 0 };
+        if thread == 0 || is_ending(self.interpreter, thread) { 0 } else { thread }
     }
 
     /// Walks along the frames, whether they are of a kept walk or not.
     #[cold]
     pub(crate) fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
-        // SAFETY: as in `walk`, in the same call of whose frames it has just found some.
-        let thread = unsafe { (self.interpreter.this_thread)() }.addr() as u64;
+        // Asked again: a native walk may have come between.
+        let thread = self.readable_thread();
         self.walk_anew(thread, number)
     }
 

@@ -130,7 +130,12 @@ impl Walks {
         }
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
-            self.count(self.all.map_or(0, |_| size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + PLACES)));
+            if self.all.is_none() {
+                // It is asked again later, and more and more rarely.
+                self.price.raise();
+                return None;
+            }
+            self.count(size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + PLACES));
         }
         if self.frames + items.len() > FRAMES {
             self.forget();
@@ -172,7 +177,9 @@ impl Walks {
         self.frames = 0;
     }
 
+    /// Counts what is used for the first time, at most: what made way is used again.
     fn count(&mut self, bytes: usize) {
+        let bytes = bytes.min(size_of::<All>() - self.used);
         memory::count(bytes);
         self.used += bytes;
     }
@@ -348,6 +355,26 @@ mod tests {
             let met = compare(&mut made, 3000);
             assert!(met > 300, "{met}");
         }
+    }
+
+    #[test]
+    fn what_is_counted_as_held_is_no_more_than_there_is_room_for() {
+        let (layout, has_root) = layouts()[0];
+        let mut made = Made::new(layout, has_root, 7);
+        let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
+        let (walk, thread) = (mapped.walk(), made.thread());
+        for _ in 0..10_000 {
+            made.go_on();
+            while made.calls.len() < 20 {
+                made.push();
+            }
+            made.write_frames();
+            walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
+            walks.keep(walk);
+        }
+        assert_eq!(walks.used, size_of::<All>());
+        walks.give_back();
+        assert_eq!(walks.used, 0);
     }
 
     #[test]

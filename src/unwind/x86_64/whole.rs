@@ -170,6 +170,10 @@ impl Whole {
         };
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
+            if self.all.is_none() {
+                // It is asked again later, and more and more rarely.
+                self.price.raise();
+            }
         }
         // SAFETY: mapped with this size, where zeroes are no stacks, and this thread's alone.
         let all = unsafe { self.all?.as_mut() };
