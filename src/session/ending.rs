@@ -112,7 +112,7 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
     // Where there is no room for it, an interrupt that nobody catches leaves the checkpoint.
-    python_end::at_end_of_program(|| ENDING.program_of_python_ends());
+    python_end::at_end_of_program(|| !ENDING.is_settled(WRITE), || ENDING.program_of_python_ends());
     Ok(())
 }
 
@@ -231,11 +231,9 @@ impl Ending {
     /// On the thread that ends it, where nothing but its exit is left. CPython has given its signals back: a second
     /// Ctrl+C must not take what the first leaves.
     fn program_of_python_ends(&self) {
-        if !self.is_settled(WRITE) {
-            ending::listen_again();
-            self.ask(GATHER | WRITE);
-            self.came_early.store(true, Ordering::Release);
-        }
+        ending::listen_again();
+        self.ask(GATHER | WRITE);
+        self.came_early.store(true, Ordering::Release);
     }
 
     /// Has the thread do this, and waits until it has. On a thread that exits.

@@ -6,8 +6,10 @@
 //! a whole program, and then return its exit code, end the process by a signal; and where one of them ends the
 //! interpreter, it is on the stack.
 //!
-//! Of CPython two functions are called, neither of which needs its global lock: one reads a flag, and the other puts a
-//! pointer into a table of 32, since 3.12 under a lock of its own that is held for that alone.
+//! Of CPython two functions are called: one reads a flag, and the other puts a pointer into a table of 32, since 3.12 under a
+//! lock of its own that is held for that alone. Before, only the global lock keeps two threads from that at one moment, and the one
+//! that makes the first CUDA call has mostly given it back: should another register something within those few
+//! instructions, one of both is not called. What registers there does so when it is imported, if anything does at all.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -23,6 +25,7 @@ const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 /// What is called when the interpreter ends.
 struct Ending {
     programs: [Option<Exported>; PROGRAMS.len()],
+    is_due: fn() -> bool,
     then: fn(),
 }
 
@@ -35,9 +38,11 @@ struct Found {
     programs: [Option<Exported>; PROGRAMS.len()],
 }
 
-/// Has `then` called when the interpreter of this process ends, if there is one now and it runs the whole program. To be
-/// called once, and not inside a callback. False: it will not be, as there is none, or it has no room for one more.
-pub fn at_end_of_program(then: fn()) -> bool {
+/// Has `then` called when the interpreter of this process ends, if there is one now and it runs the whole program, and
+/// `is_due` says so. To be called once, and not inside a callback. False: it will not be, as there is none, or it has no room
+/// for one more. A forked child has the call too: there `is_due` must say no, since another thread may have held the loader's
+/// lock when it was forked, and will never give it back.
+pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
     let found = loader::hold(|_| {
         let mut found = None;
         loader::visit(|object| {
@@ -48,7 +53,7 @@ pub fn at_end_of_program(then: fn()) -> bool {
     });
     let Some(Found { is_initialized, at_exit, programs }) = found.flatten() else { return false };
     // One that has not begun has no room yet, nor anything to end.
-    is_initialized() != 0 && ENDING.set(Ending { programs, then }).is_ok() && at_exit(ends) == 0
+    is_initialized() != 0 && ENDING.set(Ending { programs, is_due, then }).is_ok() && at_exit(ends) == 0
 }
 
 /// The interpreter in the object with these exports. While the loader is held.
@@ -69,7 +74,10 @@ fn look(exports: &Exports<'_>) -> Option<Found> {
 extern "C" fn ends() {
     // A panic must not reach CPython.
     let _ = std::panic::catch_unwind(|| {
-        let Some(Ending { programs, then }) = ENDING.get() else { return };
+        let Some(Ending { programs, is_due, then }) = ENDING.get() else { return };
+        if !is_due() {
+            return;
+        }
         let Some(mut unwinder) = Unwinder::new() else { return };
         unwinder.check_every_capture(true);
         let runs_all = |address: u64| programs.iter().flatten().any(|program| program.contains(address));

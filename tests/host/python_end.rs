@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
 use crate::running::{FILE, Running, send};
 use crate::support::pythons::{pythons, unpacked};
-use crate::support::{Done, Run, Way, compile, root};
+use crate::support::{Done, Run, Way, compile, is_ci, root};
 
 const SCRIPT: &str = "tests/programs/interrupted.py";
 /// What it has launched when it is ready.
@@ -103,6 +103,17 @@ fn other_ends_of_python_are_what_they_were() {
     }
 }
 
+#[test]
+fn a_child_that_python_forks_and_ends_does_so_whoever_had_the_loader() {
+    for python in all() {
+        let without = run(&python, Way::None, "forks").done();
+        assert_eq!(without.stdout, "child 3 0\n", "{}", without.stderr);
+        let done = run(&python, Way::Injected, "forks").done();
+        assert_ends_as_without_us(&done, &without);
+        assert_eq!(assert_written(&done), LAUNCHES);
+    }
+}
+
 /// Python has given the signal back by then, and its default action would end the process at once.
 #[test]
 fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
@@ -140,6 +151,7 @@ fn embedded(arguments: &[&str], each: impl Fn(Done)) {
         each(run.env("GPUSIM_TRUTH", "started:truth.jsonl").ok());
     }
     if !any {
+        assert!(!is_ci(), "CI has a Python with a library");
         eprintln!("skipped: there is no Python with a library");
     }
 }

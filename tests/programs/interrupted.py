@@ -1,20 +1,52 @@
 """Launches 200 kernels, makes a file `ready`, and ends.
 
-    interrupted.py sleeping|asyncio|launching|exit|exception|returns
+    interrupted.py sleeping|asyncio|launching|exit|exception|returns|forks
 
-sleeping, asyncio: waits for an interrupt, which nobody catches. launching: launches on until it comes. exit: with code 7."""
+sleeping, asyncio: waits for an interrupt, which nobody catches. launching: launches on until it comes. exit: with code 7. forks: a child ends with code 3, forked while another
+thread has the lock under which the loader tells what is loaded; then main returns."""
 
 import asyncio
+import ctypes
+import os
 import pathlib
 import sys
+import threading
 import time
+import warnings
 
 sys.dont_write_bytecode = True
 import workers  # noqa: E402
 
 
+def fork_a_child():
+    held, is_over = threading.Event(), threading.Event()
+
+    def look(*_):
+        held.set()
+        is_over.wait()
+        return 1
+
+    look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)(look)
+    visitor = threading.Thread(target=ctypes.CDLL(None).dl_iterate_phdr, args=(look, None))
+    visitor.start()
+    held.wait()
+    # Python warns of what this is about.
+    warnings.simplefilter("ignore")
+    child = os.fork()
+    if child == 0:
+        sys.exit(3)
+    _, status = os.waitpid(child, 0)
+    is_over.set()
+    visitor.join()
+    print("child", status >> 8, status & 127)
+
+
+def say_so_once_it_waits():
+    threading.Timer(0.2, pathlib.Path("ready").touch).start()
+
+
 async def wait():
-    pathlib.Path("ready").touch()
+    say_so_once_it_waits()
     await asyncio.sleep(120)
 
 
@@ -22,11 +54,14 @@ def main(how):
     workers.launch(200)
     if how == "asyncio":
         asyncio.run(wait())
-    pathlib.Path("ready").touch()
     if how == "sleeping":
+        say_so_once_it_waits()
         time.sleep(120)
+    pathlib.Path("ready").touch()
     if how == "launching":
         workers.launch(1, lambda: False)
+    if how == "forks":
+        fork_a_child()
     if how == "exit":
         sys.exit(7)
     if how == "exception":
