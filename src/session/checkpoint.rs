@@ -248,13 +248,16 @@ impl Checkpoint {
                 Ok(Taken::NoRoom) => {
                     self.say_late(true);
                     if !std::mem::replace(&mut has_said, true) {
-                        say(
-                            "there is no room for a checkpoint below the ceiling, GPUFLAME_MAX_MEM; the last one stands until \
-                             there is",
-                        );
+                        let stands =
+                            if self.kept().is_some() { "; the last one stands until there is" } else { "" };
+                        say(&format!(
+                            "there is no room for a checkpoint below the ceiling, GPUFLAME_MAX_MEM{stands}"
+                        ));
                     }
                 }
                 Err(error) => {
+                    // What was begun in its place takes room, and nobody goes on with it.
+                    self.file.lock().next = None;
                     if !life::is_over() {
                         say(&format!("checkpoints stop: {error}; recording goes on"));
                         self.say_late(true);
@@ -263,11 +266,12 @@ impl Checkpoint {
                     return self.done.set(LAST);
                 }
             }
-            if is_starved {
-                return memory::end();
-            }
+            // The process ends: that there is no memory any more ends nothing else.
             if is_last {
                 return self.done.set(LAST);
+            }
+            if is_starved {
+                return memory::end();
             }
         }
     }
