@@ -11,6 +11,7 @@ use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
+use crate::host::file;
 use crate::import::{CutOff, Kind};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
@@ -107,14 +108,20 @@ pub(super) fn recover(
 const MOST_NUMBERS: u32 = 10_000;
 
 /// `NAME.svg` and the others for `NAME.gfr`, or `NAME.1.svg` where one of them is taken: as by an exit that was cut short,
-/// or by another process of that name. All get the same number.
+/// or by another process of that name, which may have left no more than a recording so far, or be at it. All get the same number.
 fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gfr").unwrap_or(&name);
-    let numbered = |number: u32| {
+    let named = |number: u32, suffix: &str| {
         let number = if number == 0 { String::new() } else { format!(".{number}") };
-        suffixes.iter().map(|suffix| input.with_file_name(format!("{name}{number}{suffix}"))).collect()
+        input.with_file_name(format!("{name}{number}{suffix}"))
     };
-    let is_free = |paths: &Vec<PathBuf>| paths.iter().all(|path| path.symlink_metadata().is_err());
-    (0..MOST_NUMBERS).map(numbered).find(is_free)
+    let is_free = |number: &u32| {
+        let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
+        // The recording without a number is the one that is read.
+        let is_others = *number > 0 && is_taken(".gfr") || file::is_claimed(&named(*number, ABOUT));
+        !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
+    };
+    let number = (0..MOST_NUMBERS).find(is_free)?;
+    Some(suffixes.iter().map(|suffix| named(number, suffix)).collect())
 }

@@ -28,6 +28,24 @@ impl Identity {
         Self { process, thread, started, namespace: namespace(), boot: boot() }
     }
 
+    /// On a line, for a file that says whose it is.
+    pub fn line(&self) -> String {
+        let Self { process, thread, started, namespace, boot } = self;
+        format!("{process} {thread} {started} {namespace} {boot}\n")
+    }
+
+    /// The same, read again.
+    pub fn of_line(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        Some(Self {
+            process: words.next()?.parse().ok()?,
+            thread: words.next()?.parse().ok()?,
+            started: words.next()?.parse().ok()?,
+            namespace: words.next()?.parse().ok()?,
+            boot: words.next()?.to_owned(),
+        })
+    }
+
     /// Whether it still runs; `None` where that cannot be told from here: it ran on another machine, or in another
     /// container.
     pub fn is_alive(&self) -> Option<bool> {
@@ -92,6 +110,8 @@ mod tests {
     fn a_thread_lives_until_it_ends_and_is_no_other_with_its_number() {
         let own = Identity::of_this_thread();
         assert_eq!(own.is_alive(), Some(true), "{own:?}");
+        assert_eq!(Identity::of_line(&own.line()), Some(own.clone()));
+        assert_eq!(["", "1 2 3 4", "1 2 3 x y"].map(Identity::of_line), [None, None, None]);
         let elsewhere = Identity { boot: "another machine".to_owned(), ..own.clone() };
         assert_eq!(elsewhere.is_alive(), None);
         assert_eq!(Identity { namespace: 1, ..own.clone() }.is_alive(), None);

@@ -5,16 +5,19 @@
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
 /// Who may read what we make: its owner. Stacks and names tell a good deal about a program.
 const OWNER_ONLY: u32 = 0o600;
+/// The most that is read of a claim.
+const LONGEST_CLAIM: u64 = 256;
 /// So many temporary names are tried; each that is taken belongs to somebody else.
 const MOST_NAMES: u32 = 1000;
 
@@ -71,16 +74,24 @@ impl Draft {
         Self::make(path.to_owned(), path)
     }
 
-    /// A new file for `target` under the one name that it has for whoever claims that: of several processes one gets it,
-    /// and the others need not wait to know. The file is not open meanwhile.
+    /// A file for `target` under the one name that it has for whoever claims that: of several processes one gets it, and the
+    /// others need not wait to know. It says whose it is, so that what a killed process has claimed is free again; it is not open
+    /// meanwhile, and goes with the draft.
     ///
     /// # Errors
-    /// The folder's, or that it is claimed: by a process that is at it, or was killed then.
+    /// The folder's, or that it is claimed by a process that is at it, or of which that cannot be told from here.
     pub fn claim(target: &Path) -> io::Result<Self> {
-        let mut path = OsString::from(target);
-        path.push(".part");
-        let mut draft = Self::make(path.into(), target)?;
-        draft.file = None;
+        let path = claim_of(target);
+        let made = match Self::make(path.clone(), target) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && free_claim(&path) => {
+                Self::make(path, target)
+            }
+            made => made,
+        };
+        let mut draft = made?;
+        // Where nothing can be written to it, it is taken for that of a process which is at it.
+        let said = draft.file.take().map(|file| Appender::new(&draft.path, draft.identity, Some(file)));
+        let _ = said.map(|mut said| said.write_all(alive::Identity::of_this_thread().line().as_bytes()));
         Ok(draft)
     }
 
@@ -278,6 +289,45 @@ impl Drop for Draft {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Whether a process has claimed the name of this file; what one that is gone has left of that is taken away.
+pub fn is_claimed(target: &Path) -> bool {
+    let path = claim_of(target);
+    path.symlink_metadata().is_ok() && !free_claim(&path)
+}
+
+fn claim_of(target: &Path) -> PathBuf {
+    let mut path = OsString::from(target);
+    path.push(".part");
+    path.into()
+}
+
+/// Whether a claim is that of a process that is gone: then it is there no longer.
+fn free_claim(path: &Path) -> bool {
+    let is_of_nobody = |path: &Path| claimed_by(path).and_then(|whose| whose.is_alive()) == Some(false);
+    if !is_of_nobody(path) {
+        return false;
+    }
+    // Of two that see it so, one takes it away; the other might take away what the first has claimed by then.
+    let aside = temporary(path, 0);
+    if rename_to_new(path, &aside).is_err() {
+        return false;
+    }
+    if is_of_nobody(&aside) {
+        return fs::remove_file(aside).is_ok();
+    }
+    let _ = rename_to_new(&aside, path);
+    false
+}
+
+/// Whose claim it is, if it says so.
+fn claimed_by(path: &Path) -> Option<alive::Identity> {
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    let mut line = String::new();
+    file.take(LONGEST_CLAIM).read_to_string(&mut line).ok()?;
+    alive::Identity::of_line(&line)
 }
 
 fn temporary(target: &Path, attempt: u32) -> PathBuf {

@@ -49,11 +49,9 @@ pub(super) fn text(
     lines.push(cost(capture::cost(), held));
     lines.extend(graph_cost(ledger.tally.launches.graphs));
     lines.extend(verified(capture::verified()));
-    lines.extend(
-        report.renamed.iter().map(|rename| {
-            format!("{} exists; wrote {} instead", rename.taken.display(), rename.used.display())
-        }),
-    );
+    lines.extend(report.renamed.iter().map(|rename| {
+        format!("{} is taken; wrote {} instead", rename.taken.display(), rename.used.display())
+    }));
     lines.extend(further);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {

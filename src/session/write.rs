@@ -77,25 +77,14 @@ pub(super) fn all(
         }
     }
     if let Some(path) = paths.next().filter(|_| !report.written.is_empty())
-        && let Err(error) = finish(claimed, &path, about(&report.written).as_bytes())
+        && let Err(error) = file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?))
     {
         failed.push((error.to_string(), vec![path.display().to_string()]));
     }
+    drop(claimed);
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.used));
     report
-}
-
-/// Writes the file about the others into the draft that was claimed, or where none could be, into a new one.
-fn finish(claimed: Option<Draft>, path: &Path, text: &[u8]) -> Result<()> {
-    let content = |out: &mut file::Out| Ok(out.write_all(text)?);
-    match claimed {
-        None => file(path, content).map(drop),
-        Some(mut draft) => {
-            draft.fill(content)?;
-            Ok(draft.publish_new().map(drop)?)
-        }
-    }
 }
 
 /// Whether something has this name. A link is a name that is taken, wherever it points.
@@ -135,6 +124,7 @@ mod tests {
     use super::*;
     use crate::control::Facts;
     use crate::error::{Error, ErrorKind};
+    use crate::host::alive;
     use crate::host::testing::{folder, names};
     use crate::profile::views::GPU;
 
@@ -251,6 +241,28 @@ mod tests {
         drop(theirs);
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!((report.renamed.len(), names(&folder).len()), (0, 6));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn names_that_a_killed_process_had_claimed_are_free() {
+        let folder = folder("write-killed");
+        let outputs = Outputs::new(folder.join("x"), &Facts::default());
+        let about = folder.join("x.set.json");
+        let claim = move || {
+            std::mem::forget(Draft::claim(&about).unwrap());
+            alive::Identity::of_this_thread()
+        };
+        let killed = std::thread::spawn(claim).join().unwrap();
+        while killed.is_alive() != Some(false) {
+            std::thread::yield_now();
+        }
+        assert_eq!(names(&folder), ["x.set.json.part"]);
+        let report = write(&outputs, &[Output::Table], |output| Ok(output.word()));
+        assert_eq!(
+            (report.renamed, names(&folder)),
+            (Vec::new(), vec!["x.csv".to_owned(), "x.set.json".to_owned()])
+        );
         fs::remove_dir_all(folder).unwrap();
     }
 

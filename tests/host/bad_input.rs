@@ -294,7 +294,7 @@ fn a_name_that_exists_is_left_alone_and_the_ledger_says_which_one_was_taken() {
     assert_eq!(done.code, CODE);
     assert_eq!(fs::read_to_string(folder.join("out.csv")).unwrap(), "old");
     assert_eq!(files(&folder), [&NUMBERED[..], &["out.csv"]].concat());
-    let expected = format!("gpuflame: {0}/out.csv exists; wrote {0}/out.1.csv instead\n", folder.display());
+    let expected = format!("gpuflame: {0}/out.csv is taken; wrote {0}/out.1.csv instead\n", folder.display());
     assert!(done.stderr.contains(&expected), "{}", done.stderr);
     assert_eq!(done.ledger("wrote ").len(), 5);
 }

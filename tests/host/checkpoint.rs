@@ -252,6 +252,23 @@ fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched
     }
 }
 
+#[test]
+fn whoever_is_killed_in_the_midst_of_its_outputs_leaves_the_rest_to_recover_and_no_claim_for_ever() {
+    let mut running = Running::of(in_trouble(left("exit"), "later").env("HELD", ".svg"));
+    running.until(1100);
+    hold_outputs(&running);
+    running.tell("go");
+    wait_until_it_writes(&mut running);
+    let done = running.signalled(libc::SIGKILL);
+    let_outputs_go(&done.folder);
+    let left: Vec<_> = names(&done.folder).into_iter().filter(|name| name != "out.folded").collect();
+    assert_eq!(left, [FILE, "out.set.json.part"]);
+    cli(&done.folder, &["recover", FILE]).ok();
+    assert!(!done.folder.join("out.set.json.part").exists());
+    let name = if done.folder.join("out.folded").exists() { "out.1.folded" } else { "out.folded" };
+    assert_eq!(launches_in(&done.folder, name), 1100);
+}
+
 fn launches_in(folder: &Path, name: &str) -> u64 {
     Done::of_folder(folder).folded_file(name).iter().map(|(_, nanos)| nanos / 1000).sum()
 }
