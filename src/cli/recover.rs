@@ -11,7 +11,7 @@ use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
-use crate::host::file;
+use crate::host::file::Claim;
 use crate::import::{CutOff, Kind};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
@@ -119,7 +119,7 @@ fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
         // The recording without a number is the one that is read.
-        let is_others = *number > 0 && is_taken(".gfr") || file::is_claimed(&named(*number, ABOUT));
+        let is_others = *number > 0 && is_taken(".gfr") || Claim::is_on(&named(*number, ABOUT));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };
     let number = (0..MOST_NUMBERS).find(is_free)?;

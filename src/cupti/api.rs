@@ -226,7 +226,7 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. Records go on coming until a last flush, which may follow.
+    /// Ends the callbacks. Where the subscription is not shared, records go on coming until a last flush, which may follow.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {

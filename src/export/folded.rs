@@ -3,8 +3,8 @@
 //! What every flame graph tool reads. Lines stand in the order of their frames' whole names. Comments begin
 //! with `# ` and never end in a number, since some readers look at nothing else.
 //!
-//! Kernels of templates have their short names; where two of the file would share one, both have their whole names: sums of
-//! a kernel are the same with both.
+//! Kernels of templates have their short names; where two of the file would share one, on whichever GPUs, both have their whole names:
+//! sums of a kernel are the same with both.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use super::format::{Drawing, Format};
 use super::frame::Label;
 #[cfg(feature = "cli")]
 use super::options::Unit;
-use super::short::apart;
+use super::short::short_kernels;
 use crate::error::Result;
 use crate::record::Loss;
 
@@ -35,7 +35,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let flame = drawing.flame();
     let short = match options.whole_kernels {
         true => HashMap::new(),
-        false => apart(flame.labels().map(|label| (label.text, label.short()))),
+        false => short_kernels(flame.labels().filter_map(Label::kernel).map(|(_, name)| name)),
     };
     flame.lines(
         0,
@@ -48,8 +48,9 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn shown_name<'a>(label: Label<'a>, short: &'a HashMap<&str, String>) -> Cow<'a, str> {
-    short.get(label.text).map_or(label.text(), |short| short.as_str().into())
+fn shown_name<'a>(label: Label<'a>, short: &HashMap<&str, String>) -> Cow<'a, str> {
+    let short = label.kernel().and_then(|(tag, name)| Some(format!("{tag}{}", short.get(name)?).into()));
+    short.unwrap_or_else(|| label.text())
 }
 
 fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {

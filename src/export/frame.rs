@@ -61,13 +61,9 @@ impl<'a> Label<'a> {
         self.text.into()
     }
 
-    /// The same with a kernel's short name; `None` where that is the whole one.
-    pub(super) fn short(self) -> Option<String> {
-        let (tag, name) = self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)?;
-        match short_kernel(name) {
-            Cow::Owned(short) => Some(format!("{tag}{short}")),
-            Cow::Borrowed(_) => None,
-        }
+    /// Of a kernel: the tag and the whole name.
+    pub(super) fn kernel(self) -> Option<(&'a str, &'a str)> {
+        self.text.split_at_checked(self.tag).filter(|_| self.kind == Kind::Kernel)
     }
 
     /// As pictures have it: `gemm [GPU_Kernel]`. Where a frame is narrow its end is cut off, and the colour already
@@ -75,10 +71,12 @@ impl<'a> Label<'a> {
     /// is seen and what is told.
     pub(super) fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
-            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => match self.short() {
-                Some(short) => format!("{} {tag}{SEPARATOR}{name} {tag}", &short[self.tag..]).into(),
-                None => format!("{name} {tag}").into(),
-            },
+            Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {
+                match self.kernel().and_then(|(_, name)| short_kernel(name)) {
+                    Some(short) => format!("{short} {tag}{SEPARATOR}{name} {tag}").into(),
+                    None => format!("{name} {tag}").into(),
+                }
+            }
             _ => self.text.into(),
         }
     }

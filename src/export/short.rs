@@ -5,8 +5,6 @@
 //! are left out. That is a rule over the text that a demangler writes, with no list of kernels; what does not read like that
 //! stays as it is. Several kernels may have one short name: whoever adds up goes by whole ones.
 
-use std::borrow::Cow;
-#[cfg(feature = "cli")]
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
@@ -15,12 +13,9 @@ const DEEPEST: usize = 32;
 /// Of so many names it is known which are different: a picture has a few hundred, and this takes a megabyte.
 const MOST: usize = 10_000;
 
-/// The short name of a kernel that is called `name`, or that.
-pub(super) fn short_kernel(name: &str) -> Cow<'_, str> {
-    match shortened(name) {
-        Some(short) if short.len() < name.len() => Cow::Owned(short),
-        _ => Cow::Borrowed(name),
-    }
+/// The short name of a kernel; `None` where it has no shorter one than it has.
+pub(super) fn short_kernel(name: &str) -> Option<String> {
+    shortened(name).filter(|short| short.len() < name.len())
 }
 
 fn shortened(name: &str) -> Option<String> {
@@ -36,37 +31,26 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Short names for those of `names`, which are different and come with their short ones, that no other of them would share.
-/// None where there are very many: what is read by programs alone may be long.
-pub(super) fn apart<'a>(
-    names: impl Iterator<Item = (&'a str, Option<String>)> + Clone,
-) -> HashMap<&'a str, String> {
-    let mut owners: HashMap<String, Option<&str>> = HashMap::new();
-    for (whole, short) in names.clone() {
-        if let Some(short) = short {
-            owners.entry(short).and_modify(|owner| *owner = None).or_insert(Some(whole));
-        }
-        if owners.len() > MOST {
+/// Short names for those of `names` that no other of them would share, for people. None where there are very many: what is read by
+/// programs alone may be long.
+pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
+    let mut different = BTreeSet::new();
+    for name in names {
+        different.insert(name);
+        if different.len() > MOST {
             return HashMap::new();
         }
     }
-    for (whole, _) in names {
+    let mut owners: HashMap<String, Option<&str>> = HashMap::new();
+    for &whole in &different {
+        if let Some(short) = short_kernel(whole) {
+            owners.entry(short).and_modify(|owner| *owner = None).or_insert(Some(whole));
+        }
+    }
+    for whole in different {
         owners.get_mut(whole).into_iter().for_each(|owner| *owner = None);
     }
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
-}
-
-/// Short names of so many kernels, for people who look at a table: none where two share it.
-#[cfg(feature = "cli")]
-pub(crate) fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
-    let names: BTreeSet<&str> = names.collect();
-    apart(names.iter().map(|&name| {
-        let short = match short_kernel(name) {
-            Cow::Owned(short) => Some(short),
-            Cow::Borrowed(_) => None,
-        };
-        (name, short)
-    }))
 }
 
 /// `void at::f<int>(int)` without the first word, or without the type that a template gives.
@@ -371,18 +355,17 @@ mod tests {
             ("std::enable_if<true, void>::type ns::scale<float>(float*)", "scale"),
             ("gemm<float, 128>", "gemm"),
         ] {
-            assert_eq!(short_kernel(name), short, "{name}");
+            assert_eq!(short_kernel(name).as_deref().unwrap_or(name), short, "{name}");
         }
     }
 
     #[test]
     fn a_short_name_that_two_would_have_is_nobody_s() {
         let names = ["gemm<float>", "gemm<half>", "add<int>", "scale<int>", "scale", "plain"];
-        let of = |name| short_kernel(name).into_owned();
-        let short = apart(names.iter().map(|name| (*name, Some(of(name)).filter(|short| short != name))));
+        let short = short_kernels(names.into_iter().chain(["add<int>"]));
         assert_eq!(short.into_iter().collect::<Vec<_>>(), [("add<int>", "add".to_owned())]);
         let many: Vec<_> = (0..20_000).map(|at| format!("k{at}<int>")).collect();
-        assert!(apart(many.iter().map(|name| (name.as_str(), Some(of(name))))).is_empty());
+        assert!(short_kernels(many.iter().map(String::as_str)).is_empty());
     }
 
     #[test]
@@ -409,8 +392,12 @@ mod tests {
             "größe (2)",
             "gemm<[4, 4], \"a\">, copy",
         ] {
-            assert_eq!(short_kernel(name), name);
+            assert_eq!(short_kernel(name), None, "{name}");
         }
-        assert_eq!(short_kernel(&deep), "a<a>", "an honest compiler writes no such name; it costs no stack");
+        assert_eq!(
+            short_kernel(&deep).as_deref(),
+            Some("a<a>"),
+            "an honest compiler writes no such name; it costs no stack"
+        );
     }
 }

@@ -292,6 +292,44 @@ main;[GPU1_Memset] 40
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }
 
+/// What each kernel sums up to, by its whole name, in lines of which some have `short` ones for it.
+fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BTreeMap<&'a str, u64> {
+    let mut sums = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        let (stack, nanos) = line.rsplit_once(' ').unwrap();
+        let name = stack.rsplit_once(']').unwrap().1;
+        let whole = short.iter().find(|(short, _)| *short == name).map_or(name, |(_, whole)| whole);
+        *sums.entry(whole).or_default() += nanos.parse::<u64>().unwrap();
+    }
+    sums
+}
+
+#[test]
+fn short_names_change_no_kernel_s_sum_also_where_two_would_have_one_on_two_gpus() {
+    let mut sketch = Sketch::new();
+    sketch.devices.push(1);
+    let names = ["gemm<float>", "gemm<half>", "add<int>", "relu<int>"];
+    for (id, text) in (11..).zip(names) {
+        sketch.profile.push(&Row::Name { id: NameId(id), text });
+    }
+    sketch.context(1, 0, &["main", "a"]).context(2, 0, &["main", "b"]);
+    let ran = [(1, 11, 0, 10), (1, 12, 1, 200), (2, 13, 0, 3000), (2, 13, 1, 40_000), (2, 14, 0, 500_000)];
+    for (context, name, device, nanos) in ran {
+        let place = Place::Context(ContextId(context));
+        sketch.sample(place, Leaf::work(Work::Kernel(NameId(name))), Some(device), 1, nanos);
+    }
+    let profile = sketch.done();
+    let text = folded(&profile, Unit::Nanos);
+    // By hand: one `gemm` on each GPU is two kernels; another kernel is called `relu`, but not in this picture.
+    for line in ["main;a;[GPU0_Kernel]gemm<float> 10", "main;a;[GPU1_Kernel]gemm<half> 200"] {
+        assert!(text.lines().any(|written| written == line), "{text}");
+    }
+    let expected = [("gemm<float>", 10), ("gemm<half>", 200), ("add<int>", 43_000), ("relu<int>", 500_000)];
+    assert_eq!(sums(&text, &[("add", "add<int>"), ("relu", "relu<int>")]), expected.into());
+    let whole = Options { unit: Unit::Nanos, whole_kernels: true, ..Options::default() };
+    assert_eq!(sums(&drawn(&FOLDED, &profile, &GPU, &whole), &[]), expected.into());
+}
+
 #[test]
 fn hostile_names_make_neither_frames_nor_lines_nor_weights() {
     let mut sketch = Sketch::new();

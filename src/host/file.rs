@@ -74,27 +74,6 @@ impl Draft {
         Self::make(path.to_owned(), path)
     }
 
-    /// A file for `target` under the one name that it has for whoever claims that: of several processes one gets it, and the
-    /// others need not wait to know. It says whose it is, so that what a killed process has claimed is free again; it is not open
-    /// meanwhile, and goes with the draft.
-    ///
-    /// # Errors
-    /// The folder's, or that it is claimed by a process that is at it, or of which that cannot be told from here.
-    pub fn claim(target: &Path) -> io::Result<Self> {
-        let path = claim_of(target);
-        let made = match Self::make(path.clone(), target) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && free_claim(&path) => {
-                Self::make(path, target)
-            }
-            made => made,
-        };
-        let mut draft = made?;
-        // Where nothing can be written to it, it is taken for that of a process which is at it.
-        let said = draft.file.take().map(|file| Appender::new(&draft.path, draft.identity, Some(file)));
-        let _ = said.map(|mut said| said.write_all(alive::Identity::of_this_thread().line().as_bytes()));
-        Ok(draft)
-    }
-
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
         make_room();
         let file = OpenOptions::new().append(true).create_new(true).mode(OWNER_ONLY).open(&path)?;
@@ -291,10 +270,43 @@ impl Drop for Draft {
     }
 }
 
-/// Whether a process has claimed the name of this file; what one that is gone has left of that is taken away.
-pub fn is_claimed(target: &Path) -> bool {
-    let path = claim_of(target);
-    path.symlink_metadata().is_ok() && !free_claim(&path)
+/// That a process is about to make a file and those beside it: of several that want the same names one gets them, and the others
+/// need not wait to know. A small file, `NAME.part`, which says whose it is, so that what a killed process claimed is free again.
+/// It goes with this.
+#[derive(Debug)]
+pub struct Claim(PathBuf);
+
+impl Claim {
+    /// Claims the name `target`.
+    ///
+    /// # Errors
+    /// The folder's, or that it is claimed by a process that is at it, or of which that cannot be told from here.
+    pub fn of(target: &Path) -> io::Result<Self> {
+        let path = claim_of(target);
+        let made = match Draft::make(path.clone(), &path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && free_claim(&path) => {
+                Draft::make(path.clone(), &path)
+            }
+            made => made,
+        };
+        let mut draft = made?;
+        // Where nothing can be written to it, it is taken for that of a process which is at it.
+        let _ = draft.fill(|out| Ok(out.write_all(alive::Identity::of_this_thread().line().as_bytes())?));
+        draft.leave();
+        Ok(Self(path))
+    }
+
+    /// Whether a process has claimed the name of this file; what one that is gone has left of that is taken away.
+    pub fn is_on(target: &Path) -> bool {
+        let path = claim_of(target);
+        path.symlink_metadata().is_ok() && !free_claim(&path)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn claim_of(target: &Path) -> PathBuf {
@@ -396,26 +408,23 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_claimed_once_until_it_is_given_up_or_has_its_file() {
+    fn a_name_is_claimed_once_until_it_is_given_up() {
         let folder = folder("file-claim");
         let target = folder.join("x.set.json");
-        let taken = || Draft::claim(&target).unwrap_err().kind();
-        let given_up = Draft::claim(&target).unwrap();
+        let taken = || Claim::of(&target).unwrap_err().kind();
+        let given_up = Claim::of(&target).unwrap();
+        assert!(Claim::is_on(&target));
         assert_eq!(
             (taken(), mode(&folder.join("x.set.json.part"))),
             (std::io::ErrorKind::AlreadyExists, 0o600)
         );
         drop(given_up);
+        assert!(!Claim::is_on(&target));
         symlink("nowhere", folder.join("x.set.json.part")).unwrap();
         assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
         fs::remove_file(folder.join("x.set.json.part")).unwrap();
-        let mut kept = Draft::claim(&target).unwrap();
-        kept.fill(|out| Ok(out.write_all(b"done")?)).unwrap();
-        kept.publish_new().unwrap();
-        assert_eq!(
-            (names(&folder), fs::read_to_string(&target).unwrap()),
-            (vec!["x.set.json".into()], "done".into())
-        );
+        fs::write(folder.join("x.set.json.part"), "what says nothing of whose it is").unwrap();
+        assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
-use crate::host::file::{self, Draft};
+use crate::host::file::{self, Claim, Draft};
 use crate::settings::{ABOUT, Output};
 
 /// What became of the outputs.
@@ -40,17 +40,17 @@ pub(super) fn all(
         return Report::default();
     }
     let is_others = |path: &Path| Some(path) != ours && is_taken(path);
-    // The ranks of a job end together, and would choose the same names: who makes the draft of the file about them has them all.
+    // The ranks of a job end together, and would choose the same names: who claims the file about them has them all.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose(&suffixes, is_others, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
         // What cannot be made here is said when the others cannot be made either.
         let _ = make_folders(about);
-        match Draft::claim(about) {
-            Ok(draft) => {
+        match Claim::of(about) {
+            Ok(claim) => {
                 // Another may have made its files since it was looked.
                 let is_free = !paths.iter().any(|path| is_others(path));
-                claimed = is_free.then_some(draft);
+                claimed = is_free.then_some(claim);
                 is_free
             }
             Err(error) => error.kind() != ErrorKind::AlreadyExists,
@@ -229,7 +229,7 @@ mod tests {
     fn names_that_another_process_has_claimed_are_left_to_it_and_that_is_told() {
         let folder = folder("write-claimed");
         let outputs = Outputs::new(folder.join("x"), &Facts::default());
-        let theirs = Draft::claim(&folder.join("x.set.json")).unwrap();
+        let theirs = Claim::of(&folder.join("x.set.json")).unwrap();
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(
             names(&folder),
@@ -250,7 +250,7 @@ mod tests {
         let outputs = Outputs::new(folder.join("x"), &Facts::default());
         let about = folder.join("x.set.json");
         let claim = move || {
-            std::mem::forget(Draft::claim(&about).unwrap());
+            std::mem::forget(Claim::of(&about).unwrap());
             alive::Identity::of_this_thread()
         };
         let killed = std::thread::spawn(claim).join().unwrap();
