@@ -175,6 +175,11 @@ impl Api {
         self.shared.functions.timestamp(self.shared.subscriber()).ok().map(Nanos)
     }
 
+    /// Whether other clients have records of their own, and none takes ours.
+    pub fn shares_records(&self) -> bool {
+        self.shared.functions.shares()
+    }
+
     /// What has passed between CUPTI and us so far.
     pub fn traffic(&self) -> Traffic {
         Traffic::with_lent(LENT.count())

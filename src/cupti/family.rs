@@ -22,7 +22,7 @@ pub(super) struct Functions {
 }
 
 /// Which family of calls is in use, chosen once, before the subscription.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Family {
     /// v1: the process has one subscriber.
     Sole,
@@ -89,6 +89,11 @@ impl Functions {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_TO_SHARE.contains(&symbol);
         let family = if self.library.symbols().all(needed) { Family::Shared } else { Family::Sole };
         Self { family, ..self }
+    }
+
+    /// Whether each client has records of its own.
+    pub(super) fn shares(&self) -> bool {
+        self.family == Family::Shared
     }
 
     pub(super) fn version(&self) -> Result<Version, Status> {

@@ -66,6 +66,7 @@ fn two_clients_that_share_have_all_records_each_whoever_comes_first() {
         let has = format!("calls {launches} kept {launches} records {launches} nanos {nanos} dropped 0\n");
         assert_eq!(done.stdout, has, "{when}\n{}", done.stderr);
         assert_eq!(done.truth().count("total_ns"), 10_050_000);
+        assert!(!done.stderr.contains("taken the records"), "{}", done.stderr);
         done.assert_exact();
     }
 }
