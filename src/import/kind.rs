@@ -53,7 +53,8 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
-const DRAWN: &str = "is for people to look at, and cannot be asked; `gpuflame run --formats gfr` leaves a recording, which can be";
+const DRAWN: &str = "is no trace but a picture or a table for people to look at; `gpuflame run --formats gfr` leaves a \
+                     recording, which can be asked";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
 const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made of \
                         (torch.profiler: export_chrome_trace), or `traceconv json FILE OUT.json`";
