@@ -160,6 +160,16 @@ OWN_FRAME static void paced(int count)
     __asm__ volatile("" ::: "memory");
 }
 
+/* For a minute at most. */
+static void wait_for(const char *pattern, int number)
+{
+    char name[64];
+    int tenths = 0;
+    snprintf(name, sizeof name, pattern, number);
+    while (access(name, F_OK) != 0 && tenths++ < 600)
+        usleep(100000);
+}
+
 static void many(int count, int each, int is_one)
 {
     double began, took;
@@ -181,7 +191,9 @@ static void many(int count, int each, int is_one)
     cudaDeviceSynchronize();
     if (is_one)
         gpuflame_stop();
-    sleep(4); /* files are written meanwhile */
+    sleep(4); /* files are written meanwhile, on a slow machine for longer */
+    if (!is_one)
+        wait_for("out.%d.folded", count - 1);
     print_held("the end");
     printf("%.0f launches/s, other threads took %.3f s\n", count * (each + each / 2) / took, others_took());
 }
