@@ -44,6 +44,18 @@ static void tell(int thread)
     printf(" %d %d\n", sched_getscheduler(thread), getpriority(PRIO_PROCESS, (id_t)thread));
 }
 
+/* A thread that has only just begun is still bound as its maker; it is waited for 5 s at most. */
+static void wait_until_as(int wanted, int thread)
+{
+    int tries;
+    for (tries = 0; tries < 500; tries++) {
+        if (sched_getscheduler(thread) == sched_getscheduler(wanted) &&
+            getpriority(PRIO_PROCESS, (id_t)thread) == getpriority(PRIO_PROCESS, (id_t)wanted))
+            return;
+        usleep(10000);
+    }
+}
+
 int main(void)
 {
     pthread_t thread;
@@ -59,8 +71,10 @@ int main(void)
         snprintf(path, sizeof path, "/proc/self/task/%.20s/comm", entry->d_name);
         if (!(file = fopen(path, "r")))
             continue;
-        if (fgets(name, sizeof name, file) && !strncmp(name, "gpuflame", 8))
+        if (fgets(name, sizeof name, file) && !strncmp(name, "gpuflame", 8)) {
+            wait_until_as(getpid(), atoi(entry->d_name));
             tell(atoi(entry->d_name));
+        }
         fclose(file);
     }
     return 0;
