@@ -31,6 +31,8 @@ pub fn make_once() {
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
+        // As who finds a lock taken does, now and then.
+        libc::sched_yield();
         // On other machines it is a form of `fstat`, which set-up makes.
         #[cfg(target_arch = "x86_64")]
         libc::syscall(libc::SYS_stat, nothing, MaybeUninit::<libc::stat>::uninit().as_mut_ptr());
