@@ -62,7 +62,26 @@ pub(crate) static LANES: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 static SPARE: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    let _errno = Errno::kept();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who waits here for another thread finds errno as it was, which the wait may have changed: what is changed in it then
+/// is a client's doing.
+pub(crate) struct Errno(i32);
+
+impl Errno {
+    pub(crate) fn kept() -> Self {
+        // SAFETY: errno's location is valid for as long as the thread runs.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
 }
 
 thread_local! {

@@ -2,7 +2,7 @@
 //! the client. With the virtual clock all submitted work counts as done as soon as it is looked at.
 
 use crate::buffers::Buffer;
-use crate::lanes::{Content, LANES, Pending, lock};
+use crate::lanes::{Content, Errno, LANES, Pending, lock};
 use crate::link::{BROKEN, core};
 use crate::{callbacks, subscriber};
 use gpusim_core::work::Fate;
@@ -115,6 +115,7 @@ fn ask(request: Request) {
     // SAFETY: gettid has no precondition.
     let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
     let limit = Duration::from_millis(settings::get().watchdog_ms);
+    let _errno = Errno::kept();
     let mut mailbox = lock(&MAILBOX);
     if !RUNNING.load(Relaxed) || has_stopped() || on_worker {
         return;
