@@ -153,6 +153,16 @@ impl Outputs {
         exists: impl Fn(&Path) -> bool,
         mut claim: impl FnMut(&[PathBuf]) -> bool,
     ) -> (Vec<PathBuf>, Vec<Rename>) {
+        self.choose_by(suffixes, &exists, &mut claim)
+    }
+
+    /// Compiled once for all that ask.
+    fn choose_by(
+        &self,
+        suffixes: &[&str],
+        exists: &dyn Fn(&Path) -> bool,
+        claim: &mut dyn FnMut(&[PathBuf]) -> bool,
+    ) -> (Vec<PathBuf>, Vec<Rename>) {
         let named = |number: u32| -> Vec<PathBuf> {
             suffixes.iter().map(|suffix| PathBuf::from(self.name(number, suffix))).collect()
         };

@@ -109,7 +109,12 @@ impl Draft {
 
     /// To write to it.
     pub fn out(&mut self) -> Out {
-        BufWriter::with_capacity(CHUNK, Appender::new(&self.path, self.identity, self.file.take()))
+        BufWriter::with_capacity(CHUNK, self.appender())
+    }
+
+    /// The same for who has a buffer.
+    pub fn appender(&mut self) -> Appender {
+        Appender::new(&self.path, self.identity, self.file.take())
     }
 
     /// Gives the file its final name. Who may read it is as before if it replaces a file; else only its owner may.

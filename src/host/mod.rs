@@ -32,6 +32,7 @@ pub mod exit;
 pub mod file;
 pub mod fork;
 pub mod futex;
+pub mod growing;
 pub mod heap;
 pub mod leaks;
 #[cfg(feature = "cli")]

@@ -56,8 +56,8 @@ pub(super) trait Source: Sync {
     /// Has the tracer hand over what is complete, or everything.
     fn flush(&self, everything: bool);
 
-    /// Has what was read outlive the process.
-    fn write_down(&self);
+    /// Has what was read outlive the process, once that is written; or now, if it is awaited.
+    fn write_down(&self, is_awaited: bool);
 
     /// There is no memory left: nothing more is gathered.
     fn end_for_want_of_memory(&self);
@@ -163,14 +163,14 @@ impl Collector {
                 flush_every = FLUSH_EVERY.min(2 * flush_every);
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
-                source.write_down();
+                source.write_down(false);
                 is_written = true;
             }
             if wish.is_some() {
                 source.collect_noted();
             }
             if wish == Some(Wish::Flush) {
-                source.write_down();
+                source.write_down(true);
                 is_written = true;
             }
             // And is at rest.

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::capture::{self, Forgetting};
@@ -11,6 +10,7 @@ use crate::control::{Outputs, window};
 use crate::cupti::{Api, KernelNames};
 use crate::explain::{self, Apart, Definitions, Explain, Late, Ledger, Part, Snapshot};
 use crate::host::clocks::Moment;
+use crate::host::growing::Growing;
 use crate::host::shortage;
 use crate::profile::Profile;
 use crate::record::{
@@ -116,7 +116,7 @@ impl Pipeline {
                     ceiling: Some(ceiling),
                     apart: apart.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(&outputs.of_all(), settings),
+                streams: Streams::open(&outputs.of_all(), settings, ceiling),
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
@@ -524,8 +524,8 @@ impl Pipeline {
     }
 
     /// The file that rows are recorded in, if they are.
-    pub(super) fn recording(&self) -> Option<&Path> {
-        self.rows.streams.recording()
+    pub(super) fn recording(&self) -> Option<Growing> {
+        self.rows.streams.unwritten().cloned()
     }
 
     /// The profile, to fill names in, and the outputs that were begun during the run.

@@ -41,6 +41,8 @@ use super::write::Report;
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+/// How long a flush waits for a file system that does not get on: less than whoever asked for it.
+const LONGEST_WRITE: Duration = Duration::from_secs(2);
 /// So long the collector does not get on while an application's thread waits that ends a context.
 const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
 
@@ -99,8 +101,8 @@ impl Session {
         if let Some(sampler) = sampler {
             pipeline.sample(sampler);
         }
-        if let Some(file) = pipeline.recording() {
-            about::begun(settings.report.as_deref(), file, capture::now());
+        if let Some(file) = pipeline.recording().and_then(|file| file.path()) {
+            about::begun(settings.report.as_deref(), &file, capture::now());
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
@@ -310,7 +312,7 @@ impl Session {
             streams.take_away_what_is_left();
         }
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        let ours = streams.recording().map(Path::to_owned).or_else(kept);
+        let ours = streams.recording().or_else(kept);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let publish = |output, path: &Path, profile: &Profile| streams.publish(output, path, profile);
@@ -390,8 +392,15 @@ impl Source for Session {
         }
     }
 
-    fn write_down(&self) {
-        self.pipeline.lock().write_down();
+    fn write_down(&self, is_awaited: bool) {
+        let mut pipeline = self.pipeline.lock();
+        pipeline.write_down();
+        let recording = pipeline.recording().filter(|_| is_awaited);
+        drop(pipeline);
+        if let Some(recording) = recording {
+            let patience = LONGEST_WRITE.min(self.settings.exit_limit / 2);
+            progress::in_others(|| recording.wait_until_written(patience));
+        }
     }
 
     /// What there is goes into the checkpoint, by the thread that keeps it.

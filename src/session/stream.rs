@@ -1,7 +1,8 @@
 //! The outputs that are written while the application runs, since they grow with it: the recording, the table of
 //! activities, Chrome's events and the text of the tutorial's tracer. All but the recording lie under temporary names and,
 //! like all outputs, get their final ones at exit; the recording has a name that was free for all outputs when it began.
-//! What goes wrong is kept until the exit: the application is not to be told in mid-run.
+//! Each is made and written by a thread of its own ([`host::growing`](crate::host::growing)): none of their file systems
+//! holds up the application, or who gathers. What goes wrong is kept until the exit: the application is not to be told in mid-run.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{ActivityTable, ChromeText, CuptiText};
 use crate::host::alive::Identity;
-use crate::host::descriptor::{self, Appender};
-use crate::host::file::{Draft, Out};
+use crate::host::file::Draft;
+use crate::host::growing::{Bounds, Feed, GivenUp, Growing};
 use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::Profile;
@@ -30,28 +31,38 @@ const WRITTEN_EVERY_MS: u32 = 1200;
 const TICK: Duration = Duration::from_millis(10);
 /// So often a name is looked for.
 const MOST_NAMES: usize = 1000;
+/// Of what gpuflame may take at all, what waits to be written to one of them: 8 MiB as a rule, a second of 80,000 rows.
+const WAITING: usize = 32;
+/// How long one may not get on where no more can wait: less than whoever ends the process waits for the collector.
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
+/// So long each may stand still, whatever the exit's limit is.
+const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
+/// How long whoever starts CUDA waits until they are there: as a rule 0.2 ms.
+const LONGEST_BEGINNING: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub(super) struct Streams {
-    activities: Stream<ActivityTable<Out>>,
-    chrome: Stream<ChromeText<Out>>,
+    activities: Stream<ActivityTable<Feed>>,
+    chrome: Stream<ChromeText<Feed>>,
     /// The text of the tutorial's tracer: under the name of the outputs, and where the tutorial's own variable has it.
     texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
     opened: SystemTime,
-    recording: Stream<record::Writer<Out>>,
+    recording: Stream<record::Writer<Feed>>,
     began: Nanos,
     /// Whether the recording says who writes it, and whether it holds rows that no mark stands behind.
     is_named: bool,
     is_ahead: bool,
     /// A recording that could not grow any more.
-    left: Option<(PathBuf, descriptor::Identity)>,
+    left: Option<Growing>,
+    /// How long one may not get on when the process ends: half of what that is waited for.
+    patience: Duration,
 }
 
 /// One such output.
 enum Stream<W> {
     /// Nobody asked for it, or it is finished.
     None,
-    Open(Option<Draft>, W),
+    Open(Option<Growing>, W),
     Failed(Error),
 }
 
@@ -64,34 +75,35 @@ enum Place {
 }
 
 enum TextOut {
-    File(Out),
+    File(Feed),
     Stdout(Stdout),
 }
 
 impl Streams {
-    /// Begins those that the settings ask for.
-    pub(super) fn open(outputs: &Outputs, settings: &Settings) -> Self {
-        let formats = &settings.formats;
-        let wants = |output| formats.contains(&output);
-        Self {
+    /// Begins those that the settings ask for; gpuflame may take `ceiling` bytes.
+    pub(super) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
+        let wants = |output| settings.formats.contains(&output);
+        let patience = LEAST_STANDSTILL.max(settings.exit_limit / 2);
+        let bounds = Bounds { waiting: ceiling / WAITING, patience: LONGEST_STANDSTILL.min(patience) };
+        let streams = Self {
             activities: match wants(Output::Activities) {
-                true => Stream::open(draft(outputs, Output::Activities), |out| {
+                true => Stream::open(draft(outputs, Output::Activities, bounds), |out| {
                     ActivityTable::new(out, |symbol| symbolize::kernel_name(symbol).into_owned())
                 }),
                 false => Stream::None,
             },
             chrome: match wants(Output::Chrome) {
-                true => Stream::open(draft(outputs, Output::Chrome), |out| {
+                true => Stream::open(draft(outputs, Output::Chrome, bounds), |out| {
                     Ok(ChromeText::new(out, capture::now(), |symbol| {
                         symbolize::kernel_name(symbol).into_owned()
                     }))
                 }),
                 false => Stream::None,
             },
-            texts: texts(outputs, settings),
+            texts: texts(outputs, settings, bounds),
             opened: SystemTime::now() - TICK,
             recording: match wants(Output::Recording) {
-                true => Stream::open(in_place(outputs, formats), |out| {
+                true => Stream::open(in_place(outputs, &settings.formats, bounds), |out| {
                     let mut writer = record::Writer::new(out)?;
                     // Also what a process leaves that is killed at once is a recording.
                     writer.flush()?;
@@ -103,14 +115,24 @@ impl Streams {
             is_named: false,
             is_ahead: false,
             left: None,
+            patience,
+        };
+        if let Some(recording) = streams.unwritten() {
+            recording.wait_until_written(LONGEST_BEGINNING);
         }
+        streams
     }
 
     /// Where the recording is, which has a name already.
-    pub(super) fn recording(&self) -> Option<&Path> {
+    pub(super) fn recording(&self) -> Option<PathBuf> {
+        self.unwritten().or(self.left.as_ref()).and_then(Growing::path)
+    }
+
+    /// The recording that grows, for whoever waits until it has all that it was told.
+    pub(super) fn unwritten(&self) -> Option<&Growing> {
         match &self.recording {
-            Stream::Open(Some(draft), _) => Some(draft.path()),
-            _ => self.left.as_ref().map(|(path, _)| path.as_path()),
+            Stream::Open(file, _) => file.as_ref(),
+            _ => None,
         }
     }
 
@@ -148,24 +170,14 @@ impl Streams {
 
     /// What was recorded so far stays, for the case that the process is killed: it may be hours. The file says that more is missing than its last mark tells.
     fn recording_fails(&mut self, error: Error) {
-        let failed = Stream::Failed(error);
-        let Stream::Open(Some(draft), writer) = std::mem::replace(&mut self.recording, failed) else {
-            return;
-        };
-        drop(writer);
-        let (path, identity) = (draft.path().to_owned(), draft.identity());
-        draft.leave();
-        let _ = Appender::new(&path, identity, None).overwrite(&Chunk::late_file_head());
-        self.left = Some((path, identity));
+        if let Stream::Open(file, _) = std::mem::replace(&mut self.recording, Stream::Failed(error)) {
+            self.left = file;
+        }
     }
 
     /// Takes it away: what it came to is about to be in other outputs, which need the room.
     pub(super) fn take_away_what_is_left(&mut self) {
-        if let Some((path, identity)) = self.left.take()
-            && Appender::new(&path, identity, None).open().is_ok()
-        {
-            let _ = std::fs::remove_file(path);
-        }
+        self.left.take().iter().for_each(Growing::take_away_what_is_left);
     }
 
     /// Ends the recording for want of memory. It is called so no more.
@@ -189,14 +201,14 @@ impl Streams {
     /// Ends `output` with the names that `profile` has, and gives it its own, or one with a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<PathBuf> {
         match output {
-            Output::Activities => self.activities.publish(path, ActivityTable::finish),
-            Output::Chrome => self.chrome.publish(path, |chrome| chrome.finish(profile)),
+            Output::Activities => self.activities.publish(path, self.patience, ActivityTable::finish),
+            Output::Chrome => self.chrome.publish(path, self.patience, |chrome| chrome.finish(profile)),
             Output::CuptiText => {
                 let named = self.texts.iter_mut().find(|(place, _)| matches!(place, Place::Named));
                 let (_, text) = named.ok_or_else(never_opened)?;
-                text.publish(path, |text| text.finish()?.into_file())
+                text.publish(path, self.patience, |text| text.finish()?.into_file())
             }
-            _ => self.recording.publish(path, record::Writer::finish),
+            _ => self.recording.publish(path, self.patience, record::Writer::finish),
         }
     }
 
@@ -212,7 +224,7 @@ impl Streams {
             return Some((PathBuf::from("standard output"), Err(why)));
         };
         let path = self.free_of_siblings(path);
-        let published = text.end(&path, |text| text.finish()?.into_file());
+        let published = text.end(&path, self.patience, |text| text.finish()?.into_file());
         // As the tutorial's tracer does, what an earlier run left there is replaced.
         let published = published.and_then(|draft| Ok(draft.publish_as(&path)?));
         Some((path, published))
@@ -242,7 +254,7 @@ impl Streams {
     }
 
     /// The same for Chrome's events.
-    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Out>)) {
+    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Feed>)) {
         let Stream::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
         if let Some(error) = chrome.failure() {
@@ -252,7 +264,7 @@ impl Streams {
 
     /// Has `write` add to the table, if there is one. A table that fails goes at once: what it has written
     /// so far takes room that the other outputs need.
-    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Out>)) {
+    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Feed>)) {
         let Stream::Open(_, table) = &mut self.activities else { return };
         write(table);
         if let Some(error) = table.failure() {
@@ -268,15 +280,25 @@ pub(super) fn this_thread() -> WriterId {
 }
 
 /// A temporary file for an output.
-fn draft(outputs: &Outputs, output: Output) -> Result<Draft> {
-    let (names, _) = outputs.choose(&[&output.suffix()], |_| false, |_| true);
-    make_folders(&names[0])?;
-    Ok(Draft::create(&names[0])?)
+fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
+    let outputs = outputs.clone();
+    let open = move || {
+        let (names, _) = outputs.choose(&[&output.suffix()], |_| false, |_| true);
+        beside(&names[0])
+    };
+    Growing::begin(bounds, GivenUp::Goes, Box::new(open))
 }
 
 /// A recording under a name whose number no output has. Another process may be quicker.
-fn in_place(outputs: &Outputs, formats: &[Output]) -> Result<Draft> {
-    free_name(outputs, formats, Draft::create_in_place)
+fn in_place(outputs: &Outputs, formats: &[Output], bounds: Bounds) -> (Growing, Feed) {
+    let (outputs, formats) = (outputs.clone(), formats.to_vec());
+    let open = move || free_name(&outputs, &formats, Draft::create_in_place);
+    Growing::begin(bounds, GivenUp::Stays(Chunk::late_file_head().to_vec()), Box::new(open))
+}
+
+fn beside(target: &Path) -> Result<Draft> {
+    make_folders(target)?;
+    Ok(Draft::create(target)?)
 }
 
 /// What `take` makes of a name for the recording, whose number no output has and that nobody has taken meanwhile.
@@ -301,16 +323,17 @@ pub(super) fn free_name<T>(
 }
 
 /// The texts that the settings ask for.
-fn texts(outputs: &Outputs, settings: &Settings) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
-    let to_file = |draft| Stream::open(draft, |out| Ok(CuptiText::new(TextOut::File(out))));
+fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
+    let to_file = |file| Stream::open(file, |out| Ok(CuptiText::new(TextOut::File(out))));
     let mut texts = Vec::new();
     if settings.formats.contains(&Output::CuptiText) {
-        texts.push((Place::Named, to_file(draft(outputs, Output::CuptiText))));
+        texts.push((Place::Named, to_file(draft(outputs, Output::CuptiText, bounds))));
     }
     match &settings.trace_file {
         Some(TraceFile::Path(path)) => {
-            let draft = make_folders(path).and_then(|()| Ok(Draft::create(path)?));
-            texts.push((Place::At(path.clone()), to_file(draft)));
+            let target = path.clone();
+            let file = Growing::begin(bounds, GivenUp::Goes, Box::new(move || beside(&target)));
+            texts.push((Place::At(path.clone()), to_file(file)));
         }
         Some(TraceFile::Stdout) => {
             let text = CuptiText::new(TextOut::Stdout(Stdout::new()));
@@ -322,7 +345,7 @@ fn texts(outputs: &Outputs, settings: &Settings) -> Vec<(Place, Stream<CuptiText
 }
 
 impl TextOut {
-    fn into_file(self) -> Result<Out> {
+    fn into_file(self) -> Result<Feed> {
         match self {
             Self::File(out) => Ok(out),
             Self::Stdout(_) => Err(never_opened()),
@@ -351,26 +374,27 @@ fn never_opened() -> Error {
 }
 
 impl<W> Stream<W> {
-    fn open(draft: Result<Draft>, begin: impl FnOnce(Out) -> Result<W>) -> Self {
-        let opened = draft.and_then(|mut draft| {
-            let begun = begin(draft.out())?;
-            Ok((draft, begun))
-        });
-        match opened {
-            Ok((draft, writer)) => Self::Open(Some(draft), writer),
+    fn open((file, feed): (Growing, Feed), begin: impl FnOnce(Feed) -> Result<W>) -> Self {
+        match begin(feed) {
+            Ok(writer) => Self::Open(Some(file), writer),
             Err(error) => Self::Failed(error),
         }
     }
 
-    fn publish(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<PathBuf> {
-        Ok(self.end(path, end)?.publish_new_as(path)?)
+    fn publish(
+        &mut self,
+        path: &Path,
+        patience: Duration,
+        end: impl FnOnce(W) -> Result<Feed>,
+    ) -> Result<PathBuf> {
+        Ok(self.end(path, patience, end)?.publish_new_as(path)?)
     }
 
     /// Ends it, for a name in this folder.
-    fn end(&mut self, path: &Path, end: impl FnOnce(W) -> Result<Out>) -> Result<Draft> {
+    fn end(&mut self, path: &Path, patience: Duration, end: impl FnOnce(W) -> Result<Feed>) -> Result<Draft> {
         match std::mem::replace(self, Self::None) {
-            Self::Open(Some(draft), writer) => {
-                end(writer)?.flush()?;
+            Self::Open(Some(_), writer) => {
+                let draft = end(writer)?.end(patience)?;
                 // The program may have chosen another folder since it was begun.
                 make_folders(path)?;
                 Ok(draft)
@@ -429,7 +453,7 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
         File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();
-        let [mut first, mut second] = [(); 2].map(|()| Streams::open(&outputs, &settings));
+        let [mut first, mut second] = [(); 2].map(|()| Streams::open(&outputs, &settings, 24 << 20));
         first.row(&Row::Loss { loss: crate::record::Loss::LaunchesDropped, count: 7 });
         assert_eq!(first.publish_trace(Duration::ZERO).unwrap().0, path);
         let text = fs::read_to_string(&path).unwrap();

@@ -46,8 +46,7 @@ fn print_written(program: &Path, cuda: &Path) {
             .read_line(&mut line)
             .expect("it says text");
         thread::sleep(REST);
-        // Rows are written by the thread that gathers them.
-        let writer = thread_called(&child, if formats == "gfr" { "gpuflame" } else { "gpuflame-keep" });
+        let writer = thread_called(&child, if formats == "gfr" { "gpuflame-rows" } else { "gpuflame-keep" });
         let io = PathBuf::from(format!("{}/io", writer.display()));
         let (before, began) = ((written(&io), processor(&writer).unwrap_or(0.0)), Instant::now());
         thread::sleep(WATCHED);
@@ -62,7 +61,6 @@ fn print_written(program: &Path, cuda: &Path) {
         );
         fs::remove_dir_all(&folder).expect("the folder is ours");
     }
-    println!("of the rows' thread, the time is that for gathering too");
 }
 
 /// Ends it, and returns how often it launched in a second, by what it says then.

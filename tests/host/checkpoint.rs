@@ -524,6 +524,46 @@ fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
 }
 
 #[test]
+fn rows_on_a_file_system_that_hangs_hold_up_neither_the_start_nor_the_exit() {
+    // Each of what is written while the program runs, by a part of its temporary name.
+    for (format, held) in
+        [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
+    {
+        let run = left("exit").env("GPUFLAME_FORMATS", format!("folded,{format}"));
+        let run = run.env("GPUFLAME_EXIT_LIMIT", "0.5").env("GPUFLAME_CHECKPOINT", "0").env("HELD", held);
+        let running = Running::of(in_trouble(run, "hang"));
+        running.tell("more");
+        std::thread::sleep(Duration::from_millis(300));
+        running.tell("go");
+        let done = running.ended();
+        assert_eq!(done.code, Some(7), "{format}: {}", done.stderr);
+        let launches = done.sum("launches").0;
+        assert!((1100..=1101).contains(&launches), "{format}: {}", done.stderr);
+        assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{format}");
+        let why = "its file system has taken nothing for 0.25 s";
+        assert_eq!(done.stderr.matches(why).count(), 1, "{format}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn rows_that_waited_for_a_file_system_are_all_there_when_it_answers() {
+    let run = left("exit").env("GPUFLAME_FORMATS", "folded,gfr");
+    let mut running = Running::of(in_trouble(run, "until"));
+    wait_until_it_writes(&mut running);
+    running.tell("more");
+    running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
+    assert!(!running.folder.join(FILE).exists());
+    ["answers", "go"].iter().for_each(|word| running.tell(word));
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let launches = done.sum("launches").0;
+    assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
+    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    assert_eq!(read.ledger().tally.activities.matched, launches);
+    assert_eq!(read.remarks(), [""; 0]);
+}
+
+#[test]
 fn a_file_system_that_takes_no_more_is_told_once_and_what_was_written_before_is_good() {
     let troubles = [
         ("full", "No space left on device"),

@@ -1,7 +1,7 @@
 /* Preloaded: a file system that is in trouble with files whose names end in `.gfr` or `.part`.
  *
- * TROUBLE=hang: who opens one never comes back; hang_windows: so it is with files of the first window (`out.1.`). later: who begins to write outputs, by the claim of their name, or
- * where HELD says so by a file with that in its name, says so by a file `waits`, and goes on when there is no file `wait`. full, quota, stale, read_only: writes fail once there is a file
+ * TROUBLE=hang: who opens one never comes back, or one with HELD in its name; hang_windows: so it is with files of the first window (`out.1.`). later: who begins to write outputs, by the claim of their name, or
+ * where HELD says so by a file with that in its name, says so by a file `waits`, and goes on when there is no file `wait`. until: so it is with who opens one, until there is a file `answers`. full, quota, stale, read_only: writes fail once there is a file
  * `trouble`; with full and quota not those to what is there already, which are no appends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,11 +35,16 @@ int open64(const char *path, int flags, ...)
     va_end(more);
     if (!next)
         next = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open64");
-    while ((has("hang") && is_ours(path) && strstr(path, ".gfr")) || (has("hang_windows") && strstr(path, "out.1.")))
+    while ((has("hang") && is_ours(path) && strstr(path, getenv("HELD") ? getenv("HELD") : ".gfr")) || (has("hang_windows") && strstr(path, "out.1.")))
         pause();
     if (has("later") && strstr(path, getenv("HELD") ? getenv("HELD") : ".set.json") && access("wait", F_OK) == 0) {
         close(next("waits", O_WRONLY | O_CREAT, 0600));
         while (access("wait", F_OK) == 0)
+            usleep(1000);
+    }
+    if (has("until") && is_ours(path)) {
+        close(next("waits", O_WRONLY | O_CREAT, 0600));
+        while (access("answers", F_OK) != 0)
             usleep(1000);
     }
     return next(path, flags, mode);

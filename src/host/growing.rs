@@ -1,0 +1,447 @@
+//! Files that grow while the application runs, each written by a thread of its own. A file system may take its time, or
+//! hang for good; neither the application, where they are begun, nor who feeds them stands still for it. What is not
+//! written yet waits in memory, up to a bound. Where that is full it is waited for room as long as the file gets on; when it
+//! does not, it is given up.
+//!
+//! ```text
+//! Feed -blocks, up to the bound-> Growing -its thread-> Appender
+//! ```
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::descriptor::{Appender, Identity};
+use super::file::Draft;
+use super::{signals, threads};
+use crate::error::{Error, ErrorKind, Result};
+
+/// So much is handed over at once.
+const BLOCK: usize = 1 << 16;
+/// So many wait without memory being asked for: whoever hands one over may be short of it.
+const MOST_BLOCKS: usize = 64;
+/// Of the thread's stack: it opens files and writes.
+const STACK: usize = 256 << 10;
+/// How long it is waited for that what is dropped has gone.
+const LONGEST_GOING: Duration = Duration::from_millis(100);
+/// Between two looks whether the file gets on.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Such a file, for who wants to know what became of it.
+#[derive(Clone, Debug)]
+pub struct Growing(Arc<Shared>);
+
+/// What it is fed through. Dropped before its end, the file goes.
+#[derive(Debug)]
+pub struct Feed {
+    file: Growing,
+    block: Vec<u8>,
+}
+
+/// How much may wait to be written, and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// In bytes, as far as it has not been handed to the file system.
+    pub waiting: usize,
+    /// How long the file may not get on where there is no room for more.
+    pub patience: Duration,
+}
+
+/// What becomes of a file that is given up.
+#[derive(Debug)]
+pub enum GivenUp {
+    /// It goes: it takes room, and is of no use.
+    Goes,
+    /// It stays as far as it goes, and from then on begins with this.
+    Stays(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Shared {
+    bounds: Bounds,
+    state: Mutex<State>,
+    /// There is something to write, or it ends.
+    asked: Condvar,
+    /// Something was written, or nothing more is.
+    done: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Vec<u8>>,
+    /// Of what waits, and of what is just being written.
+    bytes: usize,
+    /// How often the file has got on.
+    steps: u64,
+    /// An empty block, to be used again.
+    spare: Vec<u8>,
+    /// Where it is, and which file.
+    place: Option<(PathBuf, Identity)>,
+    /// It was given up, and nobody writes to it any more.
+    is_left: bool,
+    /// Nothing more comes.
+    is_ended: bool,
+    /// And what came is of no use.
+    is_dropped: bool,
+    /// The thread has done its last.
+    is_over: bool,
+    /// The file with all that was to be in it.
+    whole: Option<Draft>,
+    /// Why nothing more is written.
+    failure: Option<Error>,
+}
+
+impl Growing {
+    /// Has a thread make a file by `open`, and write to it what it is fed.
+    pub fn begin(
+        bounds: Bounds,
+        given_up: GivenUp,
+        open: Box<dyn FnOnce() -> Result<Draft> + Send>,
+    ) -> (Self, Feed) {
+        let waiting = VecDeque::with_capacity(MOST_BLOCKS);
+        let state = Mutex::new(State { waiting, ..State::default() });
+        let file = Self(Arc::new(Shared { bounds, state, asked: Condvar::new(), done: Condvar::new() }));
+        let own = file.clone();
+        let thread = std::thread::Builder::new().name("gpuflame-rows".to_owned()).stack_size(STACK);
+        let spawned = signals::without(|| {
+            thread.spawn(move || {
+                threads::note_ours();
+                // What it takes to wait for a lock is looked up under the loader's, which may be held for good later.
+                Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+                match open() {
+                    Ok(draft) => own.write(draft, given_up),
+                    Err(error) => own.fail(error),
+                }
+                own.0.state.lock().is_over = true;
+                own.0.done.notify_all();
+            })
+        });
+        if let Err(error) = spawned {
+            let message = format!("cannot start a thread ({error}); raise the limit on threads");
+            file.fail(Error::new(ErrorKind::State, message));
+        }
+        (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
+    }
+
+    /// Where it is, if it is anywhere yet, or still.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.0.state.lock().place.as_ref().map(|(path, _)| path.clone())
+    }
+
+    /// Waits until all that was handed over is written: as long as the file gets on, and then for `patience`.
+    pub fn wait_until_written(&self, patience: Duration) {
+        let mut state = self.0.state.lock();
+        self.wait(&mut state, patience, &|state| state.bytes == 0 && state.place.is_some());
+    }
+
+    /// Takes away what is left of it, if it was given up: whoever asks needs the room. Where its file system hangs it stays.
+    pub fn take_away_what_is_left(&self) {
+        let mut state = self.0.state.lock();
+        let is_left = state.is_left;
+        let left = state.place.take_if(|_| is_left);
+        drop(state);
+        if let Some((path, identity)) = left
+            && Appender::new(&path, identity, None).open().is_ok()
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Waits until `is_so`, or nothing more is written. False: the file has not got on for `patience`.
+    fn wait(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        patience: Duration,
+        is_so: &dyn Fn(&State) -> bool,
+    ) -> bool {
+        let (mut steps, mut since) = (state.steps, Instant::now());
+        while state.failure.is_none() && !is_so(state) {
+            if state.steps != steps {
+                (steps, since) = (state.steps, Instant::now());
+            }
+            if since.elapsed() >= patience {
+                return false;
+            }
+            self.0.done.wait_for(state, LOOK_EVERY.min(patience));
+        }
+        true
+    }
+
+    /// The same, and gives the file up where it does not get on.
+    fn wait_or_give_up(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        patience: Duration,
+        is_so: &dyn Fn(&State) -> bool,
+    ) -> Result<()> {
+        if !self.wait(state, patience, is_so) {
+            let message = format!("its file system has taken nothing for {} s", patience.as_secs_f32());
+            self.give_up(state, Error::new(ErrorKind::Io, message));
+        }
+        state.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Nothing more is written, for this reason or one that there was before.
+    fn give_up(&self, state: &mut State, error: Error) {
+        state.failure.get_or_insert(error);
+        state.waiting.clear();
+        self.0.asked.notify_one();
+        self.0.done.notify_all();
+    }
+
+    fn fail(&self, error: Error) {
+        self.give_up(&mut self.0.state.lock(), error);
+    }
+
+    /// Hands over `block`, and leaves an empty one for it.
+    fn push(&self, block: &mut Vec<u8>) -> Result<()> {
+        let Bounds { waiting, patience } = self.0.bounds;
+        let mut state = self.0.state.lock();
+        self.wait_or_give_up(&mut state, patience, &|state| state.bytes < waiting)?;
+        state.bytes += block.len();
+        // Small ones, of which a second has one or two, are not to take a block's memory each.
+        match state.waiting.back_mut().filter(|last| last.len() + block.len() <= BLOCK) {
+            Some(last) => {
+                last.extend_from_slice(block);
+                block.clear();
+            }
+            None => {
+                let spare = std::mem::take(&mut state.spare);
+                state.waiting.push_back(std::mem::replace(block, spare));
+            }
+        }
+        self.0.asked.notify_one();
+        Ok(())
+    }
+
+    /// What the thread does once there is a file.
+    fn write(&self, mut draft: Draft, given_up: GivenUp) {
+        let mut out = draft.appender();
+        let mut state = self.0.state.lock();
+        state.place = Some((draft.path().to_owned(), draft.identity()));
+        self.got_on(&mut state);
+        let error = loop {
+            let Some(mut block) = self.next(&mut state) else { break state.failure.clone() };
+            drop(state);
+            let written = out.write_all(&block);
+            state = self.0.state.lock();
+            if let Err(error) = written {
+                break Some(error.into());
+            }
+            state.bytes -= block.len();
+            block.clear();
+            state.spare = block;
+            self.got_on(&mut state);
+        };
+        drop(state);
+        drop(out);
+        let Some(error) = error else {
+            let mut state = self.0.state.lock();
+            state.whole = Some(draft);
+            return self.got_on(&mut state);
+        };
+        // Whoever waits is told when what goes has made room for others.
+        let is_dropped = self.0.state.lock().is_dropped;
+        let stays = if is_dropped { GivenUp::Goes } else { given_up }.of(draft);
+        let mut state = self.0.state.lock();
+        state.is_left = stays;
+        state.place.take_if(|_| !stays);
+        self.give_up(&mut state, error);
+    }
+
+    /// What is to be written next; `None`: nothing more.
+    fn next(&self, state: &mut MutexGuard<'_, State>) -> Option<Vec<u8>> {
+        while state.failure.is_none() {
+            match state.waiting.pop_front() {
+                None if !state.is_ended => self.0.asked.wait(state),
+                next => return next,
+            }
+        }
+        None
+    }
+
+    fn got_on(&self, state: &mut State) {
+        state.steps += 1;
+        self.0.done.notify_all();
+    }
+}
+
+impl GivenUp {
+    /// Whether anything stays of `draft`.
+    fn of(self, draft: Draft) -> bool {
+        let Self::Stays(head) = self else { return false };
+        let file = Appender::new(draft.path(), draft.identity(), None);
+        draft.leave();
+        let _ = file.overwrite(&head);
+        true
+    }
+}
+
+impl Feed {
+    /// The file, which nobody writes to any more, with all in it that it was fed.
+    ///
+    /// # Errors
+    /// The file system's, or that the file has not got on for `patience`.
+    pub fn end(mut self, patience: Duration) -> Result<Draft> {
+        self.flush_block()?;
+        let mut state = self.file.0.state.lock();
+        state.is_ended = true;
+        self.file.0.asked.notify_one();
+        self.file.wait_or_give_up(&mut state, patience, &|state| state.whole.is_some())?;
+        state.whole.take().ok_or_else(|| Error::new(ErrorKind::State, "it was ended before"))
+    }
+
+    fn flush_block(&mut self) -> Result<()> {
+        if self.block.is_empty() { Ok(()) } else { self.file.push(&mut self.block) }
+    }
+}
+
+/// A flush hands over, and does not wait until it is written.
+impl Write for Feed {
+    /// In one place: there are many that write.
+    #[inline(never)]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.block.len() + bytes.len() > BLOCK {
+            self.flush()?;
+        }
+        if self.block.capacity() == 0 {
+            self.block.reserve(BLOCK);
+        }
+        self.block.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush_block().map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        let mut state = self.file.0.state.lock();
+        if state.is_ended || state.failure.is_some() {
+            return;
+        }
+        state.is_dropped = true;
+        self.file.give_up(&mut state, Error::new(ErrorKind::State, "it was dropped"));
+        // As a rule it is gone when this returns.
+        let began = Instant::now();
+        while !state.is_over && began.elapsed() < LONGEST_GOING {
+            self.file.0.done.wait_for(&mut state, LOOK_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+    use crate::host::testing::{folder, names};
+
+    const BOUNDS: Bounds = Bounds { waiting: 3 * BLOCK, patience: Duration::from_millis(200) };
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A file that is opened when something is sent.
+    fn held(path: &Path, given_up: GivenUp, opens: Receiver<()>) -> (Growing, Feed) {
+        let path = path.to_owned();
+        let open = move || {
+            let _ = opens.recv();
+            Ok(Draft::create_in_place(&path)?)
+        };
+        Growing::begin(BOUNDS, given_up, Box::new(open))
+    }
+
+    /// A million bytes, in pieces of all sizes.
+    fn pieces() -> impl Iterator<Item = Vec<u8>> {
+        (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
+    }
+
+    #[test]
+    fn all_that_it_is_fed_is_in_it_and_in_order() {
+        let folder = folder("growing-all");
+        let (open, opens) = channel();
+        let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
+        assert_eq!(file.path(), None);
+        open.send(()).unwrap();
+        for piece in pieces() {
+            feed.write_all(&piece).unwrap();
+            if piece.len() % 3 == 0 {
+                feed.flush().unwrap();
+            }
+        }
+        feed.flush().unwrap();
+        file.wait_until_written(LONG);
+        let expected = pieces().flatten().collect::<Vec<_>>();
+        assert!(fs::read(folder.join("x")).unwrap() == expected);
+        feed.write_all(b"end").unwrap();
+        feed.end(LONG).unwrap().publish_as(&folder.join("y")).unwrap();
+        assert!(fs::read(folder.join("y")).unwrap() == [&expected[..], b"end"].concat());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn who_feeds_waits_for_nothing_until_there_is_no_room_and_then_not_for_ever() {
+        let folder = folder("growing-held");
+        let (open, opens) = channel();
+        let (file, mut feed) = held(&folder.join("x"), GivenUp::Stays(b"HEAD".to_vec()), opens);
+        let block = vec![b'.'; BLOCK];
+        // The last is kept until more comes.
+        for _ in 0..4 {
+            feed.write_all(&block).unwrap();
+        }
+        let why = feed.write_all(&block).and_then(|()| feed.flush()).unwrap_err().to_string();
+        assert_eq!(why, "its file system has taken nothing for 0.2 s");
+        assert_eq!(feed.end(LONG).unwrap_err().to_string(), why);
+        // It comes back, and finds that nothing more is wanted.
+        open.send(()).unwrap();
+        while !file.0.state.lock().is_left {
+            std::thread::yield_now();
+        }
+        assert_eq!(fs::read(folder.join("x")).unwrap(), b"HEAD");
+        file.take_away_what_is_left();
+        assert_eq!(names(&folder), [""; 0]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn small_pieces_that_wait_take_no_block_each() {
+        let folder = folder("growing-small");
+        let (open, opens) = channel();
+        let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
+        for _ in 0..BLOCK {
+            feed.write_all(b"x").unwrap();
+            feed.flush().unwrap();
+        }
+        assert_eq!(file.0.state.lock().waiting.len(), 1);
+        open.send(()).unwrap();
+        drop(feed.end(LONG).unwrap());
+        assert_eq!(names(&folder), [""; 0]);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_dropped_before_its_end_goes_and_what_cannot_be_opened_says_why() {
+        let folder = folder("growing-dropped");
+        let (open, opens) = channel();
+        let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
+        open.send(()).unwrap();
+        feed.write_all(b"begun").unwrap();
+        feed.flush().unwrap();
+        file.wait_until_written(LONG);
+        drop(feed);
+        assert_eq!(file.path(), None);
+        assert_eq!(names(&folder), [""; 0]);
+        let (open, opens) = channel();
+        let (_, feed) = held(&folder.join("nowhere/x"), GivenUp::Goes, opens);
+        open.send(()).unwrap();
+        assert!(feed.end(LONG).unwrap_err().to_string().starts_with("No such file or directory"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
