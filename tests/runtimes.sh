@@ -23,37 +23,28 @@ install() {
     }
 }
 
+# From PyPI, into an environment of this Python's own: PYTHON PACKAGE VERSION [OPTION OF PIP]; prints its Python. One at a time,
+# as above.
+environment() {
+    local venv=$folder/$2-$3-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    mkdir -p "$venv"
+    exec 9<"$venv"
+    flock 9
+    if [[ ! -e $venv/done ]]; then
+        "$1" -m venv --clear "$venv" >&2
+        "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: "${@:4}" "$2==$3" >&2 || {
+            echo "$2 $3 cannot be had from PyPI" >&2
+            exit 75
+        }
+        touch "$venv/done"
+    fi
+    echo "$venv/bin/python"
+}
+
 case $what in
-greenlet)
-    version=3.5.6
-    # For another Python than the one that is called so.
-    python=${PYTHON:-python3}
-    venv=$folder/greenlet-$version-$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    if [[ ! -e $venv/done ]]; then
-        rm -rf "$venv"
-        "$python" -m venv "$venv" >&2
-        "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: --no-deps "greenlet==$version" >&2 || {
-            echo "greenlet $version cannot be had from PyPI" >&2
-            exit 75
-        }
-        touch "$venv/done"
-    fi
-    echo "$venv/bin/python"
-    ;;
-numba)
-    version=0.68.1
-    venv=$folder/numba-$version
-    if [[ ! -e $venv/done ]]; then
-        rm -rf "$venv"
-        python3 -m venv "$venv" >&2
-        "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: "numba==$version" >&2 || {
-            echo "numba $version cannot be had from PyPI, 80 MB" >&2
-            exit 75
-        }
-        touch "$venv/done"
-    fi
-    echo "$venv/bin/python"
-    ;;
+greenlet) environment "${PYTHON:-python3}" greenlet 3.5.6 --no-deps ;;
+# 80 MB.
+numba) environment python3 numba 0.68.1 ;;
 pypy)
     command -v pypy3 >/dev/null || install pypy3
     command -v pypy3

@@ -7,12 +7,14 @@ set -euo pipefail
 version=13.0.3
 folder=${1:?"usage: tests/third-party.sh FOLDER"}/cuda-bindings-$version
 python=$folder/bin/python
-
+mkdir -p "$folder"
+# Tests that run side by side come here together.
+exec 9<"$folder"
+flock 9
 if [ ! -e "$folder/done" ]; then
-    rm -rf "$folder"
-    python3 -m venv "$folder" >&2
+    python3 -m venv --clear "$folder" >&2
     # numpy and the rest of what it may use is not needed: the binding only.
-    "$python" -m pip install -q --only-binary=:all: --no-deps "cuda-bindings==$version" "cuda-pathfinder" >&2 || {
+    "$python" -m pip install -q --disable-pip-version-check --only-binary=:all: --no-deps "cuda-bindings==$version" "cuda-pathfinder" >&2 || {
         echo "cuda-bindings $version cannot be had from PyPI" >&2
         exit 75
     }
