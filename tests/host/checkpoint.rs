@@ -422,7 +422,12 @@ fn where_the_collector_never_answers_again_the_end_names_the_file() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    std::thread::sleep(Duration::from_millis(200));
+    // The launch is in the file, and its activity is what the collector hangs at.
+    running.wait_for(|running| {
+        let read = gpuflame::read(running.folder.join(FILE), &gpuflame::ReadOptions::default());
+        let launches = read.map(|run| run.ledger().tally.launches);
+        (launches.as_ref().is_ok_and(|launches| launches.seen == 1101), format!("{launches:?}"))
+    });
     let done = running.signalled(libc::SIGTERM);
     assert_eq!((done.code, done.signal), (None, Some(libc::SIGTERM)));
     assert!(done.stderr.contains(&format!("{FILE}: `gpuflame recover ")), "{}", done.stderr);
