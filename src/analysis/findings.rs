@@ -265,6 +265,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "cut_off",
             match evidence.cut_off {
                 Some(CutOff::Starved) => "recording ended for want of memory",
+                Some(CutOff::Unwritten) => "its files could not be written",
                 _ => "ended without its exit hooks",
             },
             Note,

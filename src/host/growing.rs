@@ -140,16 +140,24 @@ impl Growing {
     }
 
     /// Takes away what is left of it, if it was given up: whoever asks needs the room. Where its file system hangs it stays.
-    pub fn take_away_what_is_left(&self) {
+    /// True: something went.
+    pub fn take_away_what_is_left(&self) -> bool {
+        let Some((path, identity)) = self.left() else { return false };
+        Appender::new(&path, identity, None).open().is_ok() && fs::remove_file(path).is_ok()
+    }
+
+    /// Writes over what is left of it where it begins, if it was given up.
+    pub fn begin_what_is_left_with(&self, head: &[u8]) {
+        if let Some((path, identity)) = self.left() {
+            let _ = Appender::new(&path, identity, None).overwrite(head);
+        }
+    }
+
+    /// What is left of it is the caller's.
+    fn left(&self) -> Option<(PathBuf, Identity)> {
         let mut state = self.0.state.lock();
         let is_left = state.is_left;
-        let left = state.place.take_if(|_| is_left);
-        drop(state);
-        if let Some((path, identity)) = left
-            && Appender::new(&path, identity, None).open().is_ok()
-        {
-            let _ = fs::remove_file(path);
-        }
+        state.place.take_if(|_| is_left)
     }
 
     /// Waits until `is_so`, or nothing more is written. False: the file has not got on for `patience`.

@@ -4,7 +4,7 @@
 use super::{Opened, Options};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::alive::Identity;
-use crate::record::{Mark, Reader, Row, WriterId};
+use crate::record::{Mark, Reader, Row, Standing, WriterId};
 
 /// What was found in a recording beside its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum CutOff {
     Unknown,
     /// It had no more memory, and ran on without being recorded.
     Starved,
+    /// It came to its end, and could not write its files.
+    Unwritten,
 }
 
 /// Calls `each` with every row of a recording, and `remark` with what is wrong with those that cannot be read.
@@ -57,12 +59,14 @@ pub fn recording(
                 Err(error) => return Err(error),
             }
         }
+        let standing = reader.standing();
         let cut_off = (!reader.is_whole()).then(|| match reader.is_starved() {
             true => CutOff::Starved,
+            false if standing.is_over => CutOff::Unwritten,
             false => cut_off(reader.writer()),
         });
         if let Some(cut_off) = cut_off.filter(|_| damaged == 0 || reader.mark().is_some()) {
-            let sentence = sentence(cut_off, reader.mark(), reader.is_late());
+            let sentence = sentence(cut_off, reader.mark(), standing);
             remark(Error::new(ErrorKind::Format, sentence));
         }
         Ok(Recorded { damaged, skipped: reader.skipped(), is_of_sums: reader.has_sums(), cut_off })
@@ -82,7 +86,7 @@ fn cut_off(writer: Option<&WriterId>) -> CutOff {
 
 /// What is to be known of it. What changed nothing was not written down: the process may have ended long after. A file
 /// system that takes nothing any more takes no word on that either, but the process has said so.
-fn sentence(cut_off: CutOff, mark: Option<&Mark>, is_late: bool) -> String {
+fn sentence(cut_off: CutOff, mark: Option<&Mark>, Standing { is_late, is_over }: Standing) -> String {
     let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
     let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
     let held = match mark {
@@ -91,10 +95,10 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>, is_late: bool) -> String {
     };
     let last = match mark {
         Some(_) if is_late => {
-            format!(
-                "checkpoints could not be written any more: all that it did from then on, and {held}, are missing"
-            )
+            format!("it could not be written any more: all that it did from then on, and {held}, are missing")
         }
+        Some(Mark { open: 0, .. }) if is_over => "nothing is missing".to_owned(),
+        Some(_) if is_over => format!("{held} are missing"),
         Some(mark) => {
             let seconds = f64::from(mark.interval_ms) / 1e3;
             format!(
@@ -104,7 +108,18 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>, is_late: bool) -> String {
         None => format!("launches of the last second, and {held}, are missing"),
     };
     match (cut_off, after) {
+        (CutOff::Alive, Some(after)) if is_late => {
+            format!(
+                "its process still runs; this is what it had done {after}, when it could not be written any more"
+            )
+        }
         (CutOff::Alive, Some(after)) => format!("its process still runs; this is what it had done {after}"),
+        (CutOff::Unwritten, Some(after)) if !is_late => {
+            format!("its process came to its end and could not write its files, {after}; {last}")
+        }
+        (CutOff::Unwritten, _) => {
+            format!("its process came to its end and could not write its files{later}; {last}")
+        }
         (CutOff::Gone, Some(_)) => format!("its process ended without its exit hooks{later}; {last}"),
         (CutOff::Unknown, Some(_)) => {
             format!("its process ended without its exit hooks, or still runs elsewhere{later}; {last}")
@@ -127,25 +142,46 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let mark = Mark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
+        let [on_time, late, over] = [(false, false), (true, false), (false, true)]
+            .map(|(is_late, is_over)| Standing { is_late, is_over });
+        let said = |cut_off, standing| sentence(cut_off, Some(&mark), standing);
         assert_eq!(
-            sentence(CutOff::Gone, Some(&mark), false),
+            said(CutOff::Gone, on_time),
             "its process ended without its exit hooks, after 12.3 s or later; at most 1.5 s of what it did, and 7 \
              activities that CUPTI still held, are missing, unless it said that checkpoints stop"
         );
         assert_eq!(
-            sentence(CutOff::Gone, Some(&mark), true),
-            "its process ended without its exit hooks, after 12.3 s or later; checkpoints could not be written any more: all \
-             that it did from then on, and 7 activities that CUPTI still held, are missing"
+            said(CutOff::Gone, late),
+            "its process ended without its exit hooks, after 12.3 s or later; it could not be written any more: all that it \
+             did from then on, and 7 activities that CUPTI still held, are missing"
         );
         assert_eq!(
-            sentence(CutOff::Alive, Some(&mark), false),
+            said(CutOff::Alive, on_time),
             "its process still runs; this is what it had done after 12.3 s"
         );
         assert_eq!(
-            sentence(CutOff::Starved, Some(&mark), false),
+            said(CutOff::Alive, late),
+            "its process still runs; this is what it had done after 12.3 s, when it could not be written any more"
+        );
+        assert_eq!(
+            said(CutOff::Starved, on_time),
             "recording ended for want of memory, after 12.3 s or later, while its process ran on: all that it did from \
              then on is missing, and 7 activities that CUPTI still held"
         );
-        assert!(sentence(CutOff::Unknown, Some(&mark), false).contains("or still runs elsewhere"));
+        assert_eq!(
+            said(CutOff::Unwritten, over),
+            "its process came to its end and could not write its files, after 12.3 s; 7 activities that CUPTI still held \
+             are missing"
+        );
+        assert_eq!(
+            sentence(CutOff::Unwritten, Some(&Mark { open: 0, ..mark }), over),
+            "its process came to its end and could not write its files, after 12.3 s; nothing is missing"
+        );
+        assert_eq!(
+            said(CutOff::Unwritten, Standing { is_late: true, is_over: true }),
+            "its process came to its end and could not write its files, after 12.3 s or later; it could not be written any \
+             more: all that it did from then on, and 7 activities that CUPTI still held, are missing"
+        );
+        assert!(said(CutOff::Unknown, on_time).contains("or still runs elsewhere"));
     }
 }

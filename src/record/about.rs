@@ -15,6 +15,25 @@ pub struct Mark {
     pub open: u64,
 }
 
+/// How a recording stands that lacks its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// A mark was due after the last one, and could not be written.
+    pub is_late: bool,
+    /// Its process came to its end, and could not write its files.
+    pub is_over: bool,
+}
+
+impl Standing {
+    pub(super) fn bits(self) -> u32 {
+        u32::from(self.is_late) | u32::from(self.is_over) << 1
+    }
+
+    pub(super) fn of_bits(bits: u32) -> Self {
+        Self { is_late: bits & 1 != 0, is_over: bits & 2 != 0 }
+    }
+}
+
 /// Which thread of which process writes a recording, of all that ever ran on a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {

@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::Row;
-use super::about::{Mark, WriterId};
+use super::about::{Mark, Standing, WriterId};
 use super::encode::{append, head, put_mark, put_row, put_writer, tag};
 
 /// A row's tag and length, and the checksum of the rows in it.
@@ -22,12 +22,12 @@ impl Default for Chunk {
 impl Chunk {
     /// What a file of chunks begins with.
     pub fn file_head() -> [u8; 16] {
-        head(false)
+        head(Standing::default())
     }
 
-    /// The same while a mark that was due cannot be written: in the place of the other, as there may be no room for more.
-    pub fn late_file_head() -> [u8; 16] {
-        head(true)
+    /// The same of one that stands otherwise: written over the other, as there may be no room for more.
+    pub fn head_of(standing: Standing) -> [u8; 16] {
+        head(standing)
     }
 
     /// Adds a row.

@@ -32,7 +32,7 @@ pub struct Reader<R: BufRead> {
     ended: bool,
     is_whole: bool,
     is_starved: bool,
-    is_late: bool,
+    standing: Standing,
     sums: SumsReader,
     mark: Option<Mark>,
     writer: Option<WriterId>,
@@ -50,7 +50,7 @@ impl<R: BufRead> Reader<R> {
             return Err(malformed("not a gpuflame recording: it does not begin with `gpuflame`"));
         }
         let mut words = Fields(header.get(8..).unwrap_or_default());
-        let (Some(format), Some(late)) = (words.u32(), words.u32()) else {
+        let (Some(format), Some(standing)) = (words.u32(), words.u32()) else {
             return Err(malformed("the recording is cut short within its first 16 bytes"));
         };
         if format > FORMAT {
@@ -70,7 +70,7 @@ impl<R: BufRead> Reader<R> {
             ended: false,
             is_whole: false,
             is_starved: false,
-            is_late: late != 0,
+            standing: Standing::of_bits(standing),
             sums: SumsReader::default(),
             mark: None,
             writer: None,
@@ -119,9 +119,9 @@ impl<R: BufRead> Reader<R> {
         self.is_starved
     }
 
-    /// Whether a mark was due after the last one, and could not be written.
-    pub fn is_late(&self) -> bool {
-        self.is_late
+    /// How it stands if it is not whole.
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// How many rows were of a kind that this version does not know.

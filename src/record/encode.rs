@@ -1,8 +1,9 @@
 //! Rows into a recording (`.gfr`). What a recording looks like is drawn here, for `decode` as well.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 late:u32 row*            format is 1; 0 is the same without tags 25 to 28. late is 1
-//!                                                             while a mark that was due cannot be written, else 0
+//! recording := "gpuflame" format:u32 standing:u32 row*        format is 1; 0 is the same without tags 25 to 28. standing is
+//!                                                             1 while a mark that was due cannot be written, and 2 more
+//!                                                             once its process ended and could not write its files
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; a
 //!                                                             known one may grow at its end
 //!  tag  payload
@@ -96,7 +97,7 @@
 
 use std::io::Write;
 
-use super::about::{Mark, WriterId};
+use super::about::{Mark, Standing, WriterId};
 use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
@@ -157,7 +158,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// What `out` reports.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(&head(false))?;
+        out.write_all(&head(Standing::default()))?;
         Ok(Self { out, buffer: Vec::new() })
     }
 
@@ -222,11 +223,11 @@ impl<W: Write> Writer<W> {
 }
 
 /// What every recording begins with.
-pub(super) fn head(is_late: bool) -> [u8; 16] {
+pub(super) fn head(standing: Standing) -> [u8; 16] {
     let mut head = [0; 16];
     head[..8].copy_from_slice(MAGIC);
     head[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-    head[12] = u8::from(is_late);
+    head[12..].copy_from_slice(&standing.bits().to_le_bytes());
     head
 }
 

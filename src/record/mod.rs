@@ -26,7 +26,7 @@ pub(crate) mod testing;
 mod tests;
 mod unified;
 
-pub use about::{Mark, WriterId};
+pub use about::{Mark, Standing, WriterId};
 pub use activity::{
     Activity, CopyDetail, CopyKind, Created, Detail, KernelDetail, MemoryKind, SetDetail, Work,
 };

@@ -27,7 +27,7 @@ use crate::host::descriptor::{Appender, Identity};
 use crate::host::file::Draft;
 use crate::host::futex::Bits;
 use crate::host::{alive, shortage, signals, threads};
-use crate::record::{Chunk, Mark, Nanos, SumsWriter};
+use crate::record::{Chunk, Mark, Nanos, Standing, SumsWriter};
 use crate::settings::{Output, Settings};
 
 use super::about;
@@ -197,6 +197,16 @@ impl Checkpoint {
         self.name.lock().clone()
     }
 
+    /// Has the file stay, as others could not be written, and say so. Returns its name, if there is one.
+    pub(super) fn leave(&self) -> Option<PathBuf> {
+        let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return self.kept() };
+        place.is_closed = true;
+        place.next = None;
+        let is_late = place.is_late || !(self.is_kept() && self.done.has(LAST));
+        let written = place.written.as_ref()?;
+        written.stands(Standing { is_late, is_over: true }).is_ok().then(|| written.path.clone())
+    }
+
     /// Takes the file away: all that is in it is in others now.
     pub(super) fn remove(&self) {
         // Who hangs in a file system keeps it.
@@ -293,8 +303,7 @@ impl Checkpoint {
         let mut place = self.file.lock();
         let Place { written: Some(written), is_late: was_late, .. } = &mut *place else { return };
         if *was_late != is_late {
-            let head = if is_late { Chunk::late_file_head() } else { Chunk::file_head() };
-            let said = Appender::new(&written.path, written.identity, None).overwrite(&head);
+            let said = written.stands(Standing { is_late, is_over: false });
             *was_late = is_late && said.is_ok();
         }
     }
@@ -473,6 +482,11 @@ impl Checkpoint {
 }
 
 impl Written {
+    /// Has it say how it stands.
+    fn stands(&self, standing: Standing) -> io::Result<()> {
+        Appender::new(&self.path, self.identity, None).overwrite(&Chunk::head_of(standing))
+    }
+
     /// Whether that file has its name still.
     fn is_ours(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()

@@ -1,7 +1,7 @@
 //! What a profile is drawn as, by the settings: names, and then a file for each format.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,6 +11,7 @@ use crate::profile::Profile;
 use crate::settings::{Backward, Output, Python, Settings};
 use crate::symbolize::SymbolizeOptions;
 
+use super::stream::{Streams, never_opened};
 use super::write::{self, Report};
 
 /// How frames are named.
@@ -23,15 +24,15 @@ pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Writes `wanted` of a profile that has names, next to a file of this set that is there already; `publish` has those
-/// that grew with the run get their names. They are of all windows, or of one.
+/// Writes `wanted` of a profile that has names, next to a file of this set that is there already; those that grew with the
+/// run are among the `streams`. They are of all windows, or of one.
 pub(super) fn files(
     profile: &Profile,
     settings: &Settings,
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
     (window, ledger): (Option<u64>, &Ledger),
-    mut publish: impl FnMut(Output, &Path, &Profile) -> Result<PathBuf>,
+    mut streams: Option<&mut Streams>,
 ) -> Report {
     let Settings { unit, graph, ref root, .. } = *settings;
     // Whoever asks for threads in the process itself wants them apart; the command folds when it compares runs.
@@ -40,7 +41,7 @@ pub(super) fn files(
     let root = root.clone();
     let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
     let mut drawing = None;
-    let make = |output, path: &Path| match output {
+    let mut make = |output, path: &Path, streams: Option<&mut Streams>| match output {
         Output::Drawn(view, format) => {
             let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
             let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
@@ -56,10 +57,17 @@ pub(super) fn files(
             write::file(path, |out| export::write_stacks_csv(profile, out))
         }
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => {
-            publish(output, path, profile)
+            streams.map_or_else(|| Err(never_opened()), |streams| streams.publish(output, path, profile))
         }
     };
-    write::all(wanted, outputs, ours, make, |files| set_text(profile, ledger, window, files))
+    // Where there is no room for one, a recording that was given up goes, and it is tried again.
+    let made = |output: Output, path: &Path| {
+        make(output, path, streams.as_deref_mut()).or_else(|error| {
+            let has_room = !output.grows() && streams.as_mut().is_some_and(|streams| streams.make_room());
+            if has_room { make(output, path, None) } else { Err(error) }
+        })
+    };
+    write::all(wanted, outputs, ours, made, |files| set_text(profile, ledger, window, files))
 }
 
 fn draw(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

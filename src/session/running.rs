@@ -13,7 +13,6 @@ use crate::cupti::{self, Traffic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, process_text};
 use crate::host::stderr;
-use crate::profile::Profile;
 use crate::record::{Module, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::Symbolizer;
@@ -308,22 +307,19 @@ impl Session {
         if wanted.iter().any(|output| output.has_names()) {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
-        if wanted.iter().any(|output| !output.grows()) {
-            streams.take_away_what_is_left();
-        }
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
         let ours = streams.recording().or_else(kept);
         let chosen = chosen::outputs();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
-        let publish = |output, path: &Path, profile: &Profile| streams.publish(output, path, profile);
         let mut report = draw::files(
             profile,
             &self.settings,
             &wanted,
             (&outputs, ours.as_deref()),
             (None, ledger),
-            publish,
+            Some(&mut *streams),
         );
+        streams.end_what_is_left();
         match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
             Some((path, Ok(()))) => report.written.push(path),
             Some((path, Err(error))) => {
@@ -332,6 +328,19 @@ impl Session {
             None => {}
         }
         report
+    }
+
+    /// Nobody misses it where all that is in it is in other files.
+    fn end_checkpoint(&self, checkpoint: &Checkpoint, all_is_written: bool) {
+        if all_is_written {
+            return checkpoint.remove();
+        }
+        if let Some(kept) = checkpoint.leave() {
+            let kept = kept.display();
+            say(&format!(
+                "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
+            ));
+        }
     }
 
     /// Has all windows drawn that are not.
@@ -515,10 +524,10 @@ impl Ends for Session {
         let ledger = pipeline.finish(collector::bytes_held);
         let mut report = self.write_files(&mut pipeline, &ledger);
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
-        if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| report.failures.is_empty()) {
-            checkpoint.remove();
-        }
         report.failures.iter().for_each(|failure| say(failure));
+        if let Some(checkpoint) = &self.checkpoint {
+            self.end_checkpoint(checkpoint, report.failures.is_empty());
+        }
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));

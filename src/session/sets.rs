@@ -216,8 +216,7 @@ impl Artist {
         self.symbolizer.name(profile);
         let drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
-        let never = |_, _: &_, _: &_| Ok(PathBuf::new());
-        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), never))
+        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), None))
     }
 }
 

@@ -18,7 +18,9 @@ use crate::host::growing::{Bounds, Feed, GivenUp, Growing};
 use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
 use crate::profile::Profile;
-use crate::record::{self, Activity, Chunk, CorrelationId, Instant, Mark, NameId, Nanos, Row, WriterId};
+use crate::record::{
+    self, Activity, Chunk, CorrelationId, Instant, Mark, NameId, Nanos, Row, Standing, WriterId,
+};
 use crate::settings::{Output, Settings, TraceFile};
 use crate::symbolize;
 
@@ -175,9 +177,15 @@ impl Streams {
         }
     }
 
-    /// Takes it away: what it came to is about to be in other outputs, which need the room.
-    pub(super) fn take_away_what_is_left(&mut self) {
-        self.left.take().iter().for_each(Growing::take_away_what_is_left);
+    /// Takes it away, as other outputs need the room: what it came to is in those. Whether there was any.
+    pub(super) fn make_room(&mut self) -> bool {
+        self.left.take().is_some_and(|left| left.take_away_what_is_left())
+    }
+
+    /// Has it say that the process came to its end.
+    pub(super) fn end_what_is_left(&mut self) {
+        let over = Standing { is_late: true, is_over: true };
+        self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::head_of(over)));
     }
 
     /// Ends the recording for want of memory. It is called so no more.
@@ -293,7 +301,8 @@ fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
 fn in_place(outputs: &Outputs, formats: &[Output], bounds: Bounds) -> (Growing, Feed) {
     let (outputs, formats) = (outputs.clone(), formats.to_vec());
     let open = move || free_name(&outputs, &formats, Draft::create_in_place);
-    Growing::begin(bounds, GivenUp::Stays(Chunk::late_file_head().to_vec()), Box::new(open))
+    let late = Standing { is_late: true, is_over: false };
+    Growing::begin(bounds, GivenUp::Stays(Chunk::head_of(late).to_vec()), Box::new(open))
 }
 
 fn beside(target: &Path) -> Result<Draft> {
@@ -369,7 +378,7 @@ impl Write for TextOut {
     }
 }
 
-fn never_opened() -> Error {
+pub(super) fn never_opened() -> Error {
     Error::new(ErrorKind::State, "it was never opened")
 }
 

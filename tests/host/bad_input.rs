@@ -350,10 +350,10 @@ fn processes_that_end_together_take_names_of_their_own() {
 }
 
 /// A file system of `kib` KiB, as long as this lives. `None`, with a sentence: it cannot be had here.
-struct Disk(PathBuf);
+pub(crate) struct Disk(pub(crate) PathBuf);
 
 impl Disk {
-    fn new(kib: usize) -> Option<Self> {
+    pub(crate) fn new(kib: usize) -> Option<Self> {
         let folder = scratch("disk");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "gpuflame-test"]).arg(&folder);

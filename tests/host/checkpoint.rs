@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gpuflame::record::Reader;
 
+use crate::bad_input::Disk;
 use crate::running::{FILE, Running, send};
 use crate::support::command::{Ran, gpuflame as command};
 use crate::support::{Done, Run, Way, compile, scratch};
@@ -601,6 +602,75 @@ fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_
     assert!(remarks.contains("could not be written any more: all that it did from then on"), "{remarks}");
 }
 
+#[test]
+fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_not() {
+    let run = left("exit").env("GPUFLAME_FORMATS", "folded,gfr");
+    let mut running = Running::of(in_trouble(run, "full"));
+    running.until(1100);
+    running.tell("trouble");
+    running.wait_for(|running| {
+        running.tell("more");
+        let bytes = fs::read(running.folder.join(FILE)).unwrap();
+        (bytes[12..16] == [1, 0, 0, 0], "it says nothing".to_owned())
+    });
+    let alive = cli(&running.folder, &["info", FILE]).ok().stderr;
+    assert!(
+        alive.contains("its process still runs; ") && alive.contains("could not be written any more"),
+        "{alive}"
+    );
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
+    assert!(line.contains("out.gfr: No space left on device"), "{line}");
+    // What there was room for is all there, and what was recorded before is not given up for it.
+    assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
+    let launches = done.sum("launches").0;
+    assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
+    let read = gpuflame::read(done.folder.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    assert!((1100..launches).contains(&read.ledger().tally.activities.matched), "{:?}", read.ledger().tally);
+    let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
+    assert!(remark.contains("its process came to its end and could not write its files, after "), "{remark}");
+    assert!(remark.contains("could not be written any more: all that it did from then on"), "{remark}");
+}
+
+#[test]
+fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_that_nothing_is_missing() {
+    let Some(disk) = Disk::new(512) else { return };
+    let mut running = Running::of(left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out")));
+    running.wait_for(|_| {
+        let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default());
+        let matched = read.map(|run| run.ledger().tally.activities.matched);
+        (matched.as_ref().is_ok_and(|matched| *matched == 1100), format!("{matched:?}"))
+    });
+    let filler = disk.0.join("filler");
+    assert!(fs::write(&filler, vec![1; 1 << 20]).is_err());
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!(names(&disk.0), [FILE]);
+    let kept = disk.0.join(FILE);
+    let kept = kept.display();
+    let told = format!(
+        "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
+    );
+    assert_eq!(
+        done.ledger("what there was "),
+        [told.strip_prefix("what there was ").unwrap()],
+        "{}",
+        done.stderr
+    );
+    let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
+    assert!(remark.contains("its process came to its end and could not write its files, after "), "{remark}");
+    assert!(remark.ends_with("; nothing is missing"), "{remark}");
+    fs::remove_file(filler).unwrap();
+    cli(&disk.0, &["recover", FILE]).ok();
+    let folded = fs::read_to_string(disk.0.join("out.folded")).unwrap();
+    let weights = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    assert_eq!(weights.sum::<u64>(), 1000 * 1100);
+}
+
 fn assert_told_once(trouble: &str, why: &str) {
     let mut running = Running::of(in_trouble(left("abort"), trouble));
     running.until(1100);
@@ -632,7 +702,7 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
     // What is there already can be written over where there is no room for more; else the program's own word counts.
     let said = match trouble {
-        "full" | "quota" => "checkpoints could not be written any more: all that it did from then on, and 0 ",
+        "full" | "quota" => "it could not be written any more: all that it did from then on, and 0 ",
         _ => "are missing, unless it said that checkpoints stop",
     };
     assert!(remark.contains(said), "{trouble}: {remark}");
