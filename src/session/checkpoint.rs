@@ -124,8 +124,9 @@ struct Book {
     definition_bytes: usize,
     sums: SumsWriter,
     generated: NamesSoFar,
-    /// How many rows there had been, and how much had been added up as others.
+    /// How many rows there had been, how many but those of windows, and how much had been added up as others.
     rows: u64,
+    rows_of_work: u64,
     forgotten: u64,
     /// There is no room for more in the file.
     is_full: bool,
@@ -252,7 +253,7 @@ impl Checkpoint {
             }
             doubled = self.interval.min(2 * doubled);
             pause = doubled;
-            match self.write(recorded, &mut book, (time, doubled)) {
+            match self.write(recorded, &mut book, (time, doubled), is_last) {
                 Ok(Taken::Written(next)) => pause = next,
                 Ok(Taken::Nothing) => {}
                 Ok(Taken::NoRoom) => {
@@ -313,19 +314,23 @@ impl Checkpoint {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Writes what has changed; the next time is to come after `interval`, or later where writing takes long.
+    /// Writes what has changed; the next time is to come after `interval`, or later where writing takes long. The last time
+    /// somebody waits for it, and what changed must be more than that a window closed: all launches are in the file then, and
+    /// 80,000 sums take 40 ms to be looked at.
     fn write(
         &self,
         recorded: &impl Recorded,
         book: &mut Option<Book>,
         moment: (Nanos, Duration),
+        is_last: bool,
     ) -> Result<Taken> {
-        let (mut rows, mut forgotten, mut has_room) = (0, 0, false);
+        let (mut rows, mut work, mut forgotten, mut has_room) = (0, 0, 0, false);
         recorded.locked(&mut |pipeline| {
-            (rows, forgotten) = (pipeline.rows(), pipeline.forgotten());
+            (rows, work, forgotten) = (pipeline.rows(), pipeline.rows_of_work(), pipeline.forgotten());
             has_room = pipeline.has_room(bytes_held());
         });
-        if rows == book.as_ref().map_or(0, |book| book.rows) {
+        let (rows_before, work_before) = book.as_ref().map_or((0, 0), |book| (book.rows, book.rows_of_work));
+        if rows == rows_before || is_last && work == work_before {
             return Ok(Taken::Nothing);
         }
         if !has_room {
@@ -374,6 +379,7 @@ impl Checkpoint {
                 if is_all && pipeline.has_room(bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
+                    book.rows_of_work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
                     // The mark says when the next is to come, so what is written with it is taken to take as long as
                     // what was written last.

@@ -96,6 +96,8 @@ struct Rows {
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
+    /// Of those, of windows that opened or closed.
+    edge_count: u64,
     edges: Arc<Edges>,
     times: Times,
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
@@ -120,6 +122,7 @@ impl Pipeline {
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
+                edge_count: 0,
                 edges: Arc::default(),
                 times: Times::default(),
                 by_window: apart.is_some(),
@@ -469,6 +472,11 @@ impl Pipeline {
         self.rows.count
     }
 
+    /// The same without those of windows: what is written down for good where nothing was done since.
+    pub(super) fn rows_of_work(&self) -> u64 {
+        self.rows.count - self.rows.edge_count
+    }
+
     /// What became of the clock, in a line for the ledger.
     pub(super) fn clock_line(&self) -> Option<String> {
         self.rows.times.line()
@@ -567,6 +575,7 @@ impl TakenOut {
 impl Rows {
     fn take_edges(&mut self) {
         for edge in self.edges.take() {
+            self.edge_count += 1;
             self.push(&edge);
         }
     }

@@ -530,6 +530,29 @@ fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
 }
 
 #[test]
+fn what_is_written_down_already_is_not_written_again_while_somebody_waits_for_the_end() {
+    for (more, is_same) in [(false, true), (true, false)] {
+        // The next checkpoint would be the last one.
+        let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
+        let mut running = Running::of(run);
+        running.until(1100);
+        let before = fs::read(running.folder.join(FILE)).unwrap();
+        hold_outputs(&running);
+        if more {
+            running.tell("more");
+            running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
+        }
+        running.tell("go");
+        wait_until_it_writes(&mut running);
+        assert_eq!(fs::read(running.folder.join(FILE)).unwrap() == before, is_same);
+        let_outputs_go(&running.folder);
+        let done = running.ended();
+        assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100 + u64::from(more)), "{}", done.stderr);
+        assert!(!names(&done.folder).contains(&FILE.to_owned()));
+    }
+}
+
+#[test]
 fn rows_on_a_file_system_that_hangs_hold_up_neither_the_start_nor_the_exit() {
     // Each of what is written while the program runs, by a part of its temporary name.
     for (format, held) in
