@@ -264,14 +264,16 @@ static void in_malloc(void)
 static void in_held_heap(void)
 {
     void (*hold)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hold_the_heap");
+    void (*hold_for_good)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "hold_the_heap_for_good");
     int i;
-    if (!hold)
+    if (!hold || !hold_for_good)
         exit(16);
     hold();
     for (i = 0; i < 1000; i++) {
         launch(0);
         usleep(300);
     }
+    hold_for_good();
     kill(getpid(), signal_number);
     for (;;)
         pause();
