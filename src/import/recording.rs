@@ -97,7 +97,7 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>, Standing { is_late, is_over }:
         Some(_) if is_late => {
             format!("it could not be written any more: all that it did from then on, and {held}, are missing")
         }
-        Some(Mark { open: 0, .. }) if is_over => "nothing is missing".to_owned(),
+        Some(Mark { open: 0, .. }) if is_over => "nothing that it launched is missing".to_owned(),
         Some(_) if is_over => format!("{held} are missing"),
         Some(mark) => {
             let seconds = f64::from(mark.interval_ms) / 1e3;
@@ -114,9 +114,6 @@ fn sentence(cut_off: CutOff, mark: Option<&Mark>, Standing { is_late, is_over }:
             )
         }
         (CutOff::Alive, Some(after)) => format!("its process still runs; this is what it had done {after}"),
-        (CutOff::Unwritten, Some(after)) if !is_late => {
-            format!("its process came to its end and could not write its files, {after}; {last}")
-        }
         (CutOff::Unwritten, _) => {
             format!("its process came to its end and could not write its files{later}; {last}")
         }
@@ -170,12 +167,13 @@ mod tests {
         );
         assert_eq!(
             said(CutOff::Unwritten, over),
-            "its process came to its end and could not write its files, after 12.3 s; 7 activities that CUPTI still held \
-             are missing"
+            "its process came to its end and could not write its files, after 12.3 s or later; 7 activities that CUPTI \
+             still held are missing"
         );
         assert_eq!(
             sentence(CutOff::Unwritten, Some(&Mark { open: 0, ..mark }), over),
-            "its process came to its end and could not write its files, after 12.3 s; nothing is missing"
+            "its process came to its end and could not write its files, after 12.3 s or later; nothing that it \
+             launched is missing"
         );
         assert_eq!(
             said(CutOff::Unwritten, Standing { is_late: true, is_over: true }),

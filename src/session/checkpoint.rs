@@ -14,7 +14,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -76,6 +76,8 @@ pub(super) struct Checkpoint {
     done: Bits,
     /// A thread adds to it.
     is_kept: AtomicBool,
+    /// How many rows of work are in the file, as `Pipeline::rows_of_work` counts them.
+    work: AtomicU64,
     file: Mutex<Place>,
     /// Its name, for whoever may not wait for a file system. Held for no longer than that takes.
     name: Mutex<Option<PathBuf>>,
@@ -126,7 +128,7 @@ struct Book {
     generated: NamesSoFar,
     /// How many rows there had been, how many but those of windows, and how much had been added up as others.
     rows: u64,
-    rows_of_work: u64,
+    work: u64,
     forgotten: u64,
     /// There is no room for more in the file.
     is_full: bool,
@@ -148,6 +150,7 @@ impl Checkpoint {
             asked: Bits::new(),
             done: Bits::new(),
             is_kept: AtomicBool::new(false),
+            work: AtomicU64::new(0),
             file: Mutex::default(),
             name: Mutex::default(),
         })
@@ -198,12 +201,13 @@ impl Checkpoint {
         self.name.lock().clone()
     }
 
-    /// Has the file stay, as others could not be written, and say so. Returns its name, if there is one.
-    pub(super) fn leave(&self) -> Option<PathBuf> {
+    /// Has the file stay, as others could not be written, and say so, and whether it has all `work` that there was. Returns its
+    /// name, if there is one.
+    pub(super) fn leave(&self, work: u64) -> Option<PathBuf> {
         let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return self.kept() };
         place.is_closed = true;
         place.next = None;
-        let is_late = place.is_late || !(self.is_kept() && self.done.has(LAST));
+        let is_late = place.is_late || self.work.load(Ordering::Acquire) != work;
         let written = place.written.as_ref()?;
         written.stands(Standing { is_late, is_over: true }).is_ok().then(|| written.path.clone())
     }
@@ -254,7 +258,10 @@ impl Checkpoint {
             doubled = self.interval.min(2 * doubled);
             pause = doubled;
             match self.write(recorded, &mut book, (time, doubled), is_last) {
-                Ok(Taken::Written(next)) => pause = next,
+                Ok(Taken::Written(next)) => {
+                    pause = next;
+                    self.work.store(book.as_ref().map_or(0, |book| book.work), Ordering::Release);
+                }
                 Ok(Taken::Nothing) => {}
                 Ok(Taken::NoRoom) => {
                     self.say_late(true);
@@ -329,7 +336,7 @@ impl Checkpoint {
             (rows, work, forgotten) = (pipeline.rows(), pipeline.rows_of_work(), pipeline.forgotten());
             has_room = pipeline.has_room(bytes_held());
         });
-        let (rows_before, work_before) = book.as_ref().map_or((0, 0), |book| (book.rows, book.rows_of_work));
+        let (rows_before, work_before) = book.as_ref().map_or((0, 0), |book| (book.rows, book.work));
         if rows == rows_before || is_last && work == work_before {
             return Ok(Taken::Nothing);
         }
@@ -379,7 +386,7 @@ impl Checkpoint {
                 if is_all && pipeline.has_room(bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
-                    book.rows_of_work = pipeline.rows_of_work();
+                    book.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut book.sums, &mut chunk);
                     // The mark says when the next is to come, so what is written with it is taken to take as long as
                     // what was written last.

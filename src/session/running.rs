@@ -330,19 +330,6 @@ impl Session {
         report
     }
 
-    /// Nobody misses it where all that is in it is in other files.
-    fn end_checkpoint(&self, checkpoint: &Checkpoint, all_is_written: bool) {
-        if all_is_written {
-            return checkpoint.remove();
-        }
-        if let Some(kept) = checkpoint.leave() {
-            let kept = kept.display();
-            say(&format!(
-                "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
-            ));
-        }
-    }
-
     /// Has all windows drawn that are not.
     fn draw_windows(&self, pipeline: &mut Pipeline, limit: Limit) -> Option<Drawn> {
         let sets = self.sets?;
@@ -354,6 +341,19 @@ impl Session {
             );
         }
         drawn
+    }
+}
+
+/// Nobody misses it where all that is in it is in other files.
+fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
+    if all_is_written {
+        return checkpoint.remove();
+    }
+    if let Some(kept) = checkpoint.leave(work) {
+        let kept = kept.display();
+        say(&format!(
+            "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
+        ));
     }
 }
 
@@ -520,13 +520,14 @@ impl Ends for Session {
         }
         let held = collector::bytes_held();
         let drawn = self.draw_windows(&mut pipeline, limit);
+        let work = pipeline.rows_of_work();
         pipeline.name_generated();
         let ledger = pipeline.finish(collector::bytes_held);
         let mut report = self.write_files(&mut pipeline, &ledger);
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(checkpoint) = &self.checkpoint {
-            self.end_checkpoint(checkpoint, report.failures.is_empty());
+            end_checkpoint(checkpoint, work, report.failures.is_empty());
         }
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
         let profile = &*pipeline.outputs().0;

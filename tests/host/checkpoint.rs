@@ -605,9 +605,8 @@ fn a_file_system_that_takes_no_more_is_told_once_and_what_was_written_before_is_
     }
 }
 
-#[test]
-fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_missing_is_said() {
-    let run = left("abort").env("GPUFLAME_FORMATS", "gfr");
+/// A program that goes on launching when its recording, which has 1,100 launches by then, cannot grow any more and says so.
+fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
     running.tell("trouble");
@@ -616,6 +615,13 @@ fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_
         let bytes = fs::read(running.folder.join(FILE)).unwrap();
         (bytes[12..16] == [1, 0, 0, 0], "it says nothing".to_owned())
     });
+    running
+}
+
+#[test]
+fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_missing_is_said() {
+    let run = left("abort").env("GPUFLAME_FORMATS", "gfr");
+    let running = until_rows_have_no_room(run);
     running.tell("go");
     let done = running.ended();
     assert_eq!(done.signal, Some(libc::SIGABRT), "{}", done.stderr);
@@ -628,14 +634,7 @@ fn rows_that_were_recorded_before_the_file_system_was_full_are_good_and_what_is_
 #[test]
 fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_not() {
     let run = left("exit").env("GPUFLAME_FORMATS", "folded,gfr");
-    let mut running = Running::of(in_trouble(run, "full"));
-    running.until(1100);
-    running.tell("trouble");
-    running.wait_for(|running| {
-        running.tell("more");
-        let bytes = fs::read(running.folder.join(FILE)).unwrap();
-        (bytes[12..16] == [1, 0, 0, 0], "it says nothing".to_owned())
-    });
+    let running = until_rows_have_no_room(run);
     let alive = cli(&running.folder, &["info", FILE]).ok().stderr;
     assert!(
         alive.contains("its process still runs; ") && alive.contains("could not be written any more"),
@@ -658,9 +657,18 @@ fn rows_of_a_program_that_came_to_its_exit_are_not_said_to_be_of_one_that_did_no
 }
 
 #[test]
-fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_that_nothing_is_missing() {
+fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing() {
+    assert_stays(false, "; nothing that it launched is missing");
+    let late = "; it could not be written any more: all that it did from then on, and 0 activities that CUPTI still held, \
+                are missing";
+    assert_stays(true, late);
+}
+
+/// On a disk that is full when a program ends, which launched once more where its checkpoint cannot grow either.
+fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
-    let mut running = Running::of(left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out")));
+    let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
+    let mut running = Running::of(in_trouble(run, "full"));
     running.wait_for(|_| {
         let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default());
         let matched = read.map(|run| run.ledger().tally.activities.matched);
@@ -668,25 +676,22 @@ fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_that_nothing_is_
     });
     let filler = disk.0.join("filler");
     assert!(fs::write(&filler, vec![1; 1 << 20]).is_err());
+    if more {
+        running.tell("trouble");
+        running.tell("more");
+        running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
+    }
     running.tell("go");
     let done = running.ended();
-    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100 + u64::from(more)), "{}", done.stderr);
     assert_eq!(names(&disk.0), [FILE]);
     let kept = disk.0.join(FILE);
-    let kept = kept.display();
-    let told = format!(
-        "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
-    );
-    assert_eq!(
-        done.ledger("what there was "),
-        [told.strip_prefix("what there was ").unwrap()],
-        "{}",
-        done.stderr
-    );
-    let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let told = format!("in {0}: `gpuflame recover {0}` writes the files where there is room", kept.display());
+    assert_eq!(done.ledger("what there was is "), [told], "{}", done.stderr);
+    let read = gpuflame::read(&kept, &gpuflame::ReadOptions::default()).unwrap();
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process came to its end and could not write its files, after "), "{remark}");
-    assert!(remark.ends_with("; nothing is missing"), "{remark}");
+    assert!(remark.ends_with(missing), "{remark}");
     fs::remove_file(filler).unwrap();
     cli(&disk.0, &["recover", FILE]).ok();
     let folded = fs::read_to_string(disk.0.join("out.folded")).unwrap();
