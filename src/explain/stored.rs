@@ -58,6 +58,11 @@ impl Explain {
         self.profile.forget_sums();
     }
 
+    /// The same of what [`Explain::finish`] has put into the profile, which stays there.
+    pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
+        written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
+    }
+
     /// Adds to `chunk` what a window comes to that was taken out, if what has not come yet never does. Returns how many of
     /// its launches have no activity.
     pub fn write_part(&mut self, mut part: Part, counted: &[(Loss, u64)], chunk: &mut Chunk) -> u64 {

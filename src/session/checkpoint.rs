@@ -178,7 +178,7 @@ impl Checkpoint {
         self.asked.set(REST);
     }
 
-    /// Has what was gathered written down a last time, before it is written elsewhere: where there is a file, or
+    /// Has all that was added up written down a last time, before it is written elsewhere: where there is a file, or
     /// `in_any_case`. By the thread that keeps it, which may hang in a file system: it is waited for so long.
     pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_kept() || !(in_any_case || self.kept().is_some()) {
@@ -246,7 +246,7 @@ impl Checkpoint {
         loop {
             shortage::sleep_unless_short(pause);
             let is_last = self.rests_and_is_asked();
-            if life::is_over() {
+            if self.is_out() {
                 return;
             }
             let is_starved = shortage::is_short();
@@ -276,7 +276,7 @@ impl Checkpoint {
                 Err(error) => {
                     // What was begun in its place takes room, and nobody goes on with it.
                     self.file.lock().next = None;
-                    if !life::is_over() {
+                    if !self.is_out() {
                         say(&format!("checkpoints stop: {error}; recording goes on"));
                         self.say_late(true);
                     }
@@ -299,10 +299,18 @@ impl Checkpoint {
         loop {
             match self.asked.get() {
                 0 => return false,
-                asked if asked & TOO_LATE != 0 || life::is_over() => threads::stop(),
+                _ if self.is_out() => threads::stop(),
                 asked if asked & LAST != 0 => return true,
                 asked => self.asked.wait(asked, None),
             }
+        }
+    }
+
+    /// Whether nothing is to be written any more: nobody waits for it, or all of ours came to an end that was not asked for.
+    fn is_out(&self) -> bool {
+        match self.asked.get() {
+            0 => life::is_over(),
+            asked => asked & TOO_LATE != 0,
         }
     }
 
@@ -487,7 +495,7 @@ impl Checkpoint {
 
     fn open(&self) -> io::Result<parking_lot::MutexGuard<'_, Place>> {
         let place = self.file.lock();
-        match place.is_closed || life::is_over() {
+        match place.is_closed || self.is_out() {
             true => Err(io::Error::other("the process ends")),
             false => Ok(place),
         }

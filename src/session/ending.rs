@@ -90,11 +90,14 @@ pub(super) trait Ends: Sync {
     /// Has the tracer hand over everything, complete or not, and reads it.
     fn gather_the_rest(&self, limit: Limit);
 
-    /// Has what was gathered written down where it outlives the process, should somebody kill it before all is written.
+    /// Ends the life of everything of ours, and adds up what was gathered. False: whoever has it does not get on.
+    fn add_up(&self, limit: Limit, is_signalled: bool) -> bool;
+
+    /// Has that written down where it outlives the process, should somebody kill it before all is written.
     fn write_down_last(&self, limit: Duration, is_signalled: bool);
 
-    /// Ends the life of everything of ours, writes the outputs of what was gathered, and says what they hold.
-    fn write_out(&self, limit: Limit, is_signalled: bool);
+    /// Writes the outputs of it, and says what they hold.
+    fn write_out(&self, limit: Limit);
 }
 
 /// Starts the thread, and sees to it that it is asked when the process exits or gets a signal.
@@ -185,8 +188,10 @@ impl Ending {
         // First, so that what is to be gathered comes to an end.
         ends.close_window();
         ends.gather_the_rest(self.patience());
-        ends.write_down_last(LONGEST_ANSWER.min(self.limit()), self.is_signalled());
-        ends.write_out(self.patience(), self.is_signalled());
+        if ends.add_up(self.patience(), self.is_signalled()) {
+            ends.write_down_last(LONGEST_ANSWER.min(self.limit()), self.is_signalled());
+            ends.write_out(self.patience());
+        }
     }
 
     fn is_signalled(&self) -> bool {

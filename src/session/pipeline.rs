@@ -65,6 +65,15 @@ pub(super) struct Pipeline {
     /// The lowest id that threads gave in the round before.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
+    finished: Option<Finished>,
+}
+
+/// What all rows came to.
+#[derive(Clone)]
+pub(super) struct Finished {
+    pub(super) ledger: Ledger,
+    /// How many bytes gpuflame held before that was known.
+    pub(super) held: usize,
 }
 
 /// Where sampled threads were, by the ids that the stacks have.
@@ -96,8 +105,10 @@ struct Rows {
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
-    /// Of those, of windows that opened or closed.
-    edge_count: u64,
+    /// Of those, of windows that opened or closed, and of what generated code is called.
+    idle_count: u64,
+    /// No more are taken.
+    is_over: bool,
     edges: Arc<Edges>,
     times: Times,
     /// Whether it is to be known of each launch which window it is of, and how the last one met the window.
@@ -122,7 +133,8 @@ impl Pipeline {
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
-                edge_count: 0,
+                idle_count: 0,
+                is_over: false,
                 edges: Arc::default(),
                 times: Times::default(),
                 by_window: apart.is_some(),
@@ -142,6 +154,7 @@ impl Pipeline {
             sampled: None,
             lowest_id: ContextId::FIRST,
             forgetting: None,
+            finished: None,
         }
     }
 
@@ -223,6 +236,9 @@ impl Pipeline {
 
     /// Reads what lies ready, or a good deal of it. False: there was nothing.
     pub(super) fn collect(&mut self, api: &Api) -> bool {
+        if self.rows.is_over {
+            return false;
+        }
         self.read_samples();
         self.read_host_calls();
         // What memory is left is for who writes down what there was.
@@ -241,6 +257,9 @@ impl Pipeline {
     /// The same as [`Pipeline::collect`], of what [`Pipeline::note_unread`] found: threads that launch on do not
     /// keep it from coming to an end. False: all of that is read.
     pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
+        if self.rows.is_over {
+            return false;
+        }
         self.read_samples();
         self.read_host_calls();
         (0..MOST_STEPS).all(|_| self.noted_step(api))
@@ -368,8 +387,9 @@ impl Pipeline {
     }
 
     /// Takes in what code is called that the process generated: whoever generates it may still have told.
-    pub(super) fn name_generated(&mut self) {
+    fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
+            self.rows.idle_count += 1;
             self.rows.push(&Row::Generated { address, name: &name });
         }
     }
@@ -410,7 +430,7 @@ impl Pipeline {
     }
 
     /// Takes out all windows, since nothing more comes.
-    pub(super) fn take_out_all(&mut self) {
+    fn take_out_all(&mut self) {
         while let Some(part) = self.rows.explain.apart().and_then(Apart::any) {
             self.hand_over(*part);
         }
@@ -451,18 +471,32 @@ impl Pipeline {
         [Some(late), drawn.and_then(Drawn::line)].into_iter().flatten().collect()
     }
 
-    /// What all rows come to. The outputs that were begun during the run are told what is told last: what has
-    /// no partner, and what was lost. `held` says how many bytes gpuflame holds.
-    pub(super) fn finish(&mut self, held: impl Fn() -> usize) -> Ledger {
+    /// Takes no more rows, and adds all up. Windows that are drawn apart are handed over, and the outputs that were begun
+    /// during the run are told what is told last: what has no partner, and what was lost. `held` says how many bytes gpuflame
+    /// holds.
+    pub(super) fn finish(&mut self, held: impl Fn() -> usize) {
+        let held_before = held();
+        self.take_out_all();
+        self.name_generated();
+        self.rows.is_over = true;
         let lost = self.lost();
         let Rows { explain, streams, .. } = &mut self.rows;
         lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
         explain.fit_exports(held());
-        explain.finish(&lost, streams).ledger
+        let ledger = explain.finish(&lost, streams).ledger;
+        self.finished = Some(Finished { ledger, held: held_before });
+    }
+
+    /// What all came to, when that is known.
+    pub(super) fn finished(&self) -> Option<&Finished> {
+        self.finished.as_ref()
     }
 
     /// What all rows so far come to; the outputs are not told.
     pub(super) fn snapshot(&mut self) -> Snapshot<'_> {
+        if let Some(Finished { ledger, .. }) = &self.finished {
+            return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
+        }
         let lost = self.lost();
         self.rows.explain.snapshot(&lost, &mut ())
     }
@@ -472,9 +506,9 @@ impl Pipeline {
         self.rows.count
     }
 
-    /// The same without those of windows: what is written down for good where nothing was done since.
+    /// The same without those that nothing was done for: nothing is written down for good where there are no others.
     pub(super) fn rows_of_work(&self) -> u64 {
-        self.rows.count - self.rows.edge_count
+        self.rows.count - self.rows.idle_count
     }
 
     /// What became of the clock, in a line for the ledger.
@@ -504,8 +538,13 @@ impl Pipeline {
 
     /// Adds what all rows come to, as far as that is new. Returns how many launches have no activity yet.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
-        let lost = self.lost();
-        self.rows.explain.write_sums(&lost, written, chunk);
+        match &self.finished {
+            Some(Finished { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
+            None => {
+                let lost = self.lost();
+                self.rows.explain.write_sums(&lost, written, chunk);
+            }
+        }
         self.rows.explain.tally().launches.open()
     }
 
@@ -575,7 +614,7 @@ impl TakenOut {
 impl Rows {
     fn take_edges(&mut self) {
         for edge in self.edges.take() {
-            self.edge_count += 1;
+            self.idle_count += 1;
             self.push(&edge);
         }
     }
@@ -617,6 +656,9 @@ impl Rows {
     }
 
     fn pass_on(&mut self, row: &Row<'_>) {
+        if self.is_over {
+            return;
+        }
         self.count += 1;
         #[cfg(debug_assertions)]
         let mixed_up = self.mix_up.instead(row);

@@ -28,7 +28,7 @@ use super::ledger_text;
 use super::marks::Marks;
 use super::memory::{self, Starve};
 use super::messages::{say, tell};
-use super::pipeline::Pipeline;
+use super::pipeline::{Finished, Pipeline};
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::rivals::{Change, Rivals};
 use super::sampler::{Sampler, Wanted};
@@ -330,17 +330,26 @@ impl Session {
         report
     }
 
-    /// Has all windows drawn that are not.
-    fn draw_windows(&self, pipeline: &mut Pipeline, limit: Limit) -> Option<Drawn> {
-        let sets = self.sets?;
-        pipeline.take_out_all();
-        let drawn = sets.finish(limit.ours);
+    /// Waits for the windows that are drawn apart.
+    fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
+        let drawn = self.sets?.finish(limit.ours);
         if drawn.is_none() {
             say(
                 "a file system does not let go of a window's files; those of the windows that follow are not written",
             );
         }
         drawn
+    }
+
+    fn say_not_answering(&self) {
+        let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
+        say(&match kept.as_deref().map(Path::display) {
+            Some(kept) => format!(
+                "the collector does not answer; what there was a moment before is in {kept}: `gpuflame recover {kept}` \
+                 writes the files"
+            ),
+            None => "the collector does not answer; nothing is written".to_owned(),
+        });
     }
 }
 
@@ -483,12 +492,7 @@ impl Ends for Session {
         ));
     }
 
-    /// Whoever sends a signal often sends SIGKILL some seconds later.
-    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
-        self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
-    }
-
-    fn write_out(&self, limit: Limit, is_signalled: bool) {
+    fn add_up(&self, limit: Limit, is_signalled: bool) -> bool {
         // Where the process dies of a signal, somebody may hold the loader for good.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
             progress::in_others(|| sampler.take_the_rest(limit.ours));
@@ -504,30 +508,32 @@ impl Ends for Session {
         }
         life::end();
         let Some(mut pipeline) = pipeline else {
-            let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
-            return say(&match kept.as_deref().map(Path::display) {
-                Some(kept) => format!(
-                    "the collector does not answer; what there was a moment before is in {kept}: `gpuflame recover {kept}` \
-                     writes the files"
-                ),
-                None => "the collector does not answer; nothing is written".to_owned(),
-            });
+            self.say_not_answering();
+            return false;
         };
         while pipeline.collect_noted(self.api) {}
         if window::state().is_quiet() {
             self.edges.told(true);
             pipeline.take_edges();
         }
-        let held = collector::bytes_held();
-        let drawn = self.draw_windows(&mut pipeline, limit);
-        let work = pipeline.rows_of_work();
-        pipeline.name_generated();
-        let ledger = pipeline.finish(collector::bytes_held);
+        pipeline.finish(collector::bytes_held);
+        true
+    }
+
+    /// Whoever sends a signal often sends SIGKILL some seconds later.
+    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
+        self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
+    }
+
+    fn write_out(&self, limit: Limit) {
+        let Some(mut pipeline) = self.pipeline_within(limit) else { return self.say_not_answering() };
+        let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
+        let drawn = self.drawn_windows(limit);
         let mut report = self.write_files(&mut pipeline, &ledger);
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(checkpoint) = &self.checkpoint {
-            end_checkpoint(checkpoint, work, report.failures.is_empty());
+            end_checkpoint(checkpoint, pipeline.rows_of_work(), report.failures.is_empty());
         }
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
         let profile = &*pipeline.outputs().0;

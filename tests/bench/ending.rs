@@ -1,7 +1,7 @@
 //! How long a process with much to write lives on after SIGTERM: `cargo bench --bench ending`.
 //!
 //! Programs that have launched from many stacks, or many kernels, on the simulated CUDA stack; the files are written in
-//! the page cache. Processor time is that of the thread that writes them, by the scheduler's count: what the machine
+//! the page cache. They rest when the signal comes, or launch on. Processor time is that of the thread that writes them, by the scheduler's count: what the machine
 //! does beside it makes only the time until death longer.
 //!
 //! `-- bytes`: what checkpoints write in a minute, and which share of the time their thread takes, of programs that launch
@@ -22,8 +22,16 @@ const ROUNDS: usize = 7;
 /// Until the checkpoint of what was launched is written, as it is in programs that have run for a while.
 const REST: Duration = Duration::from_millis(2500);
 
-const CASES: [(&str, &str); 4] =
-    [("stacks", "1000"), ("stacks", "100000"), ("names", "100"), ("names", "80000")];
+/// As `many` takes them.
+const CASES: [&[&str]; 7] = [
+    &["stacks", "1000"],
+    &["stacks", "100000"],
+    &["names", "100"],
+    &["names", "80000"],
+    &["stacks", "100000", "on"],
+    &["names", "100", "on"],
+    &["names", "80000", "on"],
+];
 
 /// How long it is looked at what is written.
 const WATCHED: Duration = Duration::from_secs(20);
@@ -88,26 +96,27 @@ fn main() {
         print_written(&program, &cuda);
         return fs::remove_dir_all(cuda).expect("the folder is ours");
     }
-    println!("{:16} {:>20} {:>20}", "", "ms until death", "ms of processor");
-    for (what, count) in CASES {
-        let runs: Vec<_> = (0..ROUNDS).map(|_| ended(&program, &cuda, what, count)).collect();
+    println!("{:24} {:>20} {:>20}", "", "ms until death", "ms of processor");
+    for case in CASES {
+        let runs: Vec<_> = (0..ROUNDS).map(|_| ended(&program, &cuda, case)).collect();
         let [death, processor] = [0, 1].map(|which| {
             let mut all: Vec<f64> = runs.iter().map(|run| run[which]).collect();
             all.sort_by(f64::total_cmp);
             format!("{:.1} ({:.1})", all[0], all[ROUNDS / 2])
         });
-        println!("{:16} {death:>20} {processor:>20}", format!("{count} {what}"));
+        let (what, launches_on) = (format!("{} {}", case[1], case[0]), ["", ", launching"][case.len() - 2]);
+        println!("{:24} {death:>20} {processor:>20}", format!("{what}{launches_on}"));
     }
     println!("the least of {ROUNDS} runs, and the median");
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
 /// Milliseconds from SIGTERM until death, and of the processor that writing took.
-fn ended(program: &Path, cuda: &Path, what: &str, count: &str) -> [f64; 2] {
+fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
     let mut command = command(program, cuda);
-    command.args([what, count]).current_dir(&folder);
+    command.args(case).current_dir(&folder);
     command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_QUIET", "1");
     let mut child = command.stdout(Stdio::piped()).spawn().expect("the program runs");
     let mut line = String::new();

@@ -664,6 +664,25 @@ fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing(
     assert_stays(true, late);
 }
 
+#[test]
+fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_ledger_has() {
+    // The picture alone has more.
+    let Some(disk) = Disk::new(24) else { return };
+    let run = Run::new(program(), Way::Injected).args(["for_ever", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
+    let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
+    let mut running = Running::of(run);
+    running.wait_for(|_| (disk.0.join(FILE).exists(), "it has no checkpoint".to_owned()));
+    let done = running.signalled(libc::SIGTERM);
+    assert_eq!(done.signal, Some(libc::SIGTERM), "{}", done.stderr);
+    assert_eq!((names(&disk.0), done.ledger("cannot write ").len()), (vec![FILE.to_owned()], 1));
+    let read = gpuflame::read(disk.0.join(FILE), &gpuflame::ReadOptions::default()).unwrap();
+    let (launches, became) = done.sum("launches");
+    let found = read.ledger().tally.launches;
+    assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
+    let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
+    assert!(remark.ends_with("; nothing that it launched is missing"), "{remark}");
+}
+
 /// On a disk that is full when a program ends, which launched once more where its checkpoint cannot grow either.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };

@@ -1,7 +1,8 @@
 /* Launches from N stacks, or N kernels of which each has a name of its own; says `ready` and waits for a signal.
  *
- *     many stacks N | names N | again N
+ *     many stacks N [on] | names N [on] | again N
  *
+ * on: launches every 10 ms meanwhile.
  * again: launches from N stacks in turn, each of them every second at least, until SIGUSR1; then says how often it
  * launched in a second, and exits. */
 #define _GNU_SOURCE
@@ -102,6 +103,10 @@ int main(int argc, char **argv)
     cudaDeviceSynchronize();
     puts("ready");
     fflush(stdout);
-    for (;;)
+    while (argc <= 3)
         pause();
+    for (i = 0;; i++) {
+        go_on(i % count, BITS);
+        usleep(10000);
+    }
 }
