@@ -48,10 +48,10 @@ impl PythonFrames {
     }
 
     /// What identifies the frames that the thread is in now, with what does so beside them (`others`). `None`: nothing
-    /// does.
+    /// does. `native` says which native frames it is in, as far as that is known.
     #[inline(always)]
-    pub(super) fn hash(&mut self, others: Option<Hash>, tally: &Counts) -> Option<Hash> {
-        let found = self.frames.walk(number_of);
+    pub(super) fn hash(&mut self, others: Option<Hash>, native: usize, tally: &Counts) -> Option<Hash> {
+        let found = self.frames.walk(native, number_of);
         self.met = None;
         let hash = match found {
             Found::Again(number) => {

@@ -14,6 +14,9 @@ use super::python::PythonFrames;
 use super::records::{as_words, context_words};
 use super::thread::{Own, Thread};
 
+/// The number of native frames that were walked.
+const UNKNOWN: usize = usize::MAX;
+
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
 /// The id that the next new stack gets.
@@ -49,7 +52,7 @@ pub(super) fn capture(
     let (captured, met) = match unwinder.capture_or_tell(skip(), hint) {
         Seen::New(captured) => (captured, None),
         Seen::Again(number) => {
-            let apart = apart_if_any(ranges, python, thread);
+            let apart = apart_if_any(ranges, python, thread, number);
             let met = interner.of_kept(number, apart, leaf);
             if let Some(id) = met
                 && verifying.is_none()
@@ -63,7 +66,7 @@ pub(super) fn capture(
         verifying.look_at(&captured, ours, &thread.tally);
     }
     let Captured { frames, kept, .. } = captured;
-    let found = match apart_if_any(ranges, python, thread) {
+    let found = match apart_if_any(ranges, python, thread, UNKNOWN) {
         None => interner.find(None, leaf, frames, kept),
         apart => interner.find_apart(apart, leaf, frames, kept),
     };
@@ -103,17 +106,27 @@ fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
 
 /// What tells a stack apart beside its native frames.
 #[inline(always)]
-fn apart_if_any(ranges: &mut Ranges, python: &mut Option<PythonFrames>, thread: &Thread) -> Option<Hash> {
-    if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread) }
+fn apart_if_any(
+    ranges: &mut Ranges,
+    python: &mut Option<PythonFrames>,
+    thread: &Thread,
+    native: usize,
+) -> Option<Hash> {
+    if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread, native) }
 }
 
-/// What tells a stack apart beside its native frames, where there is something of the kind.
+/// What tells a stack apart beside its native frames, which have the number `native`, where there is something of the kind.
 #[inline(never)]
-fn apart(ranges: &mut Ranges, python: &mut Option<PythonFrames>, thread: &Thread) -> Option<Hash> {
+fn apart(
+    ranges: &mut Ranges,
+    python: &mut Option<PythonFrames>,
+    thread: &Thread,
+    native: usize,
+) -> Option<Hash> {
     let ranges = ranges.hash(&thread.ended);
     match python {
         None => ranges,
-        Some(python) => python.hash(ranges, &thread.tally),
+        Some(python) => python.hash(ranges, native, &thread.tally),
     }
 }
 
@@ -134,7 +147,7 @@ fn note(
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
             let frames = captured.frames;
-            match interner.find_apart(apart(ranges, python, thread), leaf, frames, frames.len()) {
+            match interner.find_apart(apart(ranges, python, thread, UNKNOWN), leaf, frames, frames.len()) {
                 Interned::Known(id) => return id,
                 Interned::New(with_python) => key = with_python,
             }

@@ -33,7 +33,7 @@ struct Case {
     limit: u64,
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
     // Under valgrind two clocks are never read at one moment, so the time is asked for: system calls, of which only
     // our side counts.
@@ -54,6 +54,8 @@ const CASES: [Case; 13] = [
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
+    // Three kernels in a row from each of these, as one line of Python launches: which comes next is told by its native frames.
+    Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2390 },
 ];
 
 /// Versions of Python whose layout the interpreter of the tests has.
@@ -166,6 +168,24 @@ fn by_turns<const VERSION: u32>(count: u32) {
         launch(id.addr() as u32);
     }
     evaluated::<VERSION>(12, true, turns, count);
+}
+
+/// The same, three times from each, from three native functions.
+fn in_rows<const VERSION: u32>(count: u32) {
+    unsafe extern "C" fn rows(count: *mut c_void) {
+        let evaluate = EVALUATE.get().expect("it was loaded");
+        for id in 0..black_box(count.addr()) {
+            let kernel = [one::<0>, one::<1>, one::<2>][id % 3];
+            let with = std::ptr::without_provenance_mut(id);
+            // SAFETY: as where it was called first.
+            unsafe { evaluate(if id / 3 % 2 == 0 { 3 } else { 6 }, kernel, with) };
+        }
+    }
+    unsafe extern "C" fn one<const KERNEL: u32>(id: *mut c_void) {
+        launch(black_box(id.addr() as u32));
+        black_box(KERNEL);
+    }
+    evaluated::<VERSION>(12, true, rows, count);
 }
 
 type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *mut c_void) -> c_int;

@@ -113,10 +113,13 @@ impl Python {
         Some(Self { state, interpreter, unloads: find::unloads() })
     }
 
-    /// Walks along the frames. `number` gives the number of a code object that is new to the thread.
+    /// Walks along the frames. `native` says which native frames the thread is in, as far as that is known; `number` gives the
+    /// number of a code object that is new to the thread.
     #[inline(always)]
-    pub(crate) fn walk(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    pub(crate) fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
+        // At once, so that it takes no register.
+        self.state().walks.native = native;
         let thread = self.readable_thread();
         let State { walk, walks, .. } = self.state();
         if thread != 0 && walk.is_as_before(interpreter, thread) {

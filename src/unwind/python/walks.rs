@@ -5,8 +5,8 @@
 //! the last one is, from the innermost frame on, and each comparison says that the next frame may be read.
 //!
 //! Frames that walks have in common are kept once, as those of a tree: so what a look reads is mostly what the one before
-//! has read. Which walk is tried: the one that came after the last two, the last time; else those whose innermost
-//! frame lies where the thread's does and is at the same position. A walk is kept for every eight looks at most, and those that
+//! has read. Which walk is tried: the one that came after the last two under these native frames, the last time; else those whose
+//! innermost frame lies where the thread's does and is at the same position. A walk is kept for every eight looks at most, and those that
 //! are never met again make the next ones dearer; so programs whose walks do not come again pay little.
 
 use std::ptr::NonNull;
@@ -28,7 +28,7 @@ const PLACES: usize = 2 * FRAMES;
 /// The most frames of one, and the most texts that tell its code objects from others (see `code`).
 const MOST_FRAMES: usize = 80;
 const MOST_TEXTS: usize = 32;
-/// Which walk came after two others.
+/// Which walk came after two others, under some native frames.
 const FOLLOWERS: usize = 1024;
 /// So many walks are compared in a look at most, beside the one that is expected.
 const MOST_TRIED: usize = 4;
@@ -43,6 +43,8 @@ pub(super) struct Walks {
     used: usize,
     /// Those that were met last.
     last: [u16; 2],
+    /// Which native frames the thread is in, as far as that is known.
+    pub(super) native: usize,
     /// How many frames there are.
     frames: usize,
     price: Price,
@@ -99,7 +101,7 @@ impl Walks {
         if !is_due {
             return None;
         }
-        let place = follower(self.last);
+        let place = follower(self.last, self.native);
         let mut number = usize::from(all.followers[place]) % WALKS;
         if !all.is(number, walk, interpreter, thread) {
             number = all.look(number, walk, interpreter, thread, &mut self.price)?;
@@ -275,10 +277,11 @@ fn mixed(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Where it is noted which walk came after two others.
+/// Where it is noted which walk came after two others, under these native frames: one line of Python launches several kernels
+/// in a row as a rule, and those are told apart by them.
 #[inline(always)]
-fn follower(last: [u16; 2]) -> usize {
-    (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1])) % FOLLOWERS
+fn follower(last: [u16; 2], native: usize) -> usize {
+    (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
 }
 
 #[cfg(test)]
