@@ -117,7 +117,7 @@ impl Collector {
     pub(super) fn ask(&self, wish: Wish, limit: Limit) -> bool {
         let mut watch = Watch::new(limit);
         // Who holds it may have been interrupted for good.
-        let Some(mut wishes) = self.wishes.try_lock_for(limit.ours) else { return false };
+        let Some(mut wishes) = self.wishes.try_lock_for(limit.others) else { return false };
         wishes.made += 1;
         let mine = wishes.made;
         wishes.open = wishes.open.max(Some(wish));

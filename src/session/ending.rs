@@ -32,7 +32,7 @@ use crate::record::Nanos;
 use crate::unwind::python_end;
 
 use super::messages::tell;
-use super::progress::Limit;
+use super::progress::{Limit, Waited};
 
 /// That everything be gathered, and that it be written; or that it was.
 const GATHER: u32 = 1;
@@ -249,8 +249,15 @@ impl Ending {
         let now = capture::now().0;
         let _ = self.waited_for.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         self.asked.set(what);
-        if !self.wait(|| self.done.has(what)) && !self.gave_up.swap(true, Ordering::AcqRel) {
-            let line = b"gpuflame: writing the outputs came to a halt, and the exit goes on without them; \
+        if !self.wait(|| self.done.has(what)) {
+            self.give_up();
+        }
+    }
+
+    /// Says so, once.
+    fn give_up(&self) {
+        if !self.gave_up.swap(true, Ordering::AcqRel) {
+            let line = b"gpuflame: writing the outputs came to a halt, and the process ends without them; \
                          GPUFLAME_EXIT_LIMIT says how long it waits\n";
             stderr::write_here(line, LONGEST_TELLING);
         }
@@ -258,7 +265,7 @@ impl Ending {
 
     /// False: the thread has not got on for as long as the limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
-        let (mut taken, mut since) = (self.thread.taken(), Instant::now());
+        let (mut taken, mut waited) = (self.thread.taken(), Waited::begin());
         loop {
             let done = self.done.get();
             if is_done() || shortage::is_out() {
@@ -267,8 +274,8 @@ impl Ending {
             self.done.wait(done, Some(LOOK_EVERY));
             let now = self.thread.taken();
             if now != taken {
-                (taken, since) = (now, Instant::now());
-            } else if since.elapsed() >= self.limit() {
+                (taken, waited) = (now, Waited::begin());
+            } else if waited.look() >= self.limit() {
                 return is_done();
             }
         }
@@ -296,7 +303,10 @@ impl Ending {
 
     /// On a thread that took a signal: the process dies when all is written, or when that came to a halt.
     fn wait_to_die(&self) -> ! {
-        self.wait(|| false);
+        // Whoever has done it dies of the signal, and nobody comes back here.
+        if !self.wait(|| false) {
+            self.give_up();
+        }
         die(self.signal.load(Ordering::SeqCst))
     }
 }

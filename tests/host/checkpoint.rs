@@ -515,6 +515,21 @@ pub(crate) fn let_outputs_go(folder: &Path) {
 }
 
 #[test]
+fn where_an_output_hangs_for_good_the_process_dies_of_its_signal_and_says_why() {
+    let run = in_trouble(left("exit"), "hang").env("HELD", ".svg").env("GPUFLAME_EXIT_LIMIT", "1");
+    let mut running = Running::of(run);
+    running.until(1100);
+    let done = running.signalled(libc::SIGTERM);
+    assert_eq!(done.signal, Some(libc::SIGTERM), "{}", done.stderr);
+    assert_eq!(done.ledger("writing the outputs came to a halt").len(), 1, "{}", done.stderr);
+    assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
+    cli(&done.folder, &["recover", FILE]).ok();
+    // Its name is free, unless there was a file before the one that hung.
+    let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
+    assert_eq!(launches_in(&done.folder, name), 1100);
+}
+
+#[test]
 fn a_file_system_that_hangs_holds_up_neither_the_collector_nor_the_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
     // The thread hangs after 0.1 s; what is launched then is collected all the same.

@@ -118,8 +118,7 @@ impl Python {
     #[inline(always)]
     pub(crate) fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
         let Self { interpreter, .. } = *self;
-        // At once, so that it takes no register.
-        self.state().walks.native = native;
+        self.state().walks.under(native);
         let thread = self.readable_thread();
         let State { walk, walks, .. } = self.state();
         if thread != 0 && walk.is_as_before(interpreter, thread) {

@@ -44,7 +44,7 @@ pub(super) struct Walks {
     /// Those that were met last.
     last: [u16; 2],
     /// Which native frames the thread is in, as far as that is known.
-    pub(super) native: usize,
+    native: usize,
     /// How many frames there are.
     frames: usize,
     price: Price,
@@ -87,6 +87,12 @@ const _: () =
     assert!(size_of::<Kept>() == 256, "Kept grew: one is read in each launch under functions of Python");
 
 impl Walks {
+    /// The thread is in these native frames, as far as that is known. To be said at once, so that it takes no register.
+    #[inline(always)]
+    pub(super) fn under(&mut self, native: usize) {
+        self.native = native;
+    }
+
     /// The number of the walk whose frames are those that the thread is in, if it is kept.
     #[inline(always)]
     pub(super) fn recognise(
