@@ -683,7 +683,7 @@ fn where_the_outputs_have_no_room_the_checkpoint_stays_and_says_what_is_missing(
 fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_ledger_has() {
     // The picture alone has more.
     let Some(disk) = Disk::new(24) else { return };
-    let run = Run::new(program(), Way::Injected).args(["for_ever", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
+    let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
     let mut running = Running::of(run);
     running.wait_for(|_| (disk.0.join(FILE).exists(), "it has no checkpoint".to_owned()));
@@ -694,8 +694,15 @@ fn the_checkpoint_of_threads_that_launched_on_until_the_signal_has_all_that_the_
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
+    // Each thread may be in the midst of a launch, and CUPTI in the midst of answering.
+    let pending = became["launch_pending"];
+    assert!(pending <= 4 || done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
+    let missing = match pending {
+        0 => "; nothing that it launched is missing".to_owned(),
+        _ => format!("; {pending} activities that CUPTI still held are missing"),
+    };
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
-    assert!(remark.ends_with("; nothing that it launched is missing"), "{remark}");
+    assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
 /// On a disk that is full when a program ends, which launched once more where its checkpoint cannot grow either.

@@ -1,7 +1,7 @@
 /* Ends in the ways in which programs end that do not return from main, or gets a signal that ends it.
  *
  *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
- *     ending for_ever THREADS | graphs_for_ever                     until it gets a signal
+ *     ending for_ever THREADS | beside THREADS | graphs_for_ever    until it gets a signal
  *     ending left HOW [TEXT]                                        ends without a word when there is a file `go`
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
@@ -9,7 +9,7 @@
  * main_ends: main ends by pthread_exit, and a thread launches and ends after it. status: keeps what the kernel says
  * of it.
  *
- * graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
+ * for_ever: main is one of THREADS that launch. beside: it waits beside them. graphs_for_ever: graphs of three kernels. left: launches 1,000 more kernels, which are over then; each file `more` has
  * it launch once more. HOW: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as usual), `fork` (a child
  * that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, as it goes on alone).
  *
@@ -100,6 +100,15 @@ static void for_ever(long threads)
     for (i = 2; i <= threads; i++)
         start(launch_for_ever, i);
     launch_for_ever((void *)1);
+}
+
+static void beside(long threads)
+{
+    long i;
+    for (i = 1; i <= threads; i++)
+        start(launch_for_ever, i);
+    for (;;)
+        pause();
 }
 
 /* Whether there is a file of this name; takes it away. */
@@ -427,6 +436,8 @@ int main(int count, char **arguments)
         graphs_for_ever();
     else if (!strcmp(mode, "for_ever"))
         for_ever(atol(arguments[2]));
+    else if (!strcmp(mode, "beside"))
+        beside(atol(arguments[2]));
     else if (!strcmp(mode, "left"))
         left(arguments[2]);
     else if (!strcmp(mode, "exits"))
