@@ -157,14 +157,14 @@ impl Buffer {
         Some(Buffer { owner, base, size, used: 0, records: 0, limit, progress, works: Vec::new() })
     }
 
-    /// Whether another record fits.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.used + bytes <= self.size && self.records < self.limit
+    /// Whether so many more records fit.
+    pub(crate) fn has_room_for(&self, bytes: usize, records: u32) -> bool {
+        self.used + bytes <= self.size && records <= self.limit - self.records
     }
 
     /// Appends a zeroed record; the caller checked for room.
     pub(crate) fn append(&mut self, bytes: usize) -> &mut [u8] {
-        assert!(self.has_room(bytes), "gpusim: no room for a record");
+        assert!(self.has_room_for(bytes, 1), "gpusim: no room for a record");
         // SAFETY: `used + bytes <= size`, and the client gave `size` bytes at `base`.
         let record = unsafe {
             let start = self.base.add(self.used);

@@ -181,7 +181,10 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     }
-    let Some(buffer) = content.room_for(owner, record_size(record_kind)) else {
+    // The one that a fault adds comes with it or not at all, as its work is all that the truth has of the two.
+    let extra = layout::extra_record(record_kind, work);
+    let bytes = record_size(record_kind) + extra.map_or(0, |(extra_kind, _)| record_size(extra_kind));
+    let Some(buffer) = content.room_for(owner, bytes, extra.map_or(1, |_| 2)) else {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     };
@@ -189,9 +192,7 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
         buffer.works.push(*work);
     }
     content.append(lane, record_kind, work);
-    if let Some((extra_kind, extra)) = layout::extra_record(record_kind, work)
-        && content.room_for(owner, record_size(extra_kind)).is_some()
-    {
+    if let Some((extra_kind, extra)) = extra {
         content.append(lane, extra_kind, &extra);
     }
     let (waiting, full) = (content.inbox.len(), !content.full.is_empty());
@@ -239,7 +240,7 @@ fn append_complete(owner: &'static Subscriber, record_kind: u32, write: impl FnO
     let lane = mine(owner);
     let mut content = lock(&lane.content);
     let bytes = record_size(record_kind);
-    let Some(buffer) = content.room_for(owner, bytes) else { return owner.buffers.count_dropped() };
+    let Some(buffer) = content.room_for(owner, bytes, 1) else { return owner.buffers.count_dropped() };
     write(buffer.append(bytes));
     buffer.progress().complete_one();
 }
@@ -269,9 +270,9 @@ impl Lane {
 }
 
 impl Content {
-    /// The buffer for the next record, new if need be; `None` if the client has none.
-    fn room_for(&mut self, owner: &'static Subscriber, bytes: usize) -> Option<&mut Buffer> {
-        if self.current.as_ref().is_some_and(|b| !b.has_room(bytes)) {
+    /// The buffer for so many records that come next, new if need be; `None` if the client has none.
+    fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
+        if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());
         }
         if self.current.is_none() {
