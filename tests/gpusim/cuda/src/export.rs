@@ -6,7 +6,7 @@ use gpusim_core::error::{self, NOT_FOUND};
 use gpusim_core::graph;
 use gpusim_core::kernel::Kernel;
 use gpusim_core::stream::{Default, Stream};
-use gpusim_core::table::{self, CoreTable, GPUSIM_UUID};
+use gpusim_core::table::{self, CoreTable, GPUSIM_UUID, Phase};
 use gpusim_core::thread::{self, Client, Meeting};
 use gpusim_core::work::{Fate, Work};
 use gpusim_core::{api, gpu, init, truth};
@@ -43,10 +43,13 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
     }
 }
 
-/// Says where the calling thread stands: frames from the root with semicolons, NULL for nowhere.
+/// Says where the calling thread stands: frames from the root with semicolons, NULL for nowhere. A forked child launches
+/// nothing, and another thread may have held the lock of all sites when it was forked.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
-    thread::current().set_site(Text(path).get());
+    if init::phase() != Phase::Child {
+        thread::current().set_site(Text(path).get());
+    }
 }
 
 /// When what is submitted to this stream next would start, in ns since the epoch; 0: there is no such stream.
