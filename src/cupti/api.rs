@@ -250,7 +250,8 @@ impl Api {
         self.shared.retire();
     }
 
-    fn is_retired(&self) -> bool {
+    /// Whether it has given up, or was given up: it is not called any more, and hands nothing over.
+    pub fn is_retired(&self) -> bool {
         self.shared.retired.load(Ordering::Acquire)
     }
 }

@@ -191,7 +191,7 @@ impl Session {
 
     /// Looks who has the records, after a flush that has left so many launches open.
     fn look_for_rivals(&self, open: u64, before_everything: Option<Traffic>) {
-        if self.api.shares_records() {
+        if self.api.shares_records() || self.api.is_retired() {
             return;
         }
         let traffic = self.api.traffic();
