@@ -7,6 +7,7 @@ use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::report::{Cell, Report, Table};
 use crate::error::Result;
+use crate::join::Activities;
 use crate::record::{Loss, Missing, WindowEdge};
 use crate::run::ReadOptions;
 
@@ -116,13 +117,14 @@ fn devices(explained: &Explained) -> Table {
 /// What is in no total.
 fn losses(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
-    let untimed = explained.ledger.tally.activities.untimed;
+    let Activities { untimed, repeated, .. } = explained.ledger.tally.activities;
     let mut loss = |what: &str, count| {
         if count > 0 {
             table.row([what.into(), Cell::Count(count)]);
         }
     };
     loss(Missing::Untimed.word(), untimed);
+    loss("activities_repeated", repeated);
     loss("records_damaged", explained.facts.damaged);
     // Launches that were captured into a graph are no loss: see the facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);

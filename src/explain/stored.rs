@@ -185,7 +185,7 @@ fn sums(
     }
 }
 
-fn tally_values(tally: &Tally) -> [u64; 16] {
+fn tally_values(tally: &Tally) -> [u64; 17] {
     let (launches, activities) = (tally.launches, tally.activities);
     let Launches { seen, matched, graphs, pending, outside, aliases, not_told_nanos } = launches;
     let of_launches = [seen, matched, graphs, pending, outside, aliases];
@@ -199,12 +199,13 @@ fn tally_values(tally: &Tally) -> [u64; 16] {
         untimed,
         early,
         not_told,
+        repeated,
     } = activities;
     let of_activities = [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early];
-    let mut all = [0; 16];
+    let mut all = [0; 17];
     all[..6].copy_from_slice(&of_launches);
     all[6..14].copy_from_slice(&of_activities);
-    all[14..].copy_from_slice(&[not_told_nanos, not_told]);
+    all[14..].copy_from_slice(&[not_told_nanos, not_told, repeated]);
     all
 }
 
@@ -466,11 +467,12 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn tally(values: &[u64]) -> Option<Tally> {
-    // Files of before have two values less.
+    // Files of before have up to three values less.
     let (values, more) = values.split_at_checked(14)?;
-    let (not_told_nanos, not_told) = match *more {
-        [] => (0, 0),
-        [nanos, activities] => (nanos, activities),
+    let (not_told_nanos, not_told, repeated) = match *more {
+        [] => (0, 0, 0),
+        [nanos, activities] => (nanos, activities, 0),
+        [nanos, activities, repeated] => (nanos, activities, repeated),
         _ => return None,
     };
     let values: [u64; 14] = values.try_into().ok()?;
@@ -487,6 +489,7 @@ fn tally(values: &[u64]) -> Option<Tally> {
         untimed,
         early,
         not_told,
+        repeated,
     };
     let adds_up = |seen: u64, parts: &[(&str, u64)]| parts.iter().map(|(_, part)| part).sum::<u64>() == seen;
     let is_sound = adds_up(launches.seen, &launches.parts()) && adds_up(activities.seen, &activities.parts());
@@ -590,7 +593,10 @@ mod tests {
         for (id, of, time) in [(9001, 5, 1_001_000), (9002, 6, 1_002_000), (9003, 5, 2_000_000)] {
             let launch = Launch { time: Nanos(time), duration: 500, ..launch(id, of) };
             explain.push(&Row::Launch(launch), &mut ());
-            explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
+            // Delivered twice.
+            for _ in 0..2 {
+                explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
+            }
         }
         explain.push(&window(WindowEdge::Close, 2_010_000), &mut ());
         let snapshot = explain.snapshot(&[], &mut ());

@@ -310,6 +310,11 @@ fn deliver(
     sink: &mut impl Sink,
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
+    if progress.is_repeated_by(activity) {
+        tally.activities.seen -= 1;
+        tally.activities.repeated += 1;
+        return;
+    }
     if *progress == Progress::Waiting && !outside {
         let is_graph = activity.graph != GraphId(0);
         tally.launches.matched += 1;

@@ -52,6 +52,8 @@ pub struct Activities {
     /// Of the matched and the stackless: began before their launch did, so that one of the two clocks is
     /// to be doubted.
     pub early: u64,
+    /// Came twice, and are not among these the second time: of one launch, at the same time on the same stream.
+    pub repeated: u64,
 }
 
 impl Launches {

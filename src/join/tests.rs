@@ -99,6 +99,26 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 }
 
 #[test]
+fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
+    let part = |start| Row::Activity(kernel(5, start, start + 10));
+    let untimed = Row::Activity(kernel(6, 0, 0));
+    let delivered = [part(100), part(100), part(110), part(120), part(120), untimed.clone(), untimed];
+    for before in 0..=delivered.len() {
+        let mut rows = delivered.to_vec();
+        rows.splice(before..before, [Row::Launch(launch(5, 11)), Row::Launch(launch(6, 12))]);
+        let (seen, tally) = run(Limits { orphans: 8, ..Limits::default() }, &rows);
+        let mut found = seen.summary();
+        found.sort_unstable();
+        assert_eq!(
+            found,
+            [(0, Ok(12)), (0, Ok(12)), (100, Ok(11)), (110, Ok(11)), (120, Ok(11))],
+            "{before}"
+        );
+        assert_eq!((tally.activities.seen, tally.activities.repeated), (5, 2), "{before}");
+    }
+}
+
+#[test]
 fn an_alias_resolves_to_the_launch_around_it_in_every_order() {
     let rows = [Row::Launch(alias(8, 7)), Row::Launch(launch(7, 11)), Row::Activity(kernel(8, 100, 110))];
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {

@@ -37,6 +37,7 @@ pub(super) fn text(
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
     lines.extend(python(profile));
+    lines.extend(repeated(ledger));
     lines.extend(not_told(ledger));
     lines.extend(unheard(ledger, taken));
     lines.extend(not_ours(traffic));
@@ -80,6 +81,14 @@ fn python(profile: &Profile) -> Option<String> {
     };
     let functions: HashSet<_> = profile.frames().iter().filter_map(function).collect();
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
+}
+
+/// Records that are none of the activities.
+fn repeated(ledger: &Ledger) -> Option<String> {
+    let repeated = ledger.tally.activities.repeated;
+    (repeated > 0).then(|| {
+        format!("CUPTI delivered {repeated} activities twice, of the same launch, stream and time; each counts once")
+    })
 }
 
 /// For how long callbacks were off.
