@@ -1,38 +1,59 @@
-/* Threads that launch, copy, wait, fork and are interrupted, as a number has it, and one of many ends.
+/* Threads that launch, fill, wait, fork and are interrupted, as a number has it, and one of many ends.
  *
- *     chaos SEED HOW
+ *     chaos SEED HOW [WHEN [LINGER [CHILD [rival]]]]
  *
- * HOW is how it ends: `return`, `exit` on another thread, `_exit`, `abort`, `term` or `kill` by a signal. Before that it
- * prints what of its state is not to change: how often errno did in a launch, the descriptors that it has for longer
- * than a moment, the signals that are blocked, and its limits. */
+ * HOW is how it ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, `term` or `kill` by a signal.
+ * WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds that it goes on for before it ends. CHILD: how
+ * a child ends that it forks before there is any CUDA, which does the same with one thread, its stderr in a file
+ * `stderr-PID`; `-`: there is none. rival: another client of CUPTI asks for the records, as in `rival.c`.
+ *
+ * Before it ends it prints what of its state is not to change: how often errno did in a launch and the signals blocked on a
+ * thread, the descriptors that it has for longer than a moment, the signals that are blocked on main, and its limits.
+ * In a file `done-PID` are numbers of 8 bytes: when it came to its end, in nanoseconds, how many pieces of work had been
+ * launched by then, and how many records the rival has. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
-enum { TURNS = 400, THREADS = 3, CODE = 5, LOOKS = 50, BELOW = 1000 };
+#define KEEP_FRAME() __asm__ volatile("" ::: "memory")
+enum { TURNS = 400, MOST_THREADS = 3, ALONE = 20, CODE = 5, CHILD_CODE = 6, LOOKS = 50, BELOW = 1000 };
 
 KERNEL(add_d301, "add_d301", (int n), &n)
 KERNEL(mul_d1200, "mul_d1200", (int n), &n)
 
-static uint64_t seed;
+/* What the file `done-PID` begins with. */
+static struct done {
+    uint64_t ended, launched, rivals;
+} *done;
+
+static uint64_t seed, linger;
 static const char *how = "return";
-static long errnos;
+static int code = CODE, threads = MOST_THREADS;
+static volatile int is_midst, is_fast;
+static long errnos, masks;
 /* Threads that wait for each other in the driver have their errno changed by that. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
+/* How much each thread has launched; main is the first. */
+static volatile uint64_t launched[MOST_THREADS + 1];
+static __thread int self;
 
 static void interrupted(int signal)
 {
@@ -46,6 +67,12 @@ static uint64_t next(uint64_t *state)
     *state ^= *state << 13;
     *state ^= *state >> 7;
     return *state ^= *state << 17;
+}
+
+/* What the driver refuses is not launched. */
+static void count(cudaError_t error)
+{
+    launched[self] += error == cudaSuccess;
 }
 
 /* errno as it was: a signal handler of ours would change it, so none comes meanwhile. */
@@ -63,6 +90,7 @@ OWN_FRAME static void launch(int which)
         LAUNCH(mul_d1200, 1, 32, 0)(1);
     if (is_alone && errno != 77)
         errnos++;
+    count(cudaGetLastError());
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
@@ -71,25 +99,46 @@ OWN_FRAME static void interrupted_launch(void)
 {
     SITE("interrupted_launch");
     LAUNCH(mul_d1200, 1, 32, 0)(1);
-    __asm__ volatile("" ::: "memory");
+    count(cudaGetLastError());
+    KEEP_FRAME();
 }
 
+OWN_FRAME static void fill(void *memory)
+{
+    SITE("fill");
+    count(cudaMemsetAsync(memory, 0, 4096, 0));
+    KEEP_FRAME();
+}
+
+static void launch_alone(void)
+{
+    int at;
+    is_alone = 1;
+    for (at = 0; at < ALONE; at++)
+        launch(at % 2);
+    is_alone = 0;
+}
+
+/* A child of a process that has CUDA, and can have none: what it launches is refused. */
 static void fork_once(int ends)
 {
     pid_t child = fork();
     if (child == 0) {
         alarm(20);
+        launch(ends % 2);
         if (ends == 0)
             _exit(3);
         if (ends == 1)
             exit(3);
-        execl("/bin/sh", "sh", "-c", "exit 3", (char *)NULL);
+        if (ends == 2)
+            execl("/bin/sh", "sh", "-c", "exit 3", (char *)NULL);
+        raise(SIGTERM);
         _exit(4);
     }
-    int status = 0;
+    int status = 0, expected = ends == 3 ? SIGTERM : 3 << 8;
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
-    if (child < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 3)
+    if (child < 0 || status != expected)
         printf("a child ended with %x\n", status);
 }
 
@@ -97,8 +146,12 @@ static void *worker(void *number)
 {
     uint64_t state = seed * 7919 + (uintptr_t)number * 104729 + 1;
     void *memory = NULL;
+    /* The kernel fills the first words of them only. */
+    sigset_t before = {{0}}, after = {{0}};
     int turn;
-    for (turn = 0; turn < TURNS; turn++) {
+    self = (int)(intptr_t)number + 1;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    for (turn = 0; turn < TURNS || is_midst; turn++) {
         uint64_t dice = next(&state) % 100;
         if (dice < 50)
             launch(dice % 2);
@@ -109,14 +162,19 @@ static void *worker(void *number)
         else if (dice < 84 && !memory)
             cudaMalloc(&memory, 4096);
         else if (dice < 88 && memory)
-            cudaMemsetAsync(memory, 0, 4096, 0);
+            fill(memory);
         else if (dice < 90)
             usleep(300);
         else if (dice < 91 && seed % 3 == 0)
-            fork_once((int)(next(&state) % 3));
+            fork_once((int)(next(&state) % 4));
         else if (dice < 92)
             raise(SIGPROF);
+        if (is_midst && !is_fast)
+            usleep(linger ? 3000 : 200);
     }
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    if (memcmp(&before, &after, sizeof before))
+        __sync_fetch_and_add(&masks, 1);
     return NULL;
 }
 
@@ -144,60 +202,189 @@ static unsigned descriptors(void)
 
 static void tell(void)
 {
-    static const int limits[] = {RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_STACK, RLIMIT_CORE, RLIMIT_NPROC};
     sigset_t blocked;
-    unsigned at;
+    int at;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
-    printf("errno %ld, descriptors %x, blocked", errnos, descriptors());
+    printf("errno %ld, masks %ld, descriptors %x, blocked", errnos, masks, descriptors());
     for (at = 1; at < 65; at++)
-        printf(sigismember(&blocked, (int)at) > 0 ? "1" : "0");
-    for (at = 0; at < sizeof limits / sizeof *limits; at++) {
+        printf(sigismember(&blocked, at) > 0 ? "1" : "0");
+    for (at = 0; at < RLIM_NLIMITS; at++) {
         struct rlimit limit;
-        getrlimit(limits[at], &limit);
+        getrlimit(at, &limit);
         printf(" %lx/%lx", (long)limit.rlim_cur, (long)limit.rlim_max);
     }
     printf("\n");
     fflush(stdout);
 }
 
+static void *cupti(const char *name)
+{
+    void *library = dlopen("libcupti.so.13", RTLD_LAZY);
+    void *symbol = library ? dlsym(library, name) : NULL;
+    if (!symbol)
+        exit(20);
+    return symbol;
+}
+
+static int (*next_record)(uint8_t *, size_t, void **);
+
+static void requested(uint8_t **buffer, size_t *size, size_t *most)
+{
+    *size = 256 << 10;
+    *buffer = malloc(*size);
+    *most = 0;
+}
+
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
+{
+    void *record = NULL;
+    (void)context, (void)stream, (void)size;
+    while (next_record(buffer, valid, &record) == 0)
+        __sync_fetch_and_add(&done->rivals, 1);
+    free(buffer);
+}
+
+static void rival_comes(void)
+{
+    static const uint32_t kinds[] = {2, 10};
+    int (*ask)(void *, void *), (*enable)(uint32_t);
+    unsigned at;
+    *(void **)&next_record = cupti("cuptiActivityGetNextRecord");
+    *(void **)&ask = cupti("cuptiActivityRegisterCallbacks");
+    *(void **)&enable = cupti("cuptiActivityEnable");
+    if (ask((void *)requested, (void *)completed))
+        exit(21);
+    for (at = 0; at < sizeof kinds / sizeof *kinds; at++)
+        enable(kinds[at]);
+}
+
+static void count_in_file(void)
+{
+    char name[64];
+    int file;
+    snprintf(name, sizeof name, "done-%d", getpid());
+    file = open(name, O_CREAT | O_RDWR, 0644);
+    if (file < 0 || ftruncate(file, sizeof *done) != 0)
+        exit(10);
+    done = mmap(NULL, sizeof *done, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+}
+
+/* Signals come meanwhile. */
+static void sleep_for(uint64_t milliseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += milliseconds % 1000 * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+}
+
+/* What has been launched by now is not to be lost by the end that comes. */
+static void come_to_the_end(void)
+{
+    struct timespec now;
+    uint64_t sum = 0;
+    int at;
+    for (at = 0; at <= MOST_THREADS; at++)
+        sum += launched[at];
+    clock_gettime(CLOCK_REALTIME, &now);
+    done->launched = sum;
+    done->ended = now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
 static void *ends(void *nothing)
 {
-    exit(CODE);
+    come_to_the_end();
+    exit(code);
     return nothing;
 }
 
-int main(int argc, char **argv)
+/* Returns where main is to. */
+static void act(int has_rival)
 {
-    struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
     struct itimerval often = {{0, 700}, {0, 700}};
-    pthread_t threads[THREADS], last;
+    pthread_t ids[MOST_THREADS], last;
+    uint64_t state = seed * 31 + 7;
     intptr_t at;
-    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
-    how = argc > 2 ? argv[2] : how;
-    sigaction(SIGPROF, &action, NULL);
-    for (at = 0; at < 20; at++)
-        launch((int)at % 2);
-    is_alone = 0;
+    count_in_file();
+    launch_alone();
     setitimer(ITIMER_PROF, &often, NULL);
-    for (at = 0; at < THREADS; at++)
-        pthread_create(&threads[at], NULL, worker, (void *)at);
-    for (at = 0; at < THREADS; at++)
-        pthread_join(threads[at], NULL);
-    if (strcmp(how, "exit"))
-        cudaDeviceSynchronize();
+    for (at = 0; at < threads; at++)
+        pthread_create(&ids[at], NULL, worker, (void *)at);
+    if (has_rival) {
+        usleep(next(&state) % 2000);
+        rival_comes();
+    }
+    if (!is_midst) {
+        for (at = 0; at < threads; at++)
+            pthread_join(ids[at], NULL);
+        launch_alone();
+        if (strcmp(how, "exit"))
+            cudaDeviceSynchronize();
+    }
     tell();
+    sleep_for(linger);
+    is_fast = 1;
+    if (is_midst)
+        usleep(next(&state) % 3000);
     if (!strcmp(how, "exit")) {
         pthread_create(&last, NULL, ends, NULL);
         for (;;)
             interrupted_launch();
     }
+    come_to_the_end();
     if (!strcmp(how, "_exit"))
-        _exit(CODE);
+        _exit(code);
     if (!strcmp(how, "abort"))
         abort();
-    if (!strcmp(how, "term"))
-        raise(SIGTERM);
     if (!strcmp(how, "kill"))
         raise(SIGKILL);
-    return CODE;
+    if (!strcmp(how, "term")) {
+        /* Of main, or of a thread that is launching. */
+        pthread_kill(is_midst && next(&state) % 2 ? ids[0] : pthread_self(), SIGTERM);
+        for (;;)
+            pause();
+    }
+}
+
+/* A process that has no CUDA forks one that will. */
+static void fork_early(const char *child_how)
+{
+    int status = 0, file;
+    char name[64];
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        snprintf(name, sizeof name, "stderr-%d", getpid());
+        file = open(name, O_CREAT | O_WRONLY, 0644);
+        if (file < 0 || dup2(file, 2) < 0 || close(file) != 0)
+            _exit(11);
+        how = child_how;
+        code = CHILD_CODE;
+        threads = 1;
+        act(0);
+        exit(code);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    printf("the child ended with %x\n", status);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
+    seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    how = argc > 2 ? argv[2] : how;
+    is_midst = argc > 3 && !strcmp(argv[3], "midst");
+    linger = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
+    sigaction(SIGPROF, &action, NULL);
+    if (argc > 5 && strcmp(argv[5], "-"))
+        fork_early(argv[5]);
+    act(argc > 6 && !strcmp(argv[6], "rival"));
+    return code;
 }
