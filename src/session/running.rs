@@ -170,7 +170,7 @@ impl Session {
         }
         if !window::state().is_open() {
             self.reclaim_records();
-            self.told.opens(self.api, &self.edges, None);
+            self.told.opens(self.api, &self.edges, None, false);
         }
         self.edges.turn(WindowEdge::Open, window::open);
         Ok(())
@@ -179,7 +179,8 @@ impl Session {
     /// The same for who is in a callback of the tracer's.
     pub(super) fn open_window_in_callback(&self) {
         if !life::is_over() && !window::state().is_open() {
-            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()));
+            let is_taken = self.rivals.lock().have_records();
+            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
             self.edges.turn(WindowEdge::Open, window::open);
         }
     }
@@ -195,7 +196,9 @@ impl Session {
             return;
         }
         let traffic = self.api.traffic();
-        match self.rivals.lock().look(Instant::now(), traffic, open, before_everything) {
+        // Not held while CUPTI is called.
+        let change = self.rivals.lock().look(Instant::now(), traffic, open, before_everything);
+        match change {
             None => {}
             Some(Change::Taken) => {
                 progress::in_others(|| self.api.yield_records());
@@ -373,7 +376,7 @@ impl Source for Session {
         pipeline.learn(&new);
         let any = pipeline.collect(self.api);
         drop(pipeline);
-        self.told.look(self.api, &self.edges);
+        self.told.look(self.api, &self.edges, || self.reclaim_records());
         any
     }
 

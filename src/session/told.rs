@@ -43,20 +43,25 @@ struct State {
     hushed: Option<Instant>,
     /// Somebody waits for callbacks who may not switch them on.
     is_wanted: bool,
+    /// And for the records, which another client has.
+    wants_records: bool,
 }
 
 impl Default for Told {
     fn default() -> Self {
-        let state = State { is_on: true, closed: None, hushed: None, is_wanted: false };
+        let state = State { is_on: true, closed: None, hushed: None, is_wanted: false, wants_records: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
 impl Told {
-    /// Switches what is due. For the collector.
-    pub(super) fn look(&self, api: &Api, edges: &Edges) {
+    /// Switches what is due, and has `reclaim` ask for the records where somebody waits for them. For the collector.
+    pub(super) fn look(&self, api: &Api, edges: &Edges, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_wanted {
+            if std::mem::take(&mut state.wants_records) {
+                reclaim();
+            }
             state.switch_on(api);
             // Whoever waits is about to open the window.
             state.hushed = Some(Instant::now());
@@ -90,14 +95,15 @@ impl Told {
         }
     }
 
-    /// A window is about to open. `nudge` wakes the collector where the caller is in a callback of the tracer's.
-    pub(super) fn opens(&self, api: &Api, edges: &Edges, nudge: Option<&dyn Fn()>) {
+    /// A window is about to open. `nudge` wakes the collector where the caller is in a callback of the tracer's; it then asks
+    /// for the records as well, if another client has them.
+    pub(super) fn opens(&self, api: &Api, edges: &Edges, nudge: Option<&dyn Fn()>, wants_records: bool) {
         let Some(mut state) = self.state.try_lock_for(LONGEST_OPENING) else { return };
         match nudge {
             None => state.switch_on(api),
             Some(nudge) => {
-                if !state.is_on {
-                    state.is_wanted = true;
+                if !state.is_on || wants_records {
+                    (state.is_wanted, state.wants_records) = (true, wants_records);
                     nudge();
                     self.changed.wait_while_for(&mut state, |state| state.is_wanted, LONGEST_OPENING);
                 }

@@ -44,10 +44,12 @@ fn who_took_the_records_finds_no_setting_of_ours() {
 #[test]
 fn a_window_that_opens_anew_has_the_records_again() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
-    let done = Run::new(&program, Way::Injected).args(["5500", "returns"]).ok();
-    assert!(done.stdout.starts_with("handed"), "{}", done.stderr);
-    assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
-    assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
+    for how in ["returns", "profiler"] {
+        let done = Run::new(&program, Way::Injected).args(["5500", how]).ok();
+        assert!(done.stdout.starts_with("handed"), "{}", done.stderr);
+        assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
+        assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
+    }
 }
 
 /// From 13.3 on, where the driver plays along.

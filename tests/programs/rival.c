@@ -1,10 +1,10 @@
 /* A program with another client of CUPTI in it, which asks for records without a subscription, as Kineto does.
  *
- *     rival MILLISECONDS [returns]
+ *     rival MILLISECONDS [returns | profiler]
  *
  * Launches and waits; has the client ask for the records; launches and waits for so long. What the client is handed it
  * counts and frees, whoever's it is. returns: the client goes in the middle (it disables what it enabled), a window is
- * closed and opened, and the program goes on for as long. Prints whether the client was handed any records, and whether
+ * closed and opened, and the program goes on. profiler: the same by CUDA's own calls. Prints whether the client was handed any records, and whether
  * CUPTI takes buffers for zeroed, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -140,10 +140,15 @@ int main(int count, char **words)
     then = zeroed();
     fprintf(stderr, "rival: flushes\n");
     flush();
-    if (count > 2 && !strcmp(words[2], "returns")) {
+    if (count > 2) {
         each_kind("cuptiActivityDisable");
-        window("gpuflame_stop");
-        window("gpuflame_start");
+        if (!strcmp(words[2], "profiler")) {
+            cudaProfilerStop();
+            cudaProfilerStart();
+        } else {
+            window("gpuflame_stop");
+            window("gpuflame_start");
+        }
         after();
     }
     printf("%s, zeroed %d then %d\n", handed && bytes ? "handed" : "nothing", at_first, then);
