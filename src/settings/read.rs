@@ -4,7 +4,7 @@
 //! warning says so, since the application must run on.
 
 use super::asked::Settings;
-use super::table::{SETTINGS, Setting, TRACE_FILE, prefix};
+use super::table::{PATHS, SETTINGS, Setting, TRACE_FILE};
 use super::values::Refused;
 
 /// Reads the settings of this process. See [`parse`].
@@ -15,9 +15,10 @@ pub fn from_environment() -> (Settings, Vec<String>) {
         Some((name, value.to_string_lossy().into_owned()))
     });
     let (mut settings, warnings) = parse(all);
-    // Paths are bytes.
-    if let Some(output) = std::env::var_os("GPUFLAME_OUTPUT").filter(|output| output.to_str().is_none()) {
-        settings.output = prefix(&output);
+    for (name, set) in PATHS {
+        if let Some(path) = std::env::var_os(name).filter(|path| path.to_str().is_none()) {
+            set(&mut settings, &path);
+        }
     }
     (settings, warnings)
 }

@@ -441,6 +441,15 @@ const OUTPUT: &str = "gpuflame-%e.%p";
 /// The one variable that has another's name.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
+/// Those that are paths, and how each is set to one that is no text: paths are bytes.
+pub(super) const PATHS: [(&str, fn(&mut Settings, &OsStr)); 5] = [
+    ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
+    ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
+    ("GPUFLAME_REPORT", |settings, path| settings.report = Some(PathBuf::from(path))),
+    ("GPUFLAME_CUPTI", |settings, path| settings.cupti = Some(PathBuf::from(path))),
+    (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
+];
+
 /// A path prefix that names files, also where `text` is a folder: without a name they would be hidden ones (`.svg`).
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();

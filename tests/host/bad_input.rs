@@ -324,6 +324,30 @@ fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_no
 }
 
 #[test]
+fn all_settings_that_are_paths_are_taken_as_bytes() {
+    let folder = scratch("paths");
+    let named = |bytes: &[u8]| folder.join(OsStr::from_bytes(bytes));
+    let (report, library) = (named(b"r\xe9"), named(b"l\xe9.so"));
+    fs::create_dir(&report).unwrap();
+    let simulated = stage("paths", &["libcupti.so.13"]).join("libcupti.so.13");
+    std::os::unix::fs::symlink(simulated, &library).unwrap();
+    let run = odd("plain").in_folder(&folder).with_libraries(&stage("no-cupti", &[]));
+    let run = run.env("GPUFLAME_REPORT", &report).env("GPUFLAME_CUPTI", &library);
+    let run = run.env("GPUFLAME_FLAG", named(b"f\xe9")).env("CUPTI_TRACE_OUTPUT_FILE", named(b"t\xe9"));
+    let done = run.done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    // There is no flag, so there is no window.
+    assert_parts(&done, "launches", 110, &[("outside", 110)]);
+    assert_eq!(fs::read_dir(&report).unwrap().count(), 1, "{}", done.stderr);
+    assert!(named(b"t\xe9").exists(), "{}", done.stderr);
+    let known = [report.file_name(), library.file_name(), Some(OsStr::from_bytes(b"t\xe9"))];
+    let others = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let others: Vec<_> =
+        others.filter(|name| name.to_str().is_none() && !known.contains(&Some(name))).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
 fn a_link_that_points_nowhere_is_a_name_that_exists() {
     let folder = scratch("dangling");
     std::os::unix::fs::symlink("/nowhere/else", folder.join("out.svg")).unwrap();
