@@ -77,7 +77,7 @@ pub const VARIABLES: &[Variable] = &[
     var("GPUSIM_ODD_SIZE", "0", "1: `bufferCompleted` gets a size 8 bytes below the one requested."),
     var(
         "GPUSIM_WATCHDOG_MS",
-        "5000",
+        "20000",
         "A thread that waits this long for CUPTI's lock, or for a buffer callback to return, aborts.",
     ),
     var(
@@ -183,7 +183,7 @@ impl Settings {
             max_buffers: env.optional("GPUSIM_MAX_BUFFERS")?,
             empty_buffers: env.choice("GPUSIM_EMPTY_BUFFERS", "0", "1")?,
             odd_size: env.choice("GPUSIM_ODD_SIZE", "0", "1")?,
-            watchdog_ms: env.number("GPUSIM_WATCHDOG_MS", 5000)?,
+            watchdog_ms: env.number("GPUSIM_WATCHDOG_MS", 20_000)?,
             other_subscriber: env.choice("GPUSIM_OTHER_SUBSCRIBER", "0", "1")?,
             inject_in_child: env.choice("GPUSIM_FORK", "304", "inject")?,
             faults: Faults::parse(&env.text("GPUSIM_FAULTS").unwrap_or_default())?,
