@@ -313,7 +313,9 @@ fn exact(steps: &[&Step<'_>], names: &Bare, options: &StatsOptions) -> Vec<Avera
         }
     }
     let count = steps.len() as f64 * 1000.0;
-    rows(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
+    let mut rows = rows(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names);
+    rows.iter_mut().for_each(|row| row.name = super::harmless(&row.name));
+    rows
 }
 
 /// As the tool that began with this table adds up: what is a difference there is one here, so that even the

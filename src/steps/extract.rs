@@ -71,7 +71,7 @@ impl Extract {
 
     fn write_exact(&self, out: &mut impl Write) -> Result<()> {
         let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
-            .map(|number| super::quoted(self.ops.names.text(number)))
+            .map(|number| super::quoted(&super::harmless(self.ops.names.text(number))))
             .collect::<Result<_>>()?;
         let mut line = Vec::new();
         for op in self.ops() {

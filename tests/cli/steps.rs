@@ -105,6 +105,29 @@ fn stats_average_steps_that_are_alike() {
 }
 
 #[test]
+fn names_are_harmless_where_a_spreadsheet_or_a_terminal_shows_them() {
+    let folder = scratch("harmless");
+    let events = [
+        step(1, "0.000", "1000.000"),
+        kernel("=1+1", "10.000", "20.000"),
+        kernel("'@x", "30.000", "40.000"),
+        kernel("\\u001b[31mred", "50.000", "60.000"),
+        kernel("a-b", "70.000", "80.000"),
+    ];
+    trace(&folder, &events);
+    let names = |args: &[&str]| {
+        let ran = gpuflame(&folder, args).ok();
+        let names = ran.stdout.lines().skip(1).map(|line| line.split(',').next().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let harmless = ["'=1+1", "''@x", " [31mred", "a-b"];
+    assert_eq!(names(&["extract", "trace.json", "-", "0,1e9"]), harmless);
+    assert_eq!(names(&["stats", "trace.json", "-", "none"]), harmless);
+    // As the tool does that is followed to the letter.
+    assert_eq!(names(&["extract", "trace.json", "-", "0,1e9", "--compat"])[0], "=1+1");
+}
+
+#[test]
 fn a_bubble_is_idle_time_unless_another_kind_is_asked_for() {
     let folder = scratch("bubbles");
     let events = [
