@@ -683,6 +683,15 @@ fn exit_on_one_thread_while_another_launches_ends_well() {
 }
 
 #[test]
+fn a_program_that_closes_the_library_is_recorded_on() {
+    let program = compile("tests/programs/closes.c", &["-O2"]);
+    let done = Run::new(&program, Way::None).arg(gpuflame()).done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    assert_parts(&done, "launches", 70, &[("matched", 30), ("outside", 40)]);
+    assert_eq!(folded_sum(&done), 30 * 100);
+}
+
+#[test]
 fn exit_handlers_of_the_application_may_launch() {
     let done = run("handlers", &[]);
     assert_eq!(done.stdout, "late\nlast\n");

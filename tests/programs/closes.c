@@ -1,0 +1,45 @@
+/* Has gpuflame as a plugin has its libraries: opened, used and closed again.
+ *
+ *     closes LIBRARY
+ *
+ * Opens a window and closes the library, launches 30 kernels; opens the library anew, closes the window and the library,
+ * launches 40; returns 7. */
+#define _GNU_SOURCE
+#include "cuda_mini.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+KERNEL(in_d100, "in_d100", (int n), &n)
+KERNEL(out_d100, "out_d100", (int n), &n)
+
+static void call(const char *path, const char *name)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    int (*function)(void);
+    *(void **)&function = library ? dlsym(library, name) : NULL;
+    if (!function || function() || dlclose(library))
+        exit(20);
+}
+
+__attribute__((noinline, noclone)) static void launch(int times)
+{
+    SITE("main;launch");
+    while (times--)
+        LAUNCH(in_d100, 1, 32, 0)(times);
+    cudaDeviceSynchronize();
+}
+
+int main(int count, char **words)
+{
+    int i;
+    if (count < 2)
+        return 21;
+    call(words[1], "gpuflame_start");
+    launch(30);
+    call(words[1], "gpuflame_stop");
+    for (i = 0; i < 40; i++)
+        LAUNCH(out_d100, 1, 32, 0)(i);
+    cudaDeviceSynchronize();
+    return 7;
+}
