@@ -58,7 +58,7 @@ const GLUE: [Glue; 4] = [
     },
 ];
 
-/// Functions of Python that begin so (empty: any), in a file that ends so.
+/// Functions of Python that begin so (empty: any), in a file of a package, `torch/_ops.py`.
 struct PythonGlue {
     file: &'static str,
     functions: &'static [&'static str],
@@ -67,43 +67,61 @@ struct PythonGlue {
 const PYTHON_GLUE: [PythonGlue; 9] = [
     // How a module is called: its `forward` says which.
     PythonGlue {
-        file: "/torch/nn/modules/module.py",
+        file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
     // `@torch.no_grad()` and its like.
-    PythonGlue { file: "/torch/utils/_contextlib.py", functions: &[""] },
+    PythonGlue { file: "torch/utils/_contextlib.py", functions: &[""] },
     PythonGlue {
-        file: "/torch/_ops.py",
+        file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
     // The hooks around `Optimizer.step`, and what turns gradients off in it.
     PythonGlue {
-        file: "/torch/optim/optimizer.py",
+        file: "torch/optim/optimizer.py",
         functions: &[
             "Optimizer.profile_hook_step.<locals>.wrapper",
             "_use_grad_for_differentiable.<locals>._use_grad",
         ],
     },
     PythonGlue {
-        file: "/torch/optim/lr_scheduler.py",
+        file: "torch/optim/lr_scheduler.py",
         functions: &[
             "LRScheduler.__init__.<locals>.patch_track_step_called.<locals>.wrap_step.<locals>.wrapper",
         ],
     },
-    PythonGlue { file: "/torch/autograd/graph.py", functions: &["_engine_run_backward"] },
+    PythonGlue { file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
     // What torch.compile puts around a compiled function.
-    PythonGlue { file: "/torch/_dynamo/eval_frame.py", functions: &[""] },
-    PythonGlue { file: "/torch/_functorch/_aot_autograd/runtime_wrappers.py", functions: &[""] },
-    PythonGlue { file: "/torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
+    PythonGlue { file: "torch/_dynamo/eval_frame.py", functions: &[""] },
+    PythonGlue { file: "torch/_functorch/_aot_autograd/runtime_wrappers.py", functions: &[""] },
+    PythonGlue { file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
 ];
 
-/// Whether a function of Python says nothing to who looks at a picture; `file` is its whole path.
-pub(super) fn is_python_glue(file: &str, function: &str) -> bool {
+/// Whether a function of Python says nothing to who looks at a picture; `file` is its whole path, `libraries` are those of
+/// all that is mapped.
+pub(super) fn is_python_glue<'a>(
+    file: &str,
+    function: &str,
+    libraries: impl IntoIterator<Item = &'a str>,
+) -> bool {
     // Before 3.11 a function has no more than the last part of its name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
-    let begins = |row: &PythonGlue| file.ends_with(row.file) && row.functions.iter().any(is);
-    PYTHON_GLUE.iter().any(begins)
+    let row = PYTHON_GLUE.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
+    row.is_some_and(|row| is_of_package(file, row.file, libraries))
 }
+
+/// Whether `path` is that file of the package itself, and none of the user's that has its name: it lies where packages are
+/// installed, or beside the package's libraries that are mapped, as of a build in its own folder.
+fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a str>) -> bool {
+    let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
+    let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
+    let is_beside =
+        |library: &str| library.strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES));
+    is_installed || libraries.into_iter().any(is_beside)
+}
+
+/// Where PyTorch has its libraries, and how they begin.
+const LIBRARIES: &str = "torch/lib/libtorch";
 
 /// What a function of PyTorch is called in its place: `aten::linear` of `at::_ops::linear::call`, `AddmmBackward0` of
 /// `torch::autograd::generated::AddmmBackward0::apply`.
@@ -171,27 +189,62 @@ mod tests {
         }
     }
 
+    const PACKAGES: &str = "/opt/venv/lib/python3.11/site-packages";
+
     #[test]
     fn functions_of_python_by_which_a_library_calls_are_glue() {
-        let module = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
-        assert!(
-            is_python_glue(module, "Module._wrapped_call_impl")
-                && is_python_glue(module, "Module._call_impl")
-        );
-        assert!(!is_python_glue(module, "Module._apply"), "what goes through all parameters");
-        assert!(!is_python_glue("/srv/module.py", "Module._call_impl"), "the user's");
-        let context = "/opt/venv/lib/python3.11/site-packages/torch/utils/_contextlib.py";
-        assert!(
-            is_python_glue(context, "inference_mode")
-                && is_python_glue(context, "f.<locals>.decorate_context")
-        );
-        assert!(is_python_glue("/x/torch/_ops.py", "OpOverload.__call__"));
-        assert!(
-            is_python_glue(module, "_call_impl") && is_python_glue("/x/torch/_ops.py", "__call__"),
-            "before 3.11"
-        );
-        assert!(!is_python_glue("/x/torch/nn/modules/linear.py", "Linear.forward"));
-        assert!(!is_python_glue("", ""));
+        let is_glue =
+            |file: &str, function| is_python_glue(&format!("{PACKAGES}/torch/{file}"), function, []);
+        let module = "nn/modules/module.py";
+        assert!(is_glue(module, "Module._wrapped_call_impl") && is_glue(module, "Module._call_impl"));
+        assert!(!is_glue(module, "Module._apply"), "what goes through all parameters");
+        let context = "utils/_contextlib.py";
+        assert!(is_glue(context, "inference_mode") && is_glue(context, "f.<locals>.decorate_context"));
+        assert!(is_glue("_ops.py", "OpOverload.__call__"));
+        assert!(is_glue(module, "_call_impl") && is_glue("_ops.py", "__call__"), "before 3.11");
+        assert!(!is_glue("nn/modules/linear.py", "Linear.forward"));
+        assert!(!is_python_glue("", "", []));
+    }
+
+    #[test]
+    fn a_user_s_file_that_is_called_as_the_library_s_stays() {
+        let libraries = |folder: &'static str| {
+            [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
+        };
+        // Where it lies, where PyTorch's libraries lie, whether it is glue.
+        for (folder, torch, is_glue) in [
+            (PACKAGES, PACKAGES, true),
+            ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
+            // A checkout that was built in place, and `pip install --target`.
+            ("/home/me/pytorch", "/home/me/pytorch", true),
+            ("/home/me/pytorch", PACKAGES, false),
+            // The user's own folder `torch`, wherever it is.
+            ("/srv/app", PACKAGES, false),
+            ("/srv/app/compat", "/srv/app", false),
+            ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
+            ("/srv/my-site-packages", PACKAGES, false),
+            ("", PACKAGES, false),
+        ] {
+            let libraries = libraries(torch);
+            for (file, function) in [
+                ("nn/modules/module.py", "Module._call_impl"),
+                ("utils/_contextlib.py", "decorate_context"),
+                ("_functorch/_aot_autograd/utils.py", "f"),
+            ] {
+                let path = format!("{folder}/torch/{file}");
+                let libraries = libraries.iter().map(String::as_str);
+                assert_eq!(is_python_glue(&path, function, libraries), is_glue, "{path}");
+            }
+        }
+        // A file whose name only ends as the library's, and one whose folder does.
+        for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
+            assert!(!is_python_glue(&format!("{PACKAGES}/{path}"), "__call__", []), "{path}");
+        }
+        assert!(!is_python_glue("torch/_ops.py", "__call__", []), "a path that is not whole");
+        assert!(!is_python_glue("/srv/module.py", "Module._call_impl", []));
+        // A library of the user's beside it is none of PyTorch's.
+        let path = "/srv/app/torch/_ops.py";
+        assert!(!is_python_glue(path, "__call__", ["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]));
     }
 
     #[test]

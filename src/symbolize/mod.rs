@@ -343,7 +343,8 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     };
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
-    let is_glue = glue::is_python_glue(code.file, code.name);
+    let libraries = profile.modules().iter().map(|module| &module.path[..]);
+    let is_glue = glue::is_python_glue(code.file, code.name, libraries);
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
     let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
