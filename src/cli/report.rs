@@ -1,7 +1,7 @@
 //! What a verb has to say as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for
 //! programs. A verb makes the tables once, and all three say the same.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
@@ -33,7 +33,7 @@ impl Report {
 /// How to write a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// Aligned columns; kernels of templates have short names, and what is long is cut in the middle.
+    /// Aligned columns; kernels of templates have short names, and what is long is cut where it does not differ.
     #[default]
     Text,
     /// A table after the other, an empty line in between.
@@ -100,13 +100,13 @@ impl Cell {
         }
     }
 
-    /// With the short names of kernels that have any.
+    /// With the short names of kernels that have any; as long as it is.
     fn for_people(&self, short: &HashMap<&str, String>) -> String {
         match self {
-            Self::Text(text) => cut(text),
+            Self::Text(text) => text.clone(),
             Self::Kernels(names) => {
                 let names = names.iter().map(|name| short.get(name.as_str()).unwrap_or(name).as_str());
-                cut(&names.collect::<Vec<_>>().join(", "))
+                names.collect::<Vec<_>>().join(", ")
             }
             Self::Count(count) => grouped(*count),
             Self::Nanos(nanos) => human(*nanos),
@@ -163,6 +163,7 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
             cells.filter_map(|cell| if let Cell::Kernels(names) = cell { Some(names) } else { None });
         let short = short_kernels(kernels.flatten().map(String::as_str));
         lines.extend(table.rows.iter().map(|row| row.iter().map(|cell| cell.for_people(&short)).collect()));
+        cut_apart(&mut lines);
         let widths: Vec<usize> = (0..table.columns.len())
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
             .collect();
@@ -184,16 +185,60 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
 /// People get this many characters of a name: templates of C++ fill screens.
 const LONGEST: usize = 110;
 
+/// Cuts what is longer, so that texts of a table that were different still are: where two come to the same they keep the place
+/// at which they begin to differ, and all that they have where that does not tell them apart either.
+fn cut_apart(lines: &mut [Vec<String>]) {
+    let mut alike: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for text in lines.iter().flatten().filter(|text| text.chars().count() > LONGEST) {
+        alike.entry(cut(text)).or_default().insert(text);
+    }
+    let mut cuts = HashMap::new();
+    for (at_the_ends, texts) in alike {
+        let place = common_chars(&texts);
+        let apart: Vec<_> = texts.iter().map(|text| cut_around(text, place)).collect();
+        let are_apart = apart.iter().collect::<BTreeSet<_>>().len() == texts.len();
+        for (text, apart) in texts.iter().zip(apart) {
+            let cut = match texts.len() {
+                1 => at_the_ends.clone(),
+                _ if are_apart => apart,
+                _ => (*text).to_owned(),
+            };
+            cuts.insert((*text).to_owned(), cut);
+        }
+    }
+    for text in lines.iter_mut().flatten() {
+        if let Some(cut) = cuts.get(text.as_str()) {
+            text.clone_from(cut);
+        }
+    }
+}
+
 /// What is in the middle tells least: kernels begin, and stacks end, with what matters.
 fn cut(text: &str) -> String {
-    let count = text.chars().count();
-    if count <= LONGEST {
-        return text.to_owned();
-    }
-    let (head, tail) = (LONGEST / 2, LONGEST - LONGEST / 2 - 3);
-    let head: String = text.chars().take(head).collect();
-    let tail: String = text.chars().skip(count - tail).collect();
-    format!("{head}...{tail}")
+    let tail = LONGEST - LONGEST / 2 - GAP.len();
+    format!("{}{GAP}{}", chars(text, 0, LONGEST / 2), chars(text, text.chars().count() - tail, tail))
+}
+
+/// The same with a third piece, of what stands around a place in the middle.
+fn cut_around(text: &str, place: usize) -> String {
+    let piece = (LONGEST - 2 * GAP.len()) / 3;
+    // Some of what comes before says what it is that differs.
+    let middle = chars(text, place.saturating_sub(piece / 3), piece);
+    let tail = chars(text, text.chars().count() - piece, piece);
+    format!("{}{GAP}{middle}{GAP}{tail}", chars(text, 0, piece))
+}
+
+const GAP: &str = "...";
+
+fn chars(text: &str, start: usize, count: usize) -> String {
+    text.chars().skip(start).take(count).collect()
+}
+
+/// With how many characters all of them begin.
+fn common_chars(texts: &BTreeSet<&str>) -> usize {
+    // What all have, the first and the last in their order have.
+    let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
+    first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }
 
 /// A column's name without its unit, which people see at each value.
@@ -319,6 +364,36 @@ mod tests {
         let mut out = Vec::new();
         write(&[table], Format::Csv, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains(&name));
+    }
+
+    #[test]
+    fn names_that_differ_in_their_middle_alone_are_told_apart() {
+        let rows = |names: &[String]| {
+            let mut table = Table::new("kernels", &["name", "count"]);
+            names.iter().for_each(|name| table.row([Cell::from(name.as_str()), Cell::Count(1)]));
+            let mut out = Vec::new();
+            write(&[table], Format::Text, &mut out).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            text.lines()
+                .skip(1)
+                .map(|line| line.strip_suffix("1").unwrap().trim_end().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let (begin, end) = ("b".repeat(90), "e".repeat(90));
+        let of = |middle: &str| format!("{begin}{middle}{end}");
+        // What two gaps leave of 110, by three: 34. Both begin with `<`, the 91st, and eleven characters before it are shown.
+        let cut = |middle: &str| {
+            let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));
+            format!("{}...{around}...{}", "b".repeat(34), "e".repeat(34))
+        };
+        let shown = rows(&[of("<float>"), of("<half>"), of("<float>"), "short".to_owned()]);
+        assert_eq!(shown, [cut("<float>"), cut("<half>"), cut("<float>"), "short".to_owned()]);
+        // One that nobody is like keeps more of both ends.
+        assert_eq!(rows(&[of("<float>")]), [format!("{}...{}", "b".repeat(55), "e".repeat(52))]);
+        // Three that differ at two places, too far apart: all of each.
+        let far = |one: &str, other: &str| of(&format!("{one}{}{other}", "m".repeat(60)));
+        let three = [far("1", "1"), far("1", "2"), far("2", "1")];
+        assert_eq!(rows(&three), three);
     }
 
     #[test]
