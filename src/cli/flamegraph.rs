@@ -12,8 +12,8 @@ use super::names::NameFlags;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{
-    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, write_diff_folded, write_diff_svg, write_lines_folded,
-    write_lines_svg,
+    self, FOLDED, GraphStacks, Lines, Root, SVG, Unit, misfit, write_diff_folded, write_diff_svg,
+    write_lines_folded, write_lines_svg,
 };
 use crate::import::{self, Event, Kind, Opened, Wants};
 use crate::profile::View;
@@ -151,7 +151,12 @@ impl Flamegraph {
         if self.view() != &GPU {
             return Err(usage("--diff compares what ran; leave --idle, --wait and --alloc away"));
         }
-        let (before, after) = (self.lines(before, console)?, self.lines(after, console)?);
+        let ((before, is_folded), (after, is_folded_too)) =
+            (self.lines(before, console)?, self.lines(after, console)?);
+        // What is read here is named alike.
+        if is_folded || is_folded_too {
+            misfit(&before, &after).into_iter().for_each(|what| console.remark(what));
+        }
         let mut options = self.options();
         let title = || "GPU time by launching stack, after against before".to_owned();
         options.title = options.title.or_else(|| Some(title()));
@@ -187,13 +192,14 @@ impl Flamegraph {
         }
     }
 
-    fn lines(&self, source: &Source, console: Console) -> Result<Lines> {
+    /// The stacks of one side, and whether somebody folded them.
+    fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
-            return stacks(source, opened, self.unit);
+            return Ok((stacks(source, opened, self.unit)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
-        Ok(Lines::of(&explained.profile, &GPU, &self.options()))
+        Ok((Lines::of(&explained.profile, &GPU, &self.options()), false))
     }
 
     /// Stacks that somebody folded are drawn as they are.

@@ -1,14 +1,16 @@
 //! Several profiles in one picture: two against each other, or the ranks of a job side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 
 use inferno::flamegraph;
 
 use super::colors;
+use super::frame::Label;
 use super::lines::Lines;
 use super::options::{Options, Unit};
+use super::short::short_kernel;
 use super::svg;
 use crate::error::{Error, ErrorKind, Result};
 use crate::profile::human;
@@ -43,6 +45,30 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
     let mut inferno = inferno(options, difference(before, after, options.unit));
     inferno.factor *= (1_u128 << shift) as f64;
     draw(&mut inferno, &lines, after.total(), out)
+}
+
+/// How stacks that somebody folded do not fit those that they are compared with: kernels that have short names on one side
+/// alone, and else stacks of which none is on both sides although kernels are, as with `--all-frames` on one.
+pub fn misfit(before: &Lines, after: &Lines) -> Option<String> {
+    let ([was, is], advice) = ([before, after].map(kernels), "compare recordings, or write both alike");
+    for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
+        let only_whole = whole.difference(short).filter_map(|name| short_kernel(name));
+        let count = only_whole.filter(|name| short.contains(&name[..]) && !whole.contains(&name[..])).count();
+        if count > 0 {
+            return Some(format!(
+                "kernels have short names {when} and whole ones {other} ({count}), so their stacks do not meet; {advice}"
+            ));
+        }
+    }
+    let (shared, meets) = (was.intersection(&is).count(), |(stack, _)| after.get(stack).is_some());
+    (shared > 0 && !before.iter().any(meets)).then(|| {
+        format!("no stack is in both, although kernels are ({shared}): one may have other frames (--all-frames, --python, --root); {advice}")
+    })
+}
+
+/// The names of all kernels, on whichever GPU.
+fn kernels(lines: &Lines) -> BTreeSet<&str> {
+    lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
 
 /// Draws folded stacks that are no longer a profile.

@@ -64,7 +64,7 @@ pub(crate) use clean::frame as clean_frame;
 pub(crate) use clean::guarded;
 pub(crate) use clean::line as clean_line;
 #[cfg(feature = "cli")]
-pub use compare::{write_diff_folded, write_diff_svg, write_lines_svg};
+pub use compare::{misfit, write_diff_folded, write_diff_svg, write_lines_svg};
 #[cfg(feature = "cli")]
 pub use compose::event_place;
 pub use compose::{folded_names, stack_names, work_name};

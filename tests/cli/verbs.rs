@@ -375,6 +375,47 @@ fn folded_stacks_are_drawn_and_compared_as_they_are() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
+/// Two that were folded by other flags meet nowhere, which looks like a change of everything.
+#[test]
+fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on() {
+    let folder = scratch("misfit");
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    let (whole, short) = ("void at::add<int, 4>(int*)", "add");
+    write(
+        "whole.folded",
+        &format!("main;cudaLaunchKernel;[GPU_Kernel]{whole} 30\nmain;[GPU_Kernel]plain 4\n"),
+    );
+    write(
+        "short.folded",
+        &format!("main;cudaLaunchKernel;[GPU_Kernel]{short} 50\nmain;[GPU_Kernel]plain 4\n"),
+    );
+    write("gpu.folded", &format!("main;cudaLaunchKernel;[GPU0_Kernel]{short} 50\n"));
+    write("all.folded", "_start;main;cudaLaunchKernel;[GPU_Kernel]plain 4\n");
+    write("new.folded", "main;cudaLaunchKernel;[GPU_Kernel]other<int> 4\n");
+    let said =
+        |before: &str, after: &str| gpuflame(&folder, ["flamegraph", "--diff", before, after]).ok().stderr;
+    let shortened = said("short.folded", "whole.folded");
+    assert!(
+        shortened.starts_with("gpuflame: kernels have short names before and whole ones after (1), "),
+        "{shortened}"
+    );
+    assert_eq!(shortened.lines().count(), 1, "{shortened}");
+    let other_way = said("whole.folded", "gpu.folded");
+    assert!(other_way.contains("kernels have short names after and whole ones before (1), "), "{other_way}");
+    let frames = said("whole.folded", "all.folded");
+    assert!(frames.starts_with("gpuflame: no stack is in both, although kernels are (1): "), "{frames}");
+    // Of those that fit, and of programs that have nothing in common, there is nothing to be said.
+    for (before, after) in
+        [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
+    {
+        assert_eq!(said(before, after), "", "{before} {after}");
+    }
+    assert_eq!(
+        gpuflame(&folder, ["-q", "flamegraph", "--diff", "short.folded", "whole.folded"]).ok().stderr,
+        ""
+    );
+}
+
 /// A mistake on purpose for each verb: one line, the right code, and nothing written.
 #[test]
 fn each_verb_says_what_is_wrong_in_one_line() {
