@@ -32,9 +32,9 @@ pub struct ReadOptions {
     /// How many bytes of memory sums may take: beyond it what is rare is added up as others, and the ledger says how
     /// much that was. Default: as many as there are.
     pub max_memory: Option<usize>,
-    /// Where the work of a backward pass hangs, of traces of torch.profiler and of recordings with the ranges of
-    /// `emit_nvtx`. Default: where autograd launched it.
-    pub backward: import::Backward,
+    /// Whether the work of a backward pass hangs under the forward pass, of traces of torch.profiler and of recordings with
+    /// the ranges of `emit_nvtx`. Default: false, where autograd launched it.
+    pub backward_under_forward: bool,
     /// Traces of the captures of graphs that this one launches, whose stacks work of graphs hangs under. Default: none.
     pub graph_captures: Vec<PathBuf>,
 }
@@ -70,7 +70,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
         }
         _ => {
             let reading = import::Options {
-                backward: options.backward,
+                backward_under_forward: options.backward_under_forward,
                 graph_captures: options.graph_captures.clone(),
                 ..import::Options::default()
             };
@@ -89,7 +89,15 @@ impl Run {
         mut sink: impl Sink,
         rows: impl FnOnce(&mut dyn FnMut(&Row<'_>)) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let &ReadOptions { by_stream, internal_frames, python_lines, python_only, max_memory, .. } = options;
+        let &ReadOptions {
+            by_stream,
+            internal_frames,
+            python_lines,
+            python_only,
+            max_memory,
+            backward_under_forward,
+            ..
+        } = options;
         let apart = explain::Options { by_stream, ceiling: max_memory, ..explain::Options::default() };
         let mut explain = Explain::new(apart);
         let mut count = 0_usize;
@@ -103,7 +111,6 @@ impl Run {
         explain.fit_exports(explain.heap_bytes());
         let ledger = explain.finish(&[], &mut sink).ledger;
         let mut profile = explain.into_profile();
-        let backward_under_forward = options.backward == import::Backward::Forward;
         let naming = SymbolizeOptions { internal_frames, python_lines, python_only, backward_under_forward };
         let mut symbolizer = Symbolizer::new(naming);
         symbolizer.name(&mut profile);

@@ -7,7 +7,7 @@ use super::input::{Facts, Source, backward_pass};
 use crate::error::Result;
 use crate::explain::Ledger;
 use crate::host::memory;
-use crate::import::{Backward, Kind, Opened};
+use crate::import::{Kind, Opened};
 use crate::join::Sink;
 use crate::profile::{Profile, Unnamed, saturating_sum};
 use crate::run::{ReadOptions, Run};
@@ -65,7 +65,7 @@ pub(super) fn explain_opened(
 ) -> Result<Explained> {
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     let (profile, ledger, unnamed, tied) = run.into_parts();
-    if facts.kind == Kind::Recording && options.backward == Backward::Forward {
+    if facts.kind == Kind::Recording && options.backward_under_forward {
         let all = profile.devices().iter().map(|device| device.nanos);
         let what = backward_pass(tied.all, tied.tied, saturating_sum(all));
         console.remark(format!("{source}: {what}"));

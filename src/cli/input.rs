@@ -118,7 +118,7 @@ impl Source {
         let kind = opened.kind();
         let (options, _bar) = watched(
             Options {
-                backward: reading.backward,
+                backward_under_forward: reading.backward_under_forward,
                 graph_captures: reading.graph_captures.clone(),
                 accept_cut: console.accept_cut,
                 ..Options::default()

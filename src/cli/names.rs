@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::export::Names;
-use crate::import;
 use crate::run::ReadOptions;
+use crate::settings::Backward;
 
 /// How stacks are shown.
 #[derive(Clone, Debug, Args)]
@@ -19,23 +19,15 @@ pub(super) struct NameFlags {
     /// Fold more: `modules` makes the instances of a module (`nn.Module: Layer_17`) one.
     #[arg(long, value_name = "WHAT")]
     fold: Option<Fold>,
-    /// Where the work of a backward pass hangs: `forward` has it under the operator of the forward pass whose gradient it
-    /// is, and `[backward]`, in traces of torch.profiler that tell which that is, and in recordings of programs that ran under
-    /// `torch.autograd.profiler.emit_nvtx()`.
-    #[arg(long, value_name = "WHERE", default_value = "autograd")]
+    /// Where the work of a backward pass hangs: `autograd` has it under autograd's own thread, which launched it; `forward` under
+    /// the operator of the forward pass whose gradient it is, and `[backward]`, in traces of torch.profiler that tell which that
+    /// is, and in recordings of programs that ran under `torch.autograd.profiler.emit_nvtx()`.
+    #[arg(long, value_name = "WHERE", default_value_t)]
     backward: Backward,
     /// Traces of the capture of the graphs that this one launches, as vLLM and sglang write them (behind the input). What
     /// graphs launched hangs under the stacks that captured it.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     graph_capture: Vec<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Backward {
-    /// Under autograd's own thread, which launched it.
-    Autograd,
-    /// Under the code of the model.
-    Forward,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,11 +39,12 @@ enum Fold {
 impl NameFlags {
     /// How traces of other tools are read.
     pub(super) fn reading(&self) -> ReadOptions {
-        let backward = match self.backward {
-            Backward::Autograd => import::Backward::Autograd,
-            Backward::Forward => import::Backward::Forward,
-        };
-        ReadOptions { backward, graph_captures: self.graph_capture.clone(), ..ReadOptions::default() }
+        let backward_under_forward = self.backward == Backward::Forward;
+        ReadOptions {
+            backward_under_forward,
+            graph_captures: self.graph_capture.clone(),
+            ..ReadOptions::default()
+        }
     }
 
     /// Whether kernels have their whole names in folded stacks.

@@ -9,7 +9,7 @@ use super::model::*;
 use super::slices::{Interval, NOBODY, Rank};
 use super::told::{Operator, Told};
 use super::work::{CallRecord, OpRecord};
-use super::{Backward, NameNumbers, Text};
+use super::{NameNumbers, Text};
 use crate::record::{
     CopyDetail, CopyKind, Created, Detail, IdMap, KernelDetail, MemoryKind, Missing, NameId, SetDetail,
     SyncKind,
@@ -39,7 +39,7 @@ pub struct Collect {
     pub(super) last_step: i64,
     pub(super) step_times: Vec<(i64, i64)>,
     pub(super) waits: u64,
-    pub(super) backward: Backward,
+    pub(super) backward_under_forward: bool,
     pub(super) told: Told,
     /// Python functions as arguments of operators have them, by number as in `told`.
     pub(super) call_stacks: NameNumbers,
@@ -71,9 +71,9 @@ impl Sink for Collect {
     fn wants(&self) -> Wants {
         let work = Wants::OPS.and(Wants::CALLS).and(Wants::SYNCS).and(Wants::NAMES).and(Wants::OTHER);
         let slices = Wants::CPU.and(Wants::STEPS).and(Wants::PYTHON).and(Wants::EDGES);
-        match self.backward {
-            Backward::Autograd => work.and(slices),
-            Backward::Forward => work.and(slices).and(Wants::FLOWS).and(Wants::DETAILS),
+        match self.backward_under_forward {
+            false => work.and(slices),
+            true => work.and(slices).and(Wants::FLOWS).and(Wants::DETAILS),
         }
     }
 
@@ -119,8 +119,8 @@ impl Sink for Collect {
 
 impl Collect {
     /// With what other files told of captured graphs, if they were asked.
-    pub(super) fn new(backward: Backward, captured: Option<Captured>) -> Self {
-        Self { backward, captured, ..Self::default() }
+    pub(super) fn new(backward_under_forward: bool, captured: Option<Captured>) -> Self {
+        Self { backward_under_forward, captured, ..Self::default() }
     }
 
     fn op(&mut self, op: &Op<'_>) {
@@ -204,7 +204,7 @@ impl Collect {
         let thread = self.thread(op.process, op.thread);
         let (label, rank) = (self.labels.number(op.name), Rank::of(SliceKind::Cpu(op.kind)));
         let number = self.place();
-        if (self.backward, op.call_stack.raw()) != (Backward::Autograd, b"") {
+        if self.backward_under_forward || !op.call_stack.raw().is_empty() {
             self.told(op, thread, number);
         }
         self.intervals[thread as usize].push(Interval::new((op.start, op.end), label, rank, number));

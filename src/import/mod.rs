@@ -44,7 +44,7 @@ pub use model::{
 };
 pub use names::NameNumbers;
 pub use open::{Kind, Opened, open};
-pub use options::{Backward, Options};
+pub use options::Options;
 pub use recording::{CutOff, Recorded, recording};
 pub use rows::rows;
 pub use text::Text;

@@ -15,22 +15,14 @@ pub struct Options {
     pub threads: usize,
     /// Whether a file that ends in mid-event counts as one that ends before it. Default: false, an error.
     pub accept_cut: bool,
-    /// Where the work of a backward pass hangs. Default: where autograd launched it.
-    pub backward: Backward,
+    /// Whether what operators of a backward pass launch hangs under the operator of the forward pass whose gradient it is, and
+    /// `[backward]`, where the trace tells which that is. Default: false, under autograd's own thread, which launched it and
+    /// knows no code of the model.
+    pub backward_under_forward: bool,
     /// Traces of the captures of graphs that this one launches. Default: none.
     pub graph_captures: Vec<PathBuf>,
     /// Where to count the bytes read, of [`Opened::size`](super::Opened::size). Default: nowhere.
     pub progress: Option<Arc<AtomicU64>>,
-}
-
-/// Where what operators of a backward pass launch hangs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backward {
-    /// Under autograd's own thread, which launched it and knows no code of the model.
-    #[default]
-    Autograd,
-    /// Under the operator of the forward pass whose gradient it is, and `[backward]`, where the trace tells which that is.
-    Forward,
 }
 
 impl Default for Options {
@@ -39,7 +31,7 @@ impl Default for Options {
             buffer: 1 << 20,
             threads: 2,
             accept_cut: false,
-            backward: Backward::Autograd,
+            backward_under_forward: false,
             graph_captures: Vec::new(),
             progress: None,
         }

@@ -17,7 +17,7 @@ use super::link::{self, Linked};
 use super::slices::{ROOT, Rank, StackTree};
 use super::stack::Stacks;
 use super::work::OpRecord;
-use super::{Backward, Kind, NameNumbers, Opened, Options, Text};
+use super::{Kind, NameNumbers, Opened, Options, Text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
@@ -39,7 +39,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
         );
         return Err(Error::new(ErrorKind::Format, what));
     }
-    let mut collect = Collect::new(options.backward, None);
+    let mut collect = Collect::new(options.backward_under_forward, None);
     if !options.graph_captures.is_empty() {
         collect.captured = Some(captures(options)?);
     }
@@ -52,7 +52,7 @@ fn captures(options: &Options) -> Result<Captured> {
     let mut captured = Captured::default();
     for path in &options.graph_captures {
         let opened = super::open(path)?;
-        let mut collect = Collect::new(Backward::default(), Some(captured));
+        let mut collect = Collect::new(false, Some(captured));
         let before = collect.captured.as_ref().map(Captured::counts);
         opened
             .read(&Options { graph_captures: Vec::new(), progress: None, ..options.clone() }, &mut collect)?;
@@ -83,7 +83,7 @@ impl Collect {
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
-        if self.backward == Backward::Forward {
+        if self.backward_under_forward {
             self.told.tie();
         }
         if !self.has_python {
@@ -92,7 +92,7 @@ impl Collect {
         let mut stacks = StackTree::default();
         let spans = late::spans(&self.ops, &self.calls, self.intervals.len());
         let insides = self.find_stacks(&mut stacks, spans);
-        if self.backward == Backward::Forward {
+        if self.backward_under_forward {
             let mark = self.labels.number(Text::from("[backward]"));
             self.told.hang(mark, &mut self.calls, &mut stacks);
             linked.backward = Some(self.told.nanos(&self.ops));
