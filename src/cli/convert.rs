@@ -54,8 +54,8 @@ pub(super) struct Convert {
     /// takes it for a function.
     #[arg(long)]
     no_correlation: bool,
-    /// With the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher and what calls
-    /// modules and decorated functions; folded stacks with the whole names of kernels.
+    /// With the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher, how its operators
+    /// compute and what calls modules and decorated functions; folded stacks with the whole names of kernels.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     #[command(flatten)]

@@ -63,8 +63,9 @@ pub(super) struct Flamegraph {
     /// The heading of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher and what calls
-    /// modules and decorated functions as well, and with --idle all that led to each of two calls; folded stacks with the whole names of kernels.
+    /// Show the frames inside CUDA's libraries, those below `main`, the interpreter's, PyTorch's dispatcher, how its operators
+    /// compute and what calls modules and decorated functions as well, and with --idle all that led to each of two calls;
+    /// folded stacks with the whole names of kernels.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     /// Functions of Python: auto with the line that each begins in, lines with the line that was executed, only without

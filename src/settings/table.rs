@@ -203,7 +203,8 @@ pub const SETTINGS: &[Setting] = &[
         values: SWITCH,
         default: "0",
         help: "1 shows all frames: also those inside libcuda, libcudart and libcupti, those below main, of Python's \
-               interpreter, of PyTorch's dispatcher and autograd's engine, and of what calls modules and decorated functions; \
+               interpreter, of PyTorch's dispatcher and autograd's engine, of how its operators compute, and of what calls \
+               modules and decorated functions; \
                kernels in folded stacks have whole names.",
         apply: |settings, value| switch(value).map(|on| settings.internal_frames = on),
     },

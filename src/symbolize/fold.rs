@@ -6,7 +6,7 @@
 //! Python the interpreter's own frames are, and what `glue` lists is in all. Where a stack has no functions of Python but
 //! their trampolines (`-X perf`), as samples have, those stand for the functions.
 
-use super::glue::OPERATOR;
+use super::glue::{Glue, OPERATOR, is_name_of};
 use super::vendor::VENDORS;
 
 /// What a module is, by its file's name.
@@ -73,8 +73,8 @@ pub(super) struct Name<'a> {
     pub(super) is_label: bool,
     /// It has the symbol of a kernel: then it is the function that the compiler made to launch it.
     pub(super) is_kernel: bool,
-    /// It says nothing to who looks at a picture (see `glue`).
-    pub(super) is_glue: bool,
+    /// When it says nothing to who looks at a picture.
+    pub(super) glue: Glue,
 }
 
 impl Name<'_> {
@@ -98,8 +98,10 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
         Origin::Interpreter => !in_python,
         _ => true,
     };
-    let mut shown: Vec<bool> =
-        stack.iter().map(|name| name.is_label || is_ours(name) && !name.is_glue).collect();
+    let says = |name: &Name<'_>| name.is_label || is_ours(name) && name.glue != Glue::Always;
+    let mut shown: Vec<bool> = stack.iter().map(says).collect();
+    hide_in_operators(stack, &mut shown);
+    hide_around_operators(stack, &mut shown);
     let tip = stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1);
     let api = stack.get(tip).map_or("", |label| label.text);
     let call = (0..tip).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
@@ -107,7 +109,7 @@ pub(super) fn fold(stack: &[Name<'_>]) -> Vec<bool> {
     let start = start_code(&stack[..call], in_python);
     // Of glue alone the innermost frame is kept, which else would be a part of the call.
     if !(start..call).any(|at| shown[at])
-        && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].is_glue)
+        && let Some(innermost) = (start..tip).rev().find(|at| stack[*at].glue != Glue::Never)
     {
         shown[innermost] = true;
         call = call.max(innermost + 1);
@@ -133,12 +135,35 @@ fn is_part_of_call(name: &Name<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
-/// Hides operators right inside of which the same one stands: the call of it, on its way through the dispatcher.
+/// Hides how operators do what they are called, as far as Python, which they may call.
+fn hide_in_operators(stack: &[Name<'_>], shown: &mut [bool]) {
+    let mut is_inside = false;
+    for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
+        *shown = !is_inside || name.glue != Glue::InOperator;
+        is_inside = name.origin != Origin::Python && (is_inside || name.text.starts_with(OPERATOR));
+    }
+}
+
+/// Hides what leads to an operator and is called as it is.
+fn hide_around_operators(stack: &[Name<'_>], shown: &mut [bool]) {
+    let mut next = "";
+    for (name, shown) in stack.iter().zip(shown).rev().filter(|(_, shown)| **shown) {
+        *shown = name.glue != Glue::AroundOperator || !is_name_of(name.text, next);
+        next = if *shown { name.text } else { next };
+    }
+}
+
+/// Hides operators right inside of which the same one stands: the call of it, on its way through the dispatcher. What computes
+/// an operator and calls it again, as `aten::copy_` does to convert, stands in between, shown or not.
 fn show_operators_once(stack: &[Name<'_>], shown: &mut [bool]) {
     let mut last = "";
-    for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
-        *shown = name.text != last || !last.starts_with(OPERATOR);
-        last = name.text;
+    for (name, shown) in stack.iter().zip(shown) {
+        if *shown {
+            *shown = name.text != last || !last.starts_with(OPERATOR);
+            last = name.text;
+        } else if name.glue == Glue::InOperator {
+            last = "";
+        }
     }
 }
 
@@ -187,8 +212,8 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// `label` at the end; `cuda!name`, `libc!name`, `python!name`, `py!name`, `glue!name` and `kernel!name` say what a name
-    /// is of.
+    /// `label` at the end; `cuda!name`, `libc!name`, `python!name`, `py!name`, `glue!name`, `in!name`, `around!name` and
+    /// `kernel!name` say what a name is of.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<Name<'_>> = stack
@@ -200,11 +225,16 @@ mod tests {
                     "cuda" => Origin::Vendor,
                     "libc" => Origin::Runtime,
                     "python" => Origin::Interpreter,
-                    "py" => Origin::Python,
+                    "py" | "around" => Origin::Python,
                     _ => Origin::Code,
                 };
-                let (is_kernel, is_glue) = (from == "kernel", from == "glue");
-                Name { text, origin, is_label: at == last, is_kernel, is_glue }
+                let glue = match from {
+                    "glue" => Glue::Always,
+                    "in" => Glue::InOperator,
+                    "around" => Glue::AroundOperator,
+                    _ => Glue::Never,
+                };
+                Name { text, origin, is_label: at == last, is_kernel: from == "kernel", glue }
             })
             .collect();
         let shown = fold(&names);
@@ -326,6 +356,41 @@ mod tests {
         let stack = "main;glue!dispatch;aten::linear;glue!wrap;impl;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;impl;cudaLaunchKernel");
         assert_eq!(shown("_start;glue!outer;glue!inner;cudaLaunchKernel"), "inner;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn how_an_operator_computes_is_shown_where_no_operator_is_around_it() {
+        let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
+        assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
+        assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
+        // What an operator calls in Python is the user's, and calls what it likes.
+        let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
+        assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
+        // An operator that calls itself does, whatever is shown of how.
+        let again = "main;aten::copy_;glue!wrap;aten::copy_;in!copy_impl;aten::copy_;in!copy;cudaMemcpyAsync";
+        assert_eq!(shown(again), "main;aten::copy_;aten::copy_;cudaMemcpyAsync");
+        assert_eq!(shown("_start;in!outer;in!inner;cudaLaunchKernel"), "outer;inner;cudaLaunchKernel");
+    }
+
+    #[test]
+    fn a_function_right_around_the_operator_of_its_name_is_not_shown() {
+        let to = |operator: &str| {
+            shown(&format!(
+                "py!f (a.py:1);around!relu (functional.py:9);python!x;glue!y;{operator};cudaLaunchKernel"
+            ))
+        };
+        assert_eq!(to("aten::relu_"), "f (a.py:1);aten::relu_;cudaLaunchKernel");
+        assert_eq!(to("aten::clamp"), "f (a.py:1);relu (functional.py:9);aten::clamp;cudaLaunchKernel");
+        assert_eq!(
+            to("py!g (b.py:1);aten::relu"),
+            "f (a.py:1);relu (functional.py:9);g (b.py:1);aten::relu;cudaLaunchKernel"
+        );
+        assert_eq!(to("python!z"), "f (a.py:1);relu (functional.py:9);cudaLaunchKernel");
+        // Alone it is all that there is to be seen, but for the operator.
+        assert_eq!(
+            shown("around!relu (functional.py:9);aten::relu;cudaLaunchKernel"),
+            "aten::relu;cudaLaunchKernel"
+        );
     }
 
     #[test]

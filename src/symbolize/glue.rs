@@ -5,16 +5,31 @@
 //! backward pass has, `AddmmBackward0`. Between two functions of Python lie those by which a library calls what it was given:
 //! a module's hooks, decorators. What the interpreter itself does there is known by its file (see `fold::Origin`).
 
+/// When a frame says nothing to who looks at a picture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Glue {
+    /// It says something.
+    #[default]
+    Never,
+    Always,
+    /// Inside an operator, on the way to a call: how it does what it is called.
+    InOperator,
+    /// Right around the operator that has its name.
+    AroundOperator,
+}
+
 /// Frames whose functions begin so, in a file that begins so (empty: any).
-struct Glue {
+struct Row {
+    glue: Glue,
     file: &'static str,
     functions: &'static [&'static str],
 }
 
-const GLUE: [Glue; 4] = [
+const ROWS: [Row; 5] = [
     // What binds C++ to Python.
-    Glue { file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
-    Glue {
+    Row { glue: Glue::Always, file: "", functions: &["pybind11::", "void pybind11::", "nanobind::"] },
+    Row {
+        glue: Glue::Always,
         file: "libtorch_python",
         functions: &[
             "torch::autograd::THPVariable_",
@@ -25,7 +40,8 @@ const GLUE: [Glue; 4] = [
         ],
     },
     // PyTorch's dispatcher, and what it is given to call.
-    Glue {
+    Row {
+        glue: Glue::Always,
         file: "libtorch",
         functions: &[
             "c10::impl::",
@@ -45,7 +61,8 @@ const GLUE: [Glue; 4] = [
         ],
     },
     // Autograd's engine, but for the root of its threads, and what a node of it is called by.
-    Glue {
+    Row {
+        glue: Glue::Always,
         file: "libtorch",
         functions: &[
             "torch::autograd::Engine::evaluate_function",
@@ -56,58 +73,77 @@ const GLUE: [Glue; 4] = [
             "torch::autograd::Node::operator()",
         ],
     },
+    // How an operator computes: other operators that it calls, and the library that does, are frames of their own.
+    Row { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
 /// Functions of Python that begin so (empty: any), in a file of a package, `torch/_ops.py`.
-struct PythonGlue {
+struct PythonRow {
+    glue: Glue,
     file: &'static str,
     functions: &'static [&'static str],
 }
 
-const PYTHON_GLUE: [PythonGlue; 9] = [
+const PYTHON_ROWS: [PythonRow; 11] = [
     // How a module is called: its `forward` says which.
-    PythonGlue {
+    PythonRow {
+        glue: Glue::Always,
         file: "torch/nn/modules/module.py",
         functions: &["Module._wrapped_call_impl", "Module._call_impl"],
     },
     // `@torch.no_grad()` and its like.
-    PythonGlue { file: "torch/utils/_contextlib.py", functions: &[""] },
-    PythonGlue {
+    PythonRow { glue: Glue::Always, file: "torch/utils/_contextlib.py", functions: &[""] },
+    PythonRow {
+        glue: Glue::Always,
         file: "torch/_ops.py",
         functions: &["OpOverload.__call__", "OpOverloadPacket.__call__", "HigherOrderOperator.__call__"],
     },
     // The hooks around `Optimizer.step`, and what turns gradients off in it.
-    PythonGlue {
+    PythonRow {
+        glue: Glue::Always,
         file: "torch/optim/optimizer.py",
         functions: &[
             "Optimizer.profile_hook_step.<locals>.wrapper",
             "_use_grad_for_differentiable.<locals>._use_grad",
         ],
     },
-    PythonGlue {
+    PythonRow {
+        glue: Glue::Always,
         file: "torch/optim/lr_scheduler.py",
         functions: &[
             "LRScheduler.__init__.<locals>.patch_track_step_called.<locals>.wrap_step.<locals>.wrapper",
         ],
     },
-    PythonGlue { file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
+    PythonRow { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
+    // `layer_norm` around `aten::layer_norm`; what calls several operators, or one of another name, stays. And what chooses
+    // between two of them: `_max_pool2d`, with indices or without.
+    PythonRow { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
+    PythonRow {
+        glue: Glue::Always,
+        file: "torch/_jit_internal.py",
+        functions: &["boolean_dispatch.<locals>.fn"],
+    },
     // What torch.compile puts around a compiled function.
-    PythonGlue { file: "torch/_dynamo/eval_frame.py", functions: &[""] },
-    PythonGlue { file: "torch/_functorch/_aot_autograd/runtime_wrappers.py", functions: &[""] },
-    PythonGlue { file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
+    PythonRow { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
+    PythonRow {
+        glue: Glue::Always,
+        file: "torch/_functorch/_aot_autograd/runtime_wrappers.py",
+        functions: &[""],
+    },
+    PythonRow { glue: Glue::Always, file: "torch/_functorch/_aot_autograd/utils.py", functions: &[""] },
 ];
 
-/// Whether a function of Python says nothing to who looks at a picture; `file` is its whole path, `libraries` are those of
-/// all that is mapped.
-pub(super) fn is_python_glue<'a>(
+/// When a function of Python says nothing to who looks at a picture; `file` is its whole path, `libraries` are those of all
+/// that is mapped.
+pub(super) fn python_glue<'a>(
     file: &str,
     function: &str,
     libraries: impl IntoIterator<Item = &'a str>,
-) -> bool {
+) -> Glue {
     // Before 3.11 a function has no more than the last part of its name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
-    let row = PYTHON_GLUE.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
-    row.is_some_and(|row| is_of_package(file, row.file, libraries))
+    let row = PYTHON_ROWS.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
+    row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
 /// Whether `path` is that file of the package itself, and none of the user's that has its name: it lies where packages are
@@ -137,22 +173,34 @@ fn node(function: &str) -> Option<&str> {
     (way == "apply").then_some(node)
 }
 
-/// Whether a function says nothing to who looks at a picture; `file` is the name of its file.
-pub(super) fn is_glue(file: &str, function: &str) -> bool {
-    let begins = |row: &Glue| {
+/// When a function says nothing to who looks at a picture; `file` is the name of its file.
+pub(super) fn glue(file: &str, function: &str) -> Glue {
+    let is_it = |row: &&Row| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
     // What a node of the backward pass calls to be computed.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
-    operator(function).is_none() && (is_of_node || GLUE.iter().any(begins))
+    match operator(function) {
+        Some(_) => Glue::Never,
+        None if is_of_node => Glue::Always,
+        None => ROWS.iter().find(is_it).map_or(Glue::Never, |row| row.glue),
+    }
 }
 
 /// The operator that a function of PyTorch calls through the dispatcher: `linear` of `at::_ops::linear::call`.
 fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
+}
+
+/// Whether a frame of Python, `layer_norm (functional.py:12)`, says no more than the operator that it leads to:
+/// `aten::layer_norm`, `aten::relu_` of `relu`, `aten::max_pool2d` of `_max_pool2d`.
+pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
+    let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
+    let own = operator.strip_prefix(OPERATOR).and_then(|operator| operator.strip_prefix(function));
+    !function.is_empty() && own.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
 /// How frames of operators begin. One that is the same as the one around it is the same call, further on its way.
@@ -193,8 +241,8 @@ mod tests {
 
     #[test]
     fn functions_of_python_by_which_a_library_calls_are_glue() {
-        let is_glue =
-            |file: &str, function| is_python_glue(&format!("{PACKAGES}/torch/{file}"), function, []);
+        let glue = |file: &str, function| python_glue(&format!("{PACKAGES}/torch/{file}"), function, []);
+        let is_glue = |file, function| glue(file, function) == Glue::Always;
         let module = "nn/modules/module.py";
         assert!(is_glue(module, "Module._wrapped_call_impl") && is_glue(module, "Module._call_impl"));
         assert!(!is_glue(module, "Module._apply"), "what goes through all parameters");
@@ -203,7 +251,33 @@ mod tests {
         assert!(is_glue("_ops.py", "OpOverload.__call__"));
         assert!(is_glue(module, "_call_impl") && is_glue("_ops.py", "__call__"), "before 3.11");
         assert!(!is_glue("nn/modules/linear.py", "Linear.forward"));
-        assert!(!is_python_glue("", "", []));
+        assert_eq!(python_glue("", "", []), Glue::Never);
+        assert_eq!(glue("nn/functional.py", "layer_norm"), Glue::AroundOperator);
+        assert!(is_glue("_jit_internal.py", "boolean_dispatch.<locals>.fn"));
+        assert_eq!(glue("_jit_internal.py", "get_callable_argument_names"), Glue::Never);
+    }
+
+    #[test]
+    fn a_function_says_no_more_than_the_operator_that_has_its_name() {
+        for (python, operator) in [
+            ("layer_norm (functional.py:2972)", "aten::layer_norm"),
+            ("relu (functional.py:1766)", "aten::relu_"),
+            ("softmax (functional.py:1)", "aten::softmax_int"),
+            ("cross_entropy (functional.py:1)", "aten::cross_entropy_loss"),
+            ("_max_pool2d (functional.py:1)", "aten::max_pool2d"),
+        ] {
+            assert!(is_name_of(python, operator), "{python}");
+        }
+        for (python, operator) in [
+            ("multi_head_attention_forward (functional.py:1)", "aten::linear"),
+            ("dropout2d (functional.py:1)", "aten::feature_dropout"),
+            ("relu (functional.py:1)", "aten::relu6"),
+            ("normalize (functional.py:1)", "aten::norm"),
+            ("layer_norm (functional.py:1)", "layer_norm"),
+            ("_ (functional.py:1)", "aten::add"),
+        ] {
+            assert!(!is_name_of(python, operator), "{python}");
+        }
     }
 
     #[test]
@@ -233,22 +307,25 @@ mod tests {
             ] {
                 let path = format!("{folder}/torch/{file}");
                 let libraries = libraries.iter().map(String::as_str);
-                assert_eq!(is_python_glue(&path, function, libraries), is_glue, "{path}");
+                assert_eq!(python_glue(&path, function, libraries) == Glue::Always, is_glue, "{path}");
             }
         }
+        let stays = |path: &str, libraries: &[&'static str]| {
+            let glue = python_glue(path, "__call__", libraries.iter().copied());
+            assert_eq!(glue, Glue::Never, "{path}");
+        };
         // A file whose name only ends as the library's, and one whose folder does.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
-            assert!(!is_python_glue(&format!("{PACKAGES}/{path}"), "__call__", []), "{path}");
+            stays(&format!("{PACKAGES}/{path}"), &[]);
         }
-        assert!(!is_python_glue("torch/_ops.py", "__call__", []), "a path that is not whole");
-        assert!(!is_python_glue("/srv/module.py", "Module._call_impl", []));
-        // A library of the user's beside it is none of PyTorch's.
-        let path = "/srv/app/torch/_ops.py";
-        assert!(!is_python_glue(path, "__call__", ["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]));
+        stays("torch/_ops.py", &[]);
+        // Libraries of the user's beside it are none of PyTorch's.
+        stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 
     #[test]
     fn glue_is_known_by_its_function_and_its_file() {
+        let is_glue = |file, function| glue(file, function) == Glue::Always;
         assert!(is_glue("libtorch_cpu.so", "c10::impl::wrap_kernel_functor_unboxed_<X>::call"));
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));
         assert!(is_glue("_C.cpython-311-x86_64-linux-gnu.so", "pybind11::cpp_function::dispatcher"));
@@ -259,7 +336,8 @@ mod tests {
             "the root of its threads"
         );
         assert!(!is_glue("app", "c10::impl::mine"), "the user's");
-        assert!(!is_glue("libtorch_cpu.so", "at::native::linear"));
+        assert_eq!(glue("libtorch_cpu.so", "at::native::linear"), Glue::InOperator);
+        assert_eq!(glue("app", "at::native::mine"), Glue::Never, "the user's");
         assert!(!is_glue("libtorch_cpu.so", "at::_ops::linear::call"));
     }
 }

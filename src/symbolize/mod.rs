@@ -36,6 +36,7 @@ use crate::record::{
 use backward::hang_backward;
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
+use glue::Glue;
 use modules::ModuleIndex;
 
 /// How to show stacks.
@@ -88,7 +89,7 @@ struct Called {
     /// The hash of the symbol as it stands in the file, mangled: enough to tell whether it is a kernel's,
     /// without keeping every symbol twice.
     symbol: u64,
-    is_glue: bool,
+    glue: Glue,
 }
 
 impl Symbolizer {
@@ -194,8 +195,10 @@ impl Symbolizer {
         }
         // The tip of the stack but for ranges is the call, if it is a label; others are what an importer read.
         let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
+        let mut call = None;
         if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
-            called.frame = self.frames[*frame].call.unwrap_or(called.frame);
+            call = self.frames[*frame].call;
+            called.frame = call.unwrap_or(called.frame);
         }
         let is_of = |called: Called, kind| profile.shown_frame(called.frame).kind == kind;
         if self.options.python_only && names.iter().any(|&(_, called)| is_of(called, Kind::Python)) {
@@ -208,7 +211,10 @@ impl Symbolizer {
         let to_fold = |&(frame, called): &(usize, Called)| {
             let &Named { origin, is_label, .. } = &self.frames[frame];
             let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
-            Name { text: text(called), origin, is_label, is_kernel, is_glue: called.is_glue }
+            // Of a thread that was found at work it says what it works at.
+            let says = called.glue == Glue::InOperator && call.is_none();
+            let glue = if says { Glue::Never } else { called.glue };
+            Name { text: text(called), origin, is_label, is_kernel, glue }
         };
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
@@ -344,12 +350,12 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
     let libraries = profile.modules().iter().map(|module| &module.path[..]);
-    let is_glue = glue::is_python_glue(code.file, code.name, libraries);
+    let glue = glue::python_glue(code.file, code.name, libraries);
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
     let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
     let frame = profile.intern_shown(frame);
-    let called = Called { frame, symbol: hash_one(text.as_str()), is_glue };
+    let called = Called { frame, symbol: hash_one(text.as_str()), glue };
     Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
 }
 
@@ -406,7 +412,7 @@ fn named(
     internal: bool,
 ) -> Called {
     let name = demangle::function_name(&function.name);
-    let is_glue = glue::is_glue(file, &name);
+    let glue = glue::glue(file, &name);
     let name = match glue::better_name(&name).filter(|_| !internal) {
         Some(better) => profile.intern(&better),
         None => profile.intern(&name),
@@ -414,12 +420,12 @@ fn named(
     let source =
         function.source.as_ref().map(|(file, line)| Source { file: profile.intern(file), line: *line });
     let frame = ShownFrame { source, module, ..ShownFrame::new(Kind::Code, name) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), is_glue }
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), glue }
 }
 
 fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> Called {
     let frame = ShownFrame { module, unnamed: why, ..ShownFrame::new(Kind::Code, profile.intern(text)) };
-    Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false }
+    Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never }
 }
 
 fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Named {
@@ -428,6 +434,6 @@ fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Na
 }
 
 fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
-    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), is_glue: false };
+    let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
     Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
 }

@@ -259,11 +259,26 @@ fn a_training_step_is_seen_whole() {
         ];
         let reads = |(frames, _): &(Vec<String>, u64)| {
             let mut left = frames.iter();
-            let is_next_to =
-                frames.windows(2).any(|two| two[0].starts_with(line[3]) && two[1].starts_with(line[4]));
-            is_next_to && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
+            let are_next = |parts: &[&str]| {
+                let is_it = |(frame, part): (&String, &&str)| frame.starts_with(*part);
+                frames.windows(parts.len()).any(|some| some.iter().zip(parts).all(is_it))
+            };
+            are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
+        // How an operator computes is not shown, but for the library that it asks, nor what calls it by its name.
+        for (frames, _) in &stacks {
+            assert_eq!(native_in_operator(frames), None, "{frames:#?}");
+            assert!(
+                !frames.iter().any(|frame| frame.starts_with("cross_entropy (functional.py:")),
+                "{frames:#?}"
+            );
+        }
+        let loss = ["loss_of (train.py:", "aten::cross_entropy_loss"];
+        let is_loss = |(frames, _): &(Vec<String>, u64)| {
+            frames.windows(2).any(|two| two[0].starts_with(loss[0]) && two[1] == loss[1])
+        };
+        assert!(stacks.iter().any(is_loss), "{stacks:#?}");
         // All else is under the program.
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
@@ -274,6 +289,12 @@ fn a_training_step_is_seen_whole() {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
         });
     }
+}
+
+/// A frame of ATen's implementation inside of an operator, whose name says what it does.
+fn native_in_operator(frames: &[String]) -> Option<&String> {
+    let operator = frames.iter().position(|frame| frame.starts_with("aten::"))?;
+    frames[operator..].iter().find(|frame| frame.starts_with("at::native::"))
 }
 
 #[test]
@@ -397,6 +418,20 @@ fn the_backward_pass_hangs_under_the_functions_that_called_its_operators() {
         )),
         "{said}"
     );
+    // All frames are there on request, and no kernel has another time by it.
+    let (whole, _) = folded(&["--keep-numbers", "--all-frames"]);
+    let by_kernel = |stacks: &[(Vec<String>, u64)]| {
+        let mut sums = BTreeMap::<String, u64>::new();
+        stacks.iter().for_each(|(frames, ns)| *sums.entry(frames.last().unwrap().clone()).or_default() += ns);
+        sums
+    };
+    assert_eq!(by_kernel(&plain), by_kernel(&whole));
+    for begin in ["at::native::", "layer_norm (functional.py:", "Module._call_impl (module.py:"] {
+        let count = |stacks: &[(Vec<String>, u64)]| {
+            stacks.iter().filter(|(frames, _)| frames.iter().any(|frame| frame.starts_with(begin))).count()
+        };
+        assert!(count(&whole) > 10 && count(&plain) == 0, "{begin} {} {}", count(&whole), count(&plain));
+    }
     // The functions are those that called the operator of the node's number and name, as the plain picture has them.
     let numbered = |frame: &str, before: &str| -> Option<String> {
         let text = frame.strip_prefix("[range]")?.strip_prefix(before)?;
