@@ -82,7 +82,8 @@ impl<'a> Composer<'a> {
     pub(super) fn known(&self, place: Place) -> Option<impl Iterator<Item = ShownFrameId> + use<'a>> {
         let profile = self.profile;
         let Place::Context(context) = place else { return None };
-        let is_whole = profile.context(context)?.flags.label().is_none();
+        profile.context(context)?;
+        let is_whole = missing_root(profile, context).is_none();
         profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
@@ -242,9 +243,17 @@ fn context_frames(profile: &Profile, context: ContextId, names: Names) -> Vec<Fr
             profile.stack(known.stack).map(|frame| raw(profile, profile.frames()[frame.index()])).collect()
         }
     };
-    frames.extend(known.flags.label().map(|cut| Frame::new(Kind::Loss, cut)));
+    frames.extend(missing_root(profile, context).map(|cut| Frame::new(Kind::Loss, cut)));
     frames.reverse();
     frames
+}
+
+/// What stands for the frames that are missing below the root of a stack. One that was put together of two says that itself.
+fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
+    let label = profile.context(context)?.flags.label()?;
+    let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
+    let is_of_two = shown.any(|id| profile.shown_frame(id).kind == Kind::Marker);
+    (!is_of_two).then_some(label)
 }
 
 fn known_frame(profile: &Profile, id: ShownFrameId, names: Names) -> Frame<'_> {

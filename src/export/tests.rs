@@ -213,6 +213,24 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
     assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
+/// Its root is the other's, which may be whole.
+#[test]
+fn a_stack_that_was_put_together_of_two_says_itself_what_is_missing() {
+    let mut sketch = Sketch::new();
+    sketch.context(3, ContextFlags::TRUNCATED, &[]);
+    let stack =
+        [(Kind::Python, "step"), (Kind::Marker, "[backward]"), (Kind::Code, "node")].map(|(kind, name)| {
+            let frame = ShownFrame::new(kind, sketch.profile.intern(name));
+            sketch.profile.intern_shown(frame)
+        });
+    sketch.profile.set_shown(ContextId(3), stack);
+    let profile = sketch.ran(3, GEMM, 1, 7).done();
+    assert_eq!(folded(&profile, Unit::Nanos), "step;[backward];node;[GPU_Kernel]gemm 7\n");
+    assert!(
+        svg(&profile, &titled("t")).contains("step") && !svg(&profile, &titled("t")).contains("truncated")
+    );
+}
+
 #[test]
 fn what_is_missing_or_lost_is_in_the_file() {
     let profile = Sketch::new()

@@ -23,8 +23,9 @@ use crate::record::{ContextId, FrameKind, ThreadId};
 
 /// Stands between the forward pass and the node.
 const MARK: &str = "[backward]";
-/// How functions of autograd's engine begin, one of which every stack of its threads has.
-const ENGINE: &str = "torch::autograd::Engine::";
+/// How functions of autograd's engine begin, of which every stack of a node has the second, unless its root is missing.
+const ENGINE: [&str; 2] =
+    ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
 /// How names of nodes end, before a digit.
 const NODE: &str = "Backward";
 /// What stands before the number in the name of a range.
@@ -45,17 +46,24 @@ type Numbered = (u64, String);
 /// Which context each operator launched last from, by thread; none where that is one of autograd's.
 type Operators = HashMap<Numbered, HashMap<ThreadId, Option<ContextId>>>;
 
+/// Whether a function of this name is one of autograd's engine that nodes are called from.
+pub(super) fn is_engine(function: &str) -> bool {
+    ENGINE.iter().any(|begin| function.starts_with(begin))
+}
+
 /// Hangs what nodes of the backward pass launched under the forward pass, in a profile that has names. What hangs there
-/// already stays.
-pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
+/// already stays. `engine` says of each frame of the profile whether it is the engine's, shown or not; `of_node` gives what
+/// is shown of a stack inside of the engine, root first.
+pub(super) fn hang_backward(
+    profile: &mut Profile,
+    engine: &[bool],
+    of_node: impl Fn(&Profile, ContextId) -> Vec<ShownFrameId>,
+) -> Tied {
     let mut operators = Operators::new();
     let mut backward = HashMap::new();
     for context in profile.contexts() {
-        let (mut is_backward, mut is_done) = (false, false);
-        for text in shown(profile, context).map(|id| name(profile, id)) {
-            is_backward |= text.starts_with(ENGINE);
-            is_done |= text == MARK;
-        }
+        let is_done = shown(profile, context).any(|id| name(profile, id) == MARK);
+        let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
         // The node's own range is around all others of its thread, which are of what it calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
@@ -78,7 +86,15 @@ pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
         let by_thread = node.ok().and_then(|node| operators.get(&node)).filter(|found| found.len() == 1);
         let found = by_thread.and_then(|found| found.values().copied().next().flatten());
         if let Some(found) = found {
-            let stack = composed(profile, found, mark, context);
+            let node = of_node(profile, context);
+            let forward_root = missing_root(profile, found);
+            let node_root = missing_root(profile, context).filter(|_| !is_in(profile, context, engine));
+            let [forward_root, node_root] = [forward_root, node_root].map(|label| {
+                let name = profile.intern(label?);
+                Some(profile.intern_shown(ShownFrame::new(Kind::Loss, name)))
+            });
+            let forward = forward_root.into_iter().chain(line(profile, found));
+            let stack: Vec<_> = forward.chain([mark]).chain(node_root).chain(node).collect();
             profile.set_shown(context, stack);
         }
         is_tied.insert(context, found.is_some() || is_done);
@@ -95,22 +111,23 @@ pub(super) fn hang_backward(profile: &mut Profile) -> Tied {
     sums
 }
 
-/// The forward pass's line, the mark, and the node with what it called; root first.
-fn composed(
-    profile: &Profile,
-    forward: ContextId,
-    mark: ShownFrameId,
-    backward: ContextId,
-) -> Vec<ShownFrameId> {
+/// Whether a stack has a frame of the engine.
+fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
+    let stack = profile.context(context).map(|known| profile.stack(known.stack));
+    stack.into_iter().flatten().any(|frame| engine[frame.index()])
+}
+
+/// What stands for the frames that are missing below the root.
+fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
+    profile.context(context)?.flags.label()
+}
+
+/// The forward pass's line, root first: up to the innermost function of Python, else up to the call.
+fn line(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
-    // Up to the innermost function of Python; else up to the call.
     let line = stack.iter().rposition(|id| is(id, Kind::Python)).map(|at| at + 1);
     stack.truncate(line.or_else(|| stack.iter().position(|id| is(id, Kind::Call))).unwrap_or(0));
-    stack.push(mark);
-    let of_node = root_first(profile, backward);
-    let engine = of_node.iter().rposition(|id| name(profile, *id).starts_with(ENGINE));
-    stack.extend(of_node.into_iter().skip(engine.map_or(0, |at| at + 1)));
     stack
 }
 
@@ -172,13 +189,16 @@ mod tests {
     use crate::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
     use crate::symbolize::{SymbolizeOptions, Symbolizer};
 
-    /// A profile of contexts, each a thread, frames root first (`p` a function of Python, `c` any other, `r` a range) and
-    /// GPU time.
+    /// A profile of contexts, each a thread, frames root first (`p` a function of Python, `c` any other, `r` a range; after `t;`
+    /// those of a stack whose root is missing) and GPU time.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
         for (id, &(thread, stack, nanos)) in (1..).zip(contexts) {
-            let frames: Vec<Frame> = stack
+            let whole = stack.strip_prefix("t;");
+            let flags = ContextFlags(if whole.is_some() { ContextFlags::TRUNCATED } else { 0 });
+            let frames: Vec<Frame> = whole
+                .unwrap_or(stack)
                 .split(';')
                 .rev()
                 .map(|frame| {
@@ -197,7 +217,6 @@ mod tests {
                     Frame::label_of(kind, label)
                 })
                 .collect();
-            let flags = ContextFlags::default();
             profile.push(&Row::Context {
                 id: ContextId(id),
                 thread: ThreadId(thread),
@@ -211,6 +230,13 @@ mod tests {
         profile.set_samples(&GPU, samples);
         Symbolizer::new(SymbolizeOptions::default()).name(&mut profile);
         profile
+    }
+
+    fn hang(profile: &mut Profile) -> Tied {
+        let options = SymbolizeOptions { backward_under_forward: true, ..SymbolizeOptions::default() };
+        let mut symbolizer = Symbolizer::new(options);
+        symbolizer.name(profile);
+        symbolizer.tied()
     }
 
     fn stack(profile: &Profile, id: u32) -> String {
@@ -248,7 +274,7 @@ mod tests {
         let sums = Tied { all: 1129, tied: 120 };
         // Drawn again, as a process that lives on is, nothing changes.
         for _ in 0..2 {
-            assert_eq!(hang_backward(&mut profile), sums);
+            assert_eq!(hang(&mut profile), sums);
             let tail = |number| {
                 format!("MmBackward0;aten::mm;call;[range]MmBackward0, seq = {number};[range]aten::mm")
             };
@@ -285,10 +311,29 @@ mod tests {
         let contexts: Vec<_> =
             contexts.iter().map(|(thread, stack, ns)| (*thread, stack.as_str(), *ns)).collect();
         let mut profile = profile(&contexts);
-        assert_eq!(hang_backward(&mut profile), Tied { all: 7, tied: 2 });
+        assert_eq!(hang(&mut profile), Tied { all: 7, tied: 2 });
         let hung = |id: u32| stack(&profile, id).split_once(";[backward];").map(|(line, _)| line.to_owned());
         let tied: Vec<_> = (1..=11).filter_map(|id| Some((id, hung(id)?))).collect();
         assert_eq!(tied, [(4, "step;layer".to_owned()), (11, "step;relu".to_owned())]);
+    }
+
+    #[test]
+    fn a_root_that_is_missing_is_told_where_it_is() {
+        let node = "c X;c call;r MmBackward0, seq = 1;r aten::mm";
+        for (forward, backward, hung) in [
+            ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
+            ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
+            // From the engine on all of the node is there.
+            ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
+            ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
+            ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),
+        ] {
+            let forward = format!("{forward}p step;c call;r aten::mm, seq = 1");
+            let mut profile = profile(&[(1, &forward, 1), (2, &format!("{backward}{node}"), 5)]);
+            assert_eq!(hang(&mut profile), Tied { all: 5, tied: 5 }, "{forward} {backward}");
+            let of_node = "X;call;[range]MmBackward0, seq = 1;[range]aten::mm";
+            assert_eq!(stack(&profile, 2), format!("{hung}{of_node}"));
+        }
     }
 
     #[test]

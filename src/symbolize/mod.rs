@@ -33,7 +33,7 @@ use crate::profile::{
 use crate::record::{
     CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
 };
-use backward::hang_backward;
+use backward::{hang_backward, is_engine};
 use files::{Files, Function, Symbols};
 use fold::{Name, Origin};
 use glue::Glue;
@@ -111,7 +111,9 @@ impl Symbolizer {
         self.name_hidden(profile, waiting.frames);
         self.name_stacks(profile, &waiting.contexts);
         if self.options.backward_under_forward {
-            self.tied = hang_backward(profile);
+            let engine: Vec<bool> = self.frames.iter().map(|named| self.is_engine(profile, named)).collect();
+            let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
+            self.tied = hang_backward(profile, &engine, node);
         }
     }
 
@@ -157,11 +159,27 @@ impl Symbolizer {
         }
     }
 
+    /// Whether a frame is of autograd's engine, whether it is shown or not.
+    fn is_engine(&self, profile: &Profile, named: &Named) -> bool {
+        let text = |called: &Called| profile.strings().get(profile.shown_frame(called.frame).name);
+        named.names.iter().any(|called| is_engine(text(called)))
+    }
+
+    /// What is shown of the frames inside the innermost one of `engine`; it is to stand among functions of Python.
+    fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
+        let stack = profile.context(context).map(|known| profile.stack(known.stack));
+        let inside = stack.into_iter().flatten().take_while(|frame| !engine[frame.index()]).collect();
+        let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
+        let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == Kind::Code;
+        shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
+    }
+
     /// Says how stacks are shown: not yet those in which somebody sees a frame whose file was not asked.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> Waiting {
         let mut waiting = Waiting::default();
         for &context in contexts {
-            let shown = self.shown(profile, context);
+            let stack = profile.context(context).expect("it was listed").stack;
+            let shown = self.shown(profile, profile.stack(stack).collect());
             let known = waiting.frames.len();
             let hidden = shown.iter().map(|(frame, _)| *frame).filter(|frame| self.frames[*frame].is_hidden);
             waiting.frames.extend(hidden);
@@ -185,10 +203,8 @@ impl Symbolizer {
         }
     }
 
-    /// The frames to show for a stack, root first, by their position and as they are shown.
-    fn shown(&self, profile: &Profile, context: ContextId) -> Vec<(usize, ShownFrameId)> {
-        let stack = profile.context(context).expect("it was listed").stack;
-        let frames: Vec<FrameId> = profile.stack(stack).collect();
+    /// The frames to show for a stack, leaf first; root first, by their position and as they are shown.
+    fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
         let mut names = Vec::new();
         for frame in frames.into_iter().rev().map(FrameId::index) {
             names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));

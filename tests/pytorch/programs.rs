@@ -386,7 +386,7 @@ fn ranges_of_the_program_and_of_every_operator_are_frames() {
 fn the_backward_pass_hangs_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
     let run = run(folder, "train.py", Way::Injected).arg("nvtx").env("GPUFLAME_FORMATS", "gfr,folded");
-    let run = run.env("GPUFLAME_BACKWARD", "forward");
+    let run = run.env("GPUFLAME_BACKWARD", "forward").env("GPUFLAME_PYTHON", "only");
     let done = run.env("NVTX_INJECTION64_PATH", gpuflame()).ok();
     let folded = |flags: &[&str]| {
         let command = [&["flamegraph", "out.gfr", "--format", "folded"], flags].concat();
@@ -453,7 +453,20 @@ fn the_backward_pass_hangs_under_the_functions_that_called_its_operators() {
         }
     }
     assert!(compared > 10, "{compared}");
-    assert_eq!(sum(&done.folded(), &is_tied), tied, "drawn by the process itself");
+    // Without native frames it is the same time under the same functions, whoever draws it.
+    let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
+    let share_of = |text: &str| text.lines().find(|line| line.contains(" hangs under ")).map(str::to_owned);
+    assert_eq!(share_of(&said_of_only), share_of(&said));
+    for (drawn, by) in [(only, "the command"), (done.folded(), "the process itself")] {
+        assert_eq!(sum(&drawn, &is_tied), tied, "drawn by {by}");
+        for (frames, _) in drawn.iter().filter(|(frames, _)| is_tied(frames)) {
+            let is_seen =
+                |frame: &String| frame.starts_with('[') || frame.starts_with("cu") || frame.contains(".py:");
+            assert!(frames.iter().all(is_seen), "{by}: {frames:#?}");
+            let mark = frames.iter().position(|frame| frame == "[backward]").unwrap();
+            assert!(frames[mark - 1].contains(".py:"), "{by}: {frames:#?}");
+        }
+    }
     assert!(
         hung.iter()
             .any(|(frames, _)| is_tied(frames) && frames.iter().any(|frame| frame == "AddmmBackward0"))
