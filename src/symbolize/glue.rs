@@ -52,12 +52,15 @@ const ROWS: [Row; 5] = [
             "c10::OperatorHandle::",
             "c10::TypedOperatorHandle<",
             "c10::guts::",
+            "c10::callUnboxedKernelFunction<",
             "at::_ops::",
             "at::redispatch::",
             "at::(anonymous namespace)::(anonymous namespace)::wrapper_",
             "at::(anonymous namespace)::wrapper_",
             "torch::autograd::VariableType::(anonymous namespace)::",
             "torch::ADInplaceOrView::(anonymous namespace)::",
+            "torch::autograd::autogradNotImplementedFallbackImpl",
+            "at::autocast::WrapFunction_<",
         ],
     },
     // Autograd's engine, but for the root of its threads, and what a node of it is called by.
@@ -328,6 +331,9 @@ mod tests {
         let is_glue = |file, function| glue(file, function) == Glue::Always;
         assert!(is_glue("libtorch_cpu.so", "c10::impl::wrap_kernel_functor_unboxed_<X>::call"));
         assert!(is_glue("libtorch_cpu.so", "at::_ops::linear::create_linear_typed_handle"));
+        let cast = "at::autocast::WrapFunction_<0, 1, at::Tensor(at::Tensor const&), &at::_ops::linear::call(at::Tensor const&)>::call";
+        assert!(is_glue("libtorch_cpu.so", cast));
+        assert!(!is_glue("libtorch_cpu.so", "at::autocast::cached_cast"), "the cast itself");
         assert!(is_glue("_C.cpython-311-x86_64-linux-gnu.so", "pybind11::cpp_function::dispatcher"));
         assert!(is_glue("libtorch_python.so", "dynamo__custom_eval_frame::{lambda()#1}::operator()"));
         assert!(is_glue("libtorch_cpu.so", "torch::autograd::Engine::evaluate_function"));
