@@ -5,6 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::input::Source;
 use super::output::Target;
+use super::report::names;
 use super::trace::{self, How};
 use crate::error::Result;
 use crate::export::clean_line;
@@ -41,7 +42,7 @@ impl Extract {
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let all = ops.all;
         let table = Table::new(ops);
-        self.output.write(console, |mut out| table.write(self.compat, &mut out))?;
+        self.output.write(console, |mut out| table.write(self.compat, names(self.compat), &mut out))?;
         console.remark(format!("{} of {all} GPU operations lie in that time", table.ops().len()));
         if all == 0 {
             console.remark("the trace has no GPU operations of a kind that gpuflame knows");

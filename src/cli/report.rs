@@ -241,6 +241,12 @@ fn common_chars(texts: &BTreeSet<&str>) -> usize {
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }
 
+/// How names are written in a table of no report: harmless where a terminal or a spreadsheet shows it, or as they are, as the tool
+/// does that is followed to the letter.
+pub(super) fn names(compat: bool) -> fn(&str) -> String {
+    if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
+}
+
 /// A column's name without its unit, which people see at each value.
 fn head(column: &str) -> &str {
     column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)

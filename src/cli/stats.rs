@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome, usage};
 use super::input::Source;
 use super::output::Target;
+use super::report::names;
 use super::trace::{self, How};
 use crate::error::Result;
 use crate::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
@@ -81,7 +82,7 @@ impl Stats {
         let mut ops = Ops::with_steps().of_args(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
-        self.output.write(console, |mut out| table.write(&mut out))?;
+        self.output.write(console, |mut out| table.write(names(self.compat), &mut out))?;
         self.report(&table, console);
         Ok(Outcome::Clean)
     }

@@ -445,7 +445,7 @@ pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 type SetPath = fn(&mut Settings, &OsStr);
 
 /// Those that are paths, and how each is set to one that is no text: paths are bytes.
-pub(super) const PATHS: [(&str, SetPath); 5] = [
+pub(super) const PATHS: &[(&str, SetPath)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
     ("GPUFLAME_REPORT", |settings, path| settings.report = Some(PathBuf::from(path))),

@@ -154,18 +154,18 @@ impl Stats {
         Ok(Self { averages, report })
     }
 
-    /// Writes the table.
+    /// Writes the table, with names as `name` gives them.
     ///
     /// # Errors
     /// What `out` reports.
-    pub fn write(&self, out: &mut impl Write) -> Result<()> {
+    pub fn write(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         let mut out = csv::Writer::from_writer(out);
         let failed = |error: csv::Error| Error::new(ErrorKind::Io, error.to_string());
         let header =
             ["operation_name", "avg_start_time_us", "avg_end_time_us", "avg_duration_us", "bubble_time_us"];
         out.write_record(header).map_err(failed)?;
         for row in &self.averages {
-            out.serialize((&row.name, row.start, row.end, row.duration, row.bubble)).map_err(failed)?;
+            out.serialize((name(&row.name), row.start, row.end, row.duration, row.bubble)).map_err(failed)?;
         }
         Ok(out.flush()?)
     }
@@ -313,9 +313,7 @@ fn exact(steps: &[&Step<'_>], names: &Bare, options: &StatsOptions) -> Vec<Avera
         }
     }
     let count = steps.len() as f64 * 1000.0;
-    let mut rows = rows(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names);
-    rows.iter_mut().for_each(|row| row.name = super::harmless(&row.name));
-    rows
+    rows(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
 /// As the tool that began with this table adds up: what is a difference there is one here, so that even the

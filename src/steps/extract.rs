@@ -60,18 +60,19 @@ impl Extract {
         self.ops.names.text(op.name)
     }
 
-    /// Writes the table. `compat`: durations as the difference of two `f64`, whose last digits are noise.
+    /// Writes the table, with names as `name` gives them. `compat`: durations as the difference of two `f64`, whose last digits
+    /// are noise.
     ///
     /// # Errors
     /// What `out` reports.
-    pub fn write(&self, compat: bool, out: &mut impl Write) -> Result<()> {
+    pub fn write(&self, compat: bool, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
-        if compat { self.write_floats(out) } else { self.write_exact(out) }
+        if compat { self.write_floats(name, out) } else { self.write_exact(name, out) }
     }
 
-    fn write_exact(&self, out: &mut impl Write) -> Result<()> {
+    fn write_exact(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         let quoted: Vec<Vec<u8>> = (0..self.ops.names.len() as u32)
-            .map(|number| super::quoted(&super::harmless(self.ops.names.text(number))))
+            .map(|number| super::quoted(&name(self.ops.names.text(number))))
             .collect::<Result<_>>()?;
         let mut line = Vec::new();
         for op in self.ops() {
@@ -86,11 +87,11 @@ impl Extract {
         Ok(())
     }
 
-    fn write_floats(&self, out: &mut impl Write) -> Result<()> {
+    fn write_floats(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         let mut out = csv::Writer::from_writer(out);
         for op in self.ops() {
             let [start, end] = [op.start, op.end].map(|nanos| nanos as f64 / 1000.0);
-            out.serialize((self.name(op), start, end, end - start))
+            out.serialize((name(self.name(op)), start, end, end - start))
                 .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
         }
         Ok(out.flush()?)

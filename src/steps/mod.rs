@@ -9,17 +9,10 @@ mod decode_steps;
 mod extract;
 mod ops;
 
-use crate::export::{clean_line, guarded};
-
 pub use average::{Average, Bubbles, Stats, StatsOptions, StatsReport};
 pub use decode_steps::{DecodeSteps, Framework, Latencies};
 pub use extract::{Extract, Stretch};
 pub use ops::{Ops, TracedOp, TracedStep};
-
-/// A name for a table that a terminal or a spreadsheet might show.
-fn harmless(name: &str) -> String {
-    guarded(&clean_line(name)).into_owned()
-}
 
 /// A text as a field of a CSV file, in quotes where it must be.
 fn quoted(text: &str) -> crate::error::Result<Vec<u8>> {

@@ -57,7 +57,7 @@ pub(super) fn is_engine(function: &str) -> bool {
 pub(super) fn hang_backward(
     profile: &mut Profile,
     engine: &[bool],
-    of_node: impl Fn(&Profile, ContextId) -> Vec<ShownFrameId>,
+    of_node: &dyn Fn(&Profile, ContextId) -> Vec<ShownFrameId>,
 ) -> Tied {
     let mut operators = Operators::new();
     let mut backward = HashMap::new();
@@ -86,15 +86,15 @@ pub(super) fn hang_backward(
         let by_thread = node.ok().and_then(|node| operators.get(&node)).filter(|found| found.len() == 1);
         let found = by_thread.and_then(|found| found.values().copied().next().flatten());
         if let Some(found) = found {
-            let node = of_node(profile, context);
-            let forward_root = missing_root(profile, found);
-            let node_root = missing_root(profile, context).filter(|_| !is_in(profile, context, engine));
-            let [forward_root, node_root] = [forward_root, node_root].map(|label| {
-                let name = profile.intern(label?);
-                Some(profile.intern_shown(ShownFrame::new(Kind::Loss, name)))
-            });
-            let forward = forward_root.into_iter().chain(line(profile, found));
-            let stack: Vec<_> = forward.chain([mark]).chain(node_root).chain(node).collect();
+            let mut stack = Vec::new();
+            push_missing_root(profile, found, &mut stack);
+            stack.append(&mut line(profile, found));
+            stack.push(mark);
+            // From the engine on all is there.
+            if !is_in(profile, context, engine) {
+                push_missing_root(profile, context, &mut stack);
+            }
+            stack.append(&mut of_node(profile, context));
             profile.set_shown(context, stack);
         }
         is_tied.insert(context, found.is_some() || is_done);
@@ -113,13 +113,16 @@ pub(super) fn hang_backward(
 
 /// Whether a stack has a frame of the engine.
 fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
-    let stack = profile.context(context).map(|known| profile.stack(known.stack));
-    stack.into_iter().flatten().any(|frame| engine[frame.index()])
+    let Some(known) = profile.context(context) else { return false };
+    profile.stack(known.stack).any(|frame| engine[frame.index()])
 }
 
-/// What stands for the frames that are missing below the root.
-fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
-    profile.context(context)?.flags.label()
+/// Adds what stands for the frames that are missing below the root, if any are.
+fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
+    if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
+        let name = profile.intern(label);
+        stack.push(profile.intern_shown(ShownFrame::new(Kind::Loss, name)));
+    }
 }
 
 /// The forward pass's line, root first: up to the innermost function of Python, else up to the call.
@@ -148,8 +151,8 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
 
 /// The ranges around a launch that have a number, with the text before it, innermost first.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
-    let stack = profile.context(context).map(|known| profile.stack(known.stack));
-    let kinds = stack.into_iter().flatten().map(|frame| profile.frames()[frame.index()].kind());
+    let Some(known) = profile.context(context) else { return Vec::new() };
+    let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
     kinds
         .filter_map(|kind| match kind {
             FrameKind::Range(range) => number(profile.range(range)?),

@@ -113,7 +113,7 @@ impl Symbolizer {
         if self.options.backward_under_forward {
             let engine: Vec<bool> = self.frames.iter().map(|named| self.is_engine(profile, named)).collect();
             let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
-            self.tied = hang_backward(profile, &engine, node);
+            self.tied = hang_backward(profile, &engine, &node);
         }
     }
 
@@ -167,8 +167,8 @@ impl Symbolizer {
 
     /// What is shown of the frames inside the innermost one of `engine`; it is to stand among functions of Python.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
-        let stack = profile.context(context).map(|known| profile.stack(known.stack));
-        let inside = stack.into_iter().flatten().take_while(|frame| !engine[frame.index()]).collect();
+        let Some(known) = profile.context(context) else { return Vec::new() };
+        let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
         let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
         let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == Kind::Code;
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()

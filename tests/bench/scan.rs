@@ -166,7 +166,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     assert_eq!(seen.events, trace_gen::EVENTS);
     let options = StatsOptions { trim: None, max: i64::MAX, ..StatsOptions::default() };
     let stats = Stats::new(ops, &options).unwrap();
-    stats.write(&mut std::io::sink()).unwrap();
+    stats.write(str::to_owned, &mut std::io::sink()).unwrap();
     stats.report.ops as u64
 }
 
@@ -175,7 +175,7 @@ fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
     let extract = Extract::new(ops);
-    extract.write(false, &mut std::io::sink()).unwrap();
+    extract.write(false, str::to_owned, &mut std::io::sink()).unwrap();
     extract.ops().len() as u64
 }
 

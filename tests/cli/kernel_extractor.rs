@@ -149,7 +149,7 @@ fn our_extract(text: &str, first: i64, last: i64, compat: bool) -> String {
     let mut ops = Ops::within(first, last);
     read(text.as_bytes(), READING, &mut ops).unwrap();
     let mut out = Vec::new();
-    Extract::new(ops).write(compat, &mut out).unwrap();
+    Extract::new(ops).write(compat, str::to_owned, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -157,7 +157,7 @@ fn our_stats(text: &str, options: &StatsOptions) -> String {
     let mut ops = Ops::with_steps();
     read(text.as_bytes(), READING, &mut ops).unwrap();
     let mut out = Vec::new();
-    Stats::new(ops, options).unwrap().write(&mut out).unwrap();
+    Stats::new(ops, options).unwrap().write(str::to_owned, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
