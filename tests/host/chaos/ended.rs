@@ -1,0 +1,245 @@
+//! A process that is over, held to the truth.
+
+use std::fs;
+use std::path::PathBuf;
+
+use gpuflame::record::{Mark, Reader};
+use gpuflame::{DrawOptions, ReadOptions, views};
+use serde_json::Value;
+
+use super::account::{Account, NO_STACK, Piece, Sums};
+use super::plan::{Plan, is_without_a_word};
+use crate::support::Done;
+
+/// A process that is over: a number's own, or the child that it forked first.
+pub(super) struct Ended<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) how: &'a str,
+    pub(super) process: u32,
+    pub(super) threads: u64,
+    /// What it wrote, and where.
+    pub(super) done: Done,
+}
+
+/// The clock of the truth and ours differ by less.
+const CLOCKS: u64 = 1_000_000;
+/// By so much a checkpoint may come late: two processors have several of these programs at once.
+const SLACK_MS: u64 = 1000;
+
+impl Ended<'_> {
+    fn lines(&self, name: &str) -> Vec<Piece> {
+        let path = self.done.folder.join(format!("{name}-{}.jsonl", self.process));
+        let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
+        // The last line may be cut short.
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.map(|line| Piece::of(&line)).collect()
+    }
+
+    /// Each piece of work that was begun.
+    fn started(&self) -> Vec<Piece> {
+        self.lines("started")
+    }
+
+    /// What the program itself has kept: whether it came to its end and when, what had been launched by then, and what the
+    /// rival has.
+    fn kept(&self) -> [u64; 3] {
+        let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
+        let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+        std::array::from_fn(|_| words.next().unwrap())
+    }
+
+    fn has(&self, suffix: &str) -> bool {
+        self.path(suffix).exists()
+    }
+
+    fn path(&self, suffix: &str) -> PathBuf {
+        self.done.folder.join(format!("out-{}.{suffix}", self.process))
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.plan.when == "after"
+    }
+
+    pub(super) fn assert_right(&self) {
+        let [ended, ..] = self.kept();
+        assert!(ended > 0, "it did not come to its end");
+        let said = &self.done.stderr;
+        assert!(!said.contains("panicked") && !said.contains("a bug of its own"));
+        if self.plan.set("GPUSIM_OTHER_SUBSCRIBER") == "1" {
+            let lines = self.done.ledger("");
+            assert!(lines.len() == 1 && lines[0].starts_with("not recording: "), "{lines:?}");
+            assert!(!self.has("folded") && !self.has("gfr"));
+        } else if is_without_a_word(self.how) || (self.plan.has("read_hangs") && !self.has("folded")) {
+            self.assert_leaves();
+        } else {
+            self.assert_writes();
+        }
+    }
+
+    /// Of an end that writes all files.
+    fn assert_writes(&self) {
+        let found = Account::told(&self.done, &format!("out-{}.folded", self.process));
+        let started = self.started();
+        self.assert_balanced(&found, &started);
+        if self.has("gfr") {
+            let (read, _, remarks) = self.read();
+            assert!(remarks.is_empty(), "{remarks:?}");
+            assert_eq!(read, found, "what is recorded is what was told");
+        }
+        let [_, launched, rivals] = self.kept();
+        let said_no_answer = self.done.stderr.contains("the tracer did not answer within 0.3 s");
+        let is_traced =
+            |piece: &Piece| !self.plan.has(if piece.is_fill() { "enable:2=" } else { "enable:10=" });
+        if self.how == "return" && self.is_at_rest() && !self.plan.has("read_hangs") {
+            self.assert_exact(found, rivals);
+        } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
+            assert_eq!(found, Account::of(&started, |_| false, is_traced));
+        } else if self.plan.answers() {
+            // What is launched while the process ends may be there or not, what was before must, or be among the dropped. A
+            // thread that is interrupted in the midst of a launch may hold a lock that the tracer waits for.
+            let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
+            let kept = if said_no_answer { found.pending } else { 0 };
+            let lost = found.activities_dropped + untraced + kept;
+            assert!(found.launches >= launched, "{} of {launched}", found.launches);
+            assert!(found.matched + lost >= launched, "{} of {launched}, {lost} are lost", found.matched);
+        }
+    }
+
+    /// The truth knows what became of each record of a process that returned from its main and had nothing under way.
+    fn assert_exact(&self, found: Account, rivals: u64) {
+        let work = self.lines("truth");
+        assert_eq!(work.len(), self.started().len());
+        let mut expected =
+            Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
+        if self.plan.has("fatal") {
+            // Of launches that were under way then the ends may be told or not, and a buffer that was handed over and not
+            // read until then is one that cannot be read.
+            assert!(found.launches >= 299 - self.threads, "{}", found.launches);
+            let ours = found.activities_matched + found.no_stack;
+            let all = expected.activities_matched + expected.no_stack;
+            let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
+            assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
+        } else if self.plan.has_rival {
+            // What the rival has is not among ours, and nothing is with nobody.
+            assert_eq!(found.launches, expected.launches);
+            let ours = found.activities_matched + found.no_stack;
+            assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
+        } else {
+            let failed = self.summary("failed_launches");
+            assert_eq!(self.lost("launches_failed"), failed, "launches that failed");
+            if !self.plan.has("flush_hangs") {
+                assert!(work.iter().all(|piece| piece.fate != "pending"));
+            }
+            assert_eq!(found.launches_dropped, 0);
+            expected.launches_dropped = found.launches_dropped;
+            assert_eq!(found, expected);
+        }
+    }
+
+    fn summary(&self, what: &str) -> u64 {
+        let text = self.done.file(&format!("summary-{}.json", self.process));
+        let totals: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        totals["totals"][what].as_u64().unwrap()
+    }
+
+    fn lost(&self, word: &str) -> u64 {
+        let line = self.done.ledger("lost: ")[0];
+        let mut parts = line.split(", ").map(|part| part.rsplit_once(' ').unwrap());
+        parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
+    }
+
+    /// Whatever was lost: nothing is there that was not begun, and what there is comes to as many activities as it says that
+    /// it has times of, each of its own duration.
+    fn assert_balanced(&self, found: &Account, started: &[Piece]) {
+        let most = Account::of(started, |_| false, |_| true);
+        assert!(found.launches <= most.launches, "{found:?}");
+        assert!(found.activities <= most.activities, "{found:?}");
+        assert!(found.activities_matched <= most.activities_matched, "{found:?}");
+        assert!(found.repeated <= most.repeated, "{found:?}");
+        // One is without its stack that a thread was launching when the process ended.
+        assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
+        let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
+            sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
+        };
+        let mut rest = found.activities_matched + found.no_stack - found.untimed;
+        let mut unnamed = found.sums.values().sum::<u64>();
+        let fill = started.iter().find(|piece| piece.is_fill()).map_or(1, |piece| piece.nanos);
+        for (leaf, each) in
+            [("[GPU_Kernel]add_d301", 301), ("[GPU_Kernel]mul_d1200", 1200), ("[GPU_Memset]", fill)]
+        {
+            let nanos = nanos_of(&found.sums, leaf);
+            assert!(nanos.is_multiple_of(each), "{leaf} {nanos}");
+            assert!(nanos <= nanos_of(&most.sums, leaf), "{leaf} {nanos}: {:?}", most.sums);
+            rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
+            unnamed -= nanos;
+        }
+        // Those without a name are short or long ones: so many must be long.
+        let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
+        assert!(
+            long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
+            "{rest} in {unnamed} ns: {found:?}"
+        );
+        for ((site, leaf), nanos) in found.sums.iter().filter(|((site, _), _)| site != NO_STACK) {
+            let most = most.sums.get(&(site.clone(), leaf.clone())).copied().unwrap_or(0);
+            assert!(*nanos <= most, "{site} {leaf}: {nanos} of {most}");
+        }
+    }
+
+    /// Its `NAME.gfr`: what it says, the moment that it is of, and what is to be known of it.
+    fn read(&self) -> (Account, Option<Mark>, Vec<String>) {
+        let path = self.path("gfr");
+        let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
+        // A chunk may be cut short.
+        while !matches!(reader.next_row(), Ok(None)) {}
+        let mark = reader.mark().copied();
+        let run = gpuflame::read(&path, &ReadOptions::default()).unwrap();
+        let mut text = Vec::new();
+        let folded = gpuflame::format("folded").unwrap();
+        run.draw(&views::GPU, folded, &DrawOptions::default(), &mut text).unwrap();
+        fs::write(self.path("read.folded"), text).unwrap();
+        let folded = self.done.folded_file(&format!("out-{}.read.folded", self.process));
+        (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
+    }
+
+    /// Of an end without a word: all but what was done last is in a file, which says how much that may be.
+    fn assert_leaves(&self) {
+        assert!(!self.has("folded") && !self.has("svg"));
+        let [ended, ..] = self.kept();
+        if !self.has("gfr") {
+            assert!(self.plan.linger < 1000, "it lived for {} ms and left nothing", self.plan.linger);
+            return;
+        }
+        let (found, mark, remarks) = self.read();
+        let has_rows = self.plan.formats.contains("gfr");
+        let started = self.started();
+        self.assert_balanced(&found, &started);
+        let [remark] = &remarks[..] else { panic!("one remark, not {remarks:?}") };
+        let under_way = self.threads + 1;
+        let before = |time: u64| started.iter().filter(|piece| piece.enter + CLOCKS < time).count() as u64;
+        let (moment, interval_ms) = match mark {
+            Some(mark) => {
+                let missing = format!(
+                    "at most {} s of what it did, and {} activities that CUPTI still held, are missing",
+                    f64::from(mark.interval_ms) / 1e3,
+                    mark.open
+                );
+                // Rows that come after the mark may be of what was open then, or be open.
+                assert!(has_rows || found.pending == mark.open, "{found:?}");
+                assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
+                assert!(remark.contains(&missing), "{missing}: {remark}");
+                (mark.time.0, u64::from(mark.interval_ms))
+            }
+            // Rows, which are written as they come.
+            None => {
+                let missing =
+                    "launches of the last second, and activities that CUPTI had not handed over, are missing";
+                assert!(remark.contains(missing), "{remark}");
+                (0, 1000)
+            }
+        };
+        if !self.plan.has("fatal") && !self.plan.has("read_hangs") {
+            let least = before(moment.max(ended.saturating_sub((interval_ms + SLACK_MS) * 1_000_000)));
+            assert!(found.launches + under_way >= least, "{} of {least} launches", found.launches);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! All at once, as a number has it: threads that launch, fork and are interrupted, a child from before there was CUDA,
+//! records that come in any order, late, twice, damaged or not at all, another client that takes them, and many an end.
+//! The program behaves as it does without us, to the last signal and to each descriptor that stays; the ledger adds up;
+//! and sums are the truth less what is declared lost, to one, whether they are in files of an end or in what a process
+//! leaves that has none.
+//!
+//! `GPUFLAME_CHAOS=500` runs so many numbers, as `.ci/long` does; `17-17` those from the first to the last.
+
+mod account;
+mod ended;
+mod plan;
+
+use std::any::Any;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::support::{Done, Run, Way};
+use ended::Ended;
+use plan::Plan;
+
+/// Runs it, and says which process it was.
+fn over(run: Run) -> (u32, Done) {
+    let (mut command, folder) = run.into_command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = child.id();
+    (process, Done::of(child.wait_with_output().unwrap(), folder))
+}
+
+/// The numbers of processes that have files of which the name begins so.
+fn processes(folder: &Path, prefix: &str) -> Vec<u32> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let number = |name: String| name.strip_prefix(prefix)?.split('.').next()?.parse().ok();
+    let mut all: Vec<u32> = names.filter_map(number).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn one(seed: u64) {
+    let plan = Plan::of(seed);
+    let without = over(plan.run(Way::None)).1;
+    let run = plan.run(plan.way).env("GPUFLAME_FORMATS", plan.formats).env("GPUFLAME_OUTPUT", "out-%p");
+    let run = run.env("GPUFLAME_CHECKPOINT", "0.05");
+    let run = if plan.hangs() { run.env("GPUFLAME_EXIT_LIMIT", "1") } else { run };
+    let (process, with) = over(run);
+    let folder = with.folder.clone();
+    let shown = format!("{plan:?}\n{}\n{}", folder.display(), with.stderr);
+    let checked = catch_unwind(AssertUnwindSafe(|| {
+        assert_eq!((with.code, with.signal), (without.code, without.signal));
+        assert_eq!(with.stdout, without.stdout);
+        let mut expected = processes(&folder, "stderr-");
+        assert_eq!(expected.len(), usize::from(plan.child != "-"));
+        for child in &expected {
+            let mut done = Done::of_folder(&folder);
+            done.stderr = done.file(&format!("stderr-{child}"));
+            Ended { plan: &plan, how: plan.child, process: *child, threads: 1, done }.assert_right();
+        }
+        Ended { plan: &plan, how: plan.how, process, threads: 3, done: with }.assert_right();
+        expected.push(process);
+        // Those that were forked later have none.
+        let others = processes(&folder, "out-").into_iter().find(|other| !expected.contains(other));
+        assert_eq!(others, None, "a process has files that can have no CUDA");
+    }));
+    if let Err(why) = checked {
+        panic!("{}\n{shown}", said(&*why));
+    }
+    [folder, without.folder].iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
+}
+
+/// What a panic says.
+fn said(why: &(dyn Any + Send)) -> &str {
+    let text = why.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
+}
+
+/// From the first number to the last.
+fn numbers() -> (u64, u64) {
+    let asked = std::env::var("GPUFLAME_CHAOS").unwrap_or_else(|_| "35".to_owned());
+    let (first, last) = asked.split_once('-').unwrap_or(("1", &asked));
+    (first.parse().unwrap(), last.parse().unwrap())
+}
+
+/// So many programs at once: most of the time they wait.
+const AT_ONCE: usize = 4;
+
+#[test]
+fn whatever_comes_together_the_program_behaves_as_without_us_and_the_ledger_adds_up() {
+    let (first, last) = numbers();
+    let (next, wrong) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed > last {
+                return;
+            }
+            if let Err(why) = catch_unwind(|| one(seed)) {
+                wrong.lock().unwrap().push(format!("seed {seed}: {}", said(&*why)));
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{} of {} numbers\n{}", wrong.len(), last + 1 - first, wrong.join("\n\n"));
+}

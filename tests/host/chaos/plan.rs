@@ -1,0 +1,155 @@
+//! What a number has come to.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{Run, Way, compile};
+
+/// A number's own sequence of choices.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+
+    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        from[self.roll(from.len() as u64) as usize]
+    }
+}
+
+const ENDS: [&str; 9] = ["return", "term", "kill", "return", "exit", "_exit", "term", "abort", "return"];
+/// Of records. Which of them a piece of work has, the truth says.
+const FAULTS: [&str; 12] = [
+    "zero_ts:every=11",
+    "reversed:every=13",
+    "early_start:every=17",
+    "epoch:every=19",
+    "next_year:every=23",
+    "endless:every=29",
+    "unknown_kind:every=31",
+    "unmatched_corr:every=37",
+    "dup_corr:every=41",
+    "name_null:every=7",
+    "name_bad_utf8:every=43",
+    "name_4k:every=47",
+];
+/// Of the whole stack.
+const TROUBLES: [&str; 6] = [
+    "launch_fail:every=21",
+    "fatal:after=300",
+    "flush_hangs:after=2",
+    "read_hangs:after=300",
+    "enable:2=35",
+    "enable:10=35",
+];
+const FORMATS: [&str; 4] =
+    ["folded", "folded,svg,csv,idle", "folded,activities,gfr", "folded,chrome,wait,alloc"];
+
+/// What a number has come to: the program's arguments, and what the simulation is to do.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) how: &'static str,
+    pub(super) when: &'static str,
+    pub(super) linger: u64,
+    pub(super) child: &'static str,
+    pub(super) has_rival: bool,
+    pub(super) settings: Vec<(&'static str, String)>,
+    pub(super) formats: &'static str,
+    pub(super) way: Way,
+}
+
+impl Plan {
+    pub(super) fn of(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let how = ENDS[(seed % ENDS.len() as u64) as usize];
+        let when = dice.pick(&["after", "after", "midst"]);
+        // Long enough for no checkpoint, for some, and for what is flushed once a second.
+        let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
+        let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
+        let has_rival = dice.roll(12) == 0;
+        let settings = Self::simulation(&mut dice, seed, has_rival);
+        let formats = dice.pick(&FORMATS);
+        let way = [Way::Injected, Way::Preloaded][dice.roll(2) as usize];
+        Self { seed, how, when, linger, child, has_rival, settings, formats, way }
+    }
+
+    fn simulation(dice: &mut Dice, seed: u64, has_rival: bool) -> Vec<(&'static str, String)> {
+        let truth = "truth-%p.jsonl,started:started-%p.jsonl,summary:summary-%p.json";
+        let mut settings = vec![("GPUSIM_LAUNCH_NS", "4000".to_owned()), ("GPUSIM_TRUTH", truth.to_owned())];
+        let mut sometimes = |one_in, name, value: String, dice: &mut Dice| {
+            if dice.roll(one_in) == 0 {
+                settings.push((name, value));
+            }
+        };
+        sometimes(3, "GPUSIM_SHUFFLE", seed.to_string(), dice);
+        sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
+        sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
+        sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
+        // Work has the id of the nested call, if that has its own, so there must be one.
+        let (name, value) =
+            if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
+        sometimes(2, name, value.to_owned(), dice);
+        sometimes(3, "GPUSIM_CORR_START", "4294967000".to_owned(), dice);
+        sometimes(5, "GPUSIM_FRAMES", "fp".to_owned(), dice);
+        sometimes(5, "GPUSIM_FORK", "inject".to_owned(), dice);
+        sometimes(4, "GPUSIM_MAX_BUFFERS", (1 + seed % 3).to_string(), dice);
+        if !has_rival {
+            let version = dice.pick(&["11.8", "12.0", "12.9", "13.2", "13.4"]);
+            sometimes(4, "GPUSIM_CUPTI_VERSION", version.to_owned(), dice);
+            sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
+        }
+        let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
+        // The rival's way of counting ends at what CUPTI itself does not know.
+        faults.retain(|fault| !(has_rival && fault.starts_with("unknown_kind")));
+        if dice.roll(3) == 0 {
+            faults.push(dice.pick(&TROUBLES));
+        }
+        // It would read on the tracer's own thread, with us and without.
+        faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
+        settings.push(("GPUSIM_FAULTS", faults.join(",")));
+        settings
+    }
+
+    pub(super) fn run(&self, way: Way) -> Run {
+        let [seed, linger] = [self.seed, self.linger].map(|number| number.to_string());
+        let rival = if self.has_rival { "rival" } else { "-" };
+        let run =
+            Run::new(self.program(), way).args([&*seed, self.how, self.when, &linger, self.child, rival]);
+        self.settings.iter().fold(run, |run, (name, value)| run.env(name, value))
+    }
+
+    fn program(&self) -> &'static Path {
+        static PROGRAM: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+        PROGRAM.get_or_init(|| compile("tests/programs/chaos.c", &["-O2", "-pthread"]))
+    }
+
+    pub(super) fn set(&self, name: &str) -> &str {
+        self.settings.iter().find(|(of, _)| *of == name).map_or("", |(_, value)| value)
+    }
+
+    pub(super) fn has(&self, fault: &str) -> bool {
+        self.set("GPUSIM_FAULTS").split(',').any(|one| one.starts_with(fault))
+    }
+
+    /// Whether somebody never answers.
+    pub(super) fn hangs(&self) -> bool {
+        self.has("flush_hangs") || self.has("read_hangs")
+    }
+
+    /// Whether all for which there is a buffer comes to us in the end, whatever is wrong with it.
+    pub(super) fn answers(&self) -> bool {
+        !self.hangs() && !self.has("fatal") && !self.has_rival
+    }
+
+    /// Whether there is one for all.
+    pub(super) fn delivers_all(&self) -> bool {
+        self.answers() && self.set("GPUSIM_MAX_BUFFERS").is_empty()
+    }
+}
+
+/// Whether no exit handler runs, and no signal comes that we take.
+pub(super) fn is_without_a_word(how: &str) -> bool {
+    ["_exit", "abort", "kill"].contains(&how)
+}
