@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# What LD_PRELOAD of a whole shell adds to each program that it starts, as a table: microseconds, beside what the loader takes for a
+# library with nothing in it.
+#
+#   cargo build --release && tests/bench/exec.sh [TIMES]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-$PWD/target}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+gcc -O2 -std=gnu99 tests/bench/exec/exec.c -o "$folder/exec"
+# Two segments, as the stub has: one is written to.
+echo 'int nothing = 1;' | gcc -O2 -shared -nostdlib -Wl,-z,norelro -Wl,-z,noseparate-code -x c - -o "$folder/empty.so"
+for library in libgpuflame-preload.so libgpuflame.so; do cp "$target/release/$library" "$folder/"; done
+
+echo "| LD_PRELOAD | us | more |"
+echo "| --- | ---: | ---: |"
+names=(nothing "an empty library" libgpuflame-preload.so libgpuflame.so)
+at=0
+"$folder/exec" "${1:-3000}" "$folder/empty.so" "$folder/libgpuflame-preload.so" "$folder/libgpuflame.so" |
+    while read -r all more; do
+        echo "| ${names[at]} | $all | $more |"
+        at=$((at + 1))
+    done
