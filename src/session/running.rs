@@ -179,7 +179,8 @@ impl Session {
     /// The same for who is in a callback of the tracer's.
     pub(super) fn open_window_in_callback(&self) {
         if !life::is_over() && !window::state().is_open() {
-            let is_taken = self.rivals.lock().have_records();
+            // In a callback nobody waits for the collector's lock; it is free but for moments.
+            let is_taken = self.rivals.try_lock().is_some_and(|rivals| rivals.have_records());
             self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
             self.edges.turn(WindowEdge::Open, window::open);
         }
@@ -213,9 +214,8 @@ impl Session {
 
     /// Asks for the records again, if another client has them: whoever opens a window wants them.
     fn reclaim_records(&self) {
-        if self.rivals.lock().have_records()
-            && let Err(error) = progress::in_others(|| self.api.take_records_back())
-        {
+        let is_taken = self.rivals.lock().have_records();
+        if is_taken && let Err(error) = progress::in_others(|| self.api.take_records_back()) {
             tell(&format!("the records are not to be had again: {error}"));
         }
     }

@@ -64,7 +64,7 @@ impl Told {
             }
             state.switch_on(api);
             // Whoever waits is about to open the window.
-            state.hushed = Some(Instant::now());
+            state.hushed = state.hushed.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }

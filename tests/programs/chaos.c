@@ -13,9 +13,9 @@
  * launched by then, and how many records the rival has. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
+#include "cupti.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -215,15 +215,6 @@ static void tell(void)
     }
     printf("\n");
     fflush(stdout);
-}
-
-static void *cupti(const char *name)
-{
-    void *library = dlopen("libcupti.so.13", RTLD_LAZY);
-    void *symbol = library ? dlsym(library, name) : NULL;
-    if (!symbol)
-        exit(20);
-    return symbol;
 }
 
 static int (*next_record)(uint8_t *, size_t, void **);

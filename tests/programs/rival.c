@@ -8,6 +8,7 @@
  * CUPTI takes buffers for zeroed, before and after. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
+#include "cupti.h"
 
 #include <dlfcn.h>
 #include <stdint.h>
@@ -37,15 +38,6 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     bytes += valid;
     handed++;
     free(buffer);
-}
-
-static void *cupti(const char *name)
-{
-    void *library = dlopen("libcupti.so.13", RTLD_LAZY);
-    void *symbol = library ? dlsym(library, name) : NULL;
-    if (!symbol)
-        exit(20);
-    return symbol;
 }
 
 static void each_kind(const char *what)

@@ -9,8 +9,8 @@
  * answered. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
+#include "cupti.h"
 
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,15 +28,6 @@ struct data { int site; const char *name; void *params, *result, *symbol, *conte
 static void *subscriber;
 static volatile unsigned calls, kept, records;
 static volatile uint64_t nanos;
-
-static void *cupti(const char *name)
-{
-    void *library = dlopen("libcupti.so.13", RTLD_LAZY);
-    void *symbol = library ? dlsym(library, name) : NULL;
-    if (!symbol)
-        exit(20);
-    return symbol;
-}
 
 static void on_call(void *user, int domain, int id, const struct data *data)
 {
