@@ -139,6 +139,7 @@ impl Collector {
     fn run(&self, source: &impl Source) {
         let mut pause = SHORT_PAUSE;
         let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
+        let mut is_over = false;
         let mut flush_every = if alive::is_forked() { FIRST_FLUSH_OF_A_FORK } else { FLUSH_EVERY };
         threads::note_ours();
         loop {
@@ -177,11 +178,12 @@ impl Collector {
             if wish >= Some(Wish::Flush) {
                 capture::rest();
             }
-            if !any && looked.elapsed() >= LOOK_AROUND_EVERY {
+            // Whoever exits then still asks for the rest.
+            if !any && !is_over && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
-                if threads::only_ours_are_left() {
+                is_over = threads::only_ours_are_left();
+                if is_over {
                     ending::exit_as_the_last_thread();
-                    return;
                 }
             }
             pause = if any { SHORT_PAUSE } else { (2 * pause).min(source.longest_pause()) };

@@ -90,6 +90,7 @@ fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
     let done = ending(&["main_ends"]).done();
     assert_eq!(end(&done), (Some(0), None), "{}", done.stderr);
     assert_eq!(assert_written(&done), 1100);
+    assert!(!done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
 }
 
 #[test]
