@@ -88,6 +88,7 @@ pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
 /// The bits of [`Frame::code`] that are not its address: since 3.14 they say how the frame holds it.
 pub(super) const HOLD: u64 = 3;
+#[cfg(test)]
 pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
 
 /// A code object.

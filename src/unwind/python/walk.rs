@@ -7,9 +7,7 @@
 
 use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
 use super::find::Interpreter;
-use super::layout::{
-    self, Boundary, FIRST_WITH_HOLD, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit,
-};
+use super::layout::{self, Boundary, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::read::Pages;
 use crate::record::{CodeId, Frame};
 use crate::unwind::MAX_FRAMES;
@@ -17,14 +15,15 @@ use crate::unwind::memory::word;
 
 /// A frame of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct Item {
-    /// Where the frame lies.
-    pub(super) at: u64,
     /// What it says of the frame before and, behind that or before it, of itself: see [`layout::Frame::link`].
     link: u128,
-    code: u64,
-    /// The word by which it refers to that.
+    /// What the code object is known by where it has no number.
+    marks: Marks,
+    /// Where the frame lies.
+    pub(super) at: u64,
+    /// The word by which it refers to its code object.
     holds: u64,
     pub(super) position: u64,
     /// Where it is the first of a call of the evaluator: something on the C stack that lies in the frame of that call, or
@@ -36,19 +35,23 @@ pub(super) struct Item {
     version: u32,
     /// Who holds the frame, and whether it is the first of a call where a byte says so.
     owner: u16,
-    /// What the code object is known by where it has no number.
-    marks: Marks,
 }
 
-const _: () = assert!(size_of::<Item>() <= 144, "Item grew: one is compared for each frame of each launch");
+const _: () = assert!(
+    size_of::<Item>() <= 128,
+    "Item grew: one, two lines of cache, is compared for each frame of each launch"
+);
+
+/// The code object that a frame refers to by this word. What holds it is asked for where the compiler knows whether there is any.
+#[inline(always)]
+fn code_of(holds: u64, layout: &Layout) -> u64 {
+    match layout.frame.boundary {
+        Boundary::Shim => holds & !HOLD,
+        Boundary::Each | Boundary::Flag(_) => holds,
+    }
+}
 
 impl Item {
-    /// The code object of a frame that refers to it by this word, as this one does: in a register already, before 3.14.
-    #[inline(always)]
-    fn code(&self, holds: u64, layout: &Layout) -> u64 {
-        if layout.version < FIRST_WITH_HOLD { holds } else { self.code }
-    }
-
     /// Whether it is a frame that refers to its code object by this word, and has this position.
     ///
     /// # Safety
@@ -90,9 +93,9 @@ impl Item {
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
             // SAFETY: as the caller says.
-            0 => unsafe { self.marks.are_all_but_texts(self.code(holds, layout), layout) },
+            0 => unsafe { self.marks.are_all_but_texts(code_of(holds, layout), layout) },
             // SAFETY: as the caller says.
-            version => unsafe { version_of(self.code, layout) == version },
+            version => unsafe { version_of(code_of(holds, layout), layout) == version },
         }
     }
 }
@@ -134,8 +137,8 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
 #[cfg(test)]
 impl Item {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
-        let (at, link, code, holds, position, version, owner) = (0, 0, 0, 0, 0, 0, 0);
-        Self { at, link, code, holds, position, boundary, frame, version, owner, marks: Marks::default() }
+        let (at, link, holds, position, version, owner) = (0, 0, 0, 0, 0, 0);
+        Self { at, link, holds, position, boundary, frame, version, owner, marks: Marks::default() }
     }
 }
 
@@ -261,7 +264,11 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
             }
             match layout.frame.boundary {
                 Boundary::Each => {}
-                Boundary::Shim | Boundary::Flag(_) if item.boundary == 0 => {}
+                Boundary::Shim if item.boundary == 0 => {}
+                // By what was just read of the frame, which is as it was.
+                Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
+                // Beyond what can be read of the calls.
+                Boundary::Flag(_) if item.boundary == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
                     let shim = item.boundary;
@@ -538,7 +545,6 @@ impl Walk {
         self.items[item] = Item {
             at,
             link,
-            code,
             holds,
             position,
             boundary,
@@ -590,7 +596,7 @@ pub(super) mod tests {
     use std::collections::HashMap;
 
     use super::super::find::Types;
-    use super::super::layout::{BYTES, CFrame, HASH, LENGTH, STATE};
+    use super::super::layout::{BYTES, CFrame, FIRST_WITH_HOLD, HASH, LENGTH, STATE};
     use super::*;
     use crate::unwind::memory;
 
@@ -870,8 +876,8 @@ pub(super) mod tests {
     /// All that a walk has found.
     fn found(walk: &Walk) -> impl PartialEq + std::fmt::Debug + use<> {
         let item = |item: &Item| {
-            let Item { at, link, code, holds, position, boundary, frame, version, owner, .. } = *item;
-            ((at, link, code, holds, position), (boundary, frame.0, version, owner))
+            let Item { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
+            ((at, link, holds, position), (boundary, frame.0, version, owner))
         };
         let head = (walk.head.thread, walk.head.cframe, walk.head.root);
         (head, walk.is_cut, walk.items[..walk.count].iter().map(item).collect::<Vec<_>>())

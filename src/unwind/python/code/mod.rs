@@ -40,19 +40,48 @@ pub(super) struct Marks {
     name: u64,
     file: u64,
     lines: u64,
-    /// Or [`NO_LINE`].
     first_line: u64,
     /// The length of the line table.
     length: u64,
-    /// The words below, and the line table's first, as one.
+    /// The words below, the first line, and the line table's first word, as one: to compare each by itself would be so many loads
+    /// more, and loads are what a comparison takes its time for.
     words: u64,
-    /// Where the second and third word of the name's letters lie, which are all of it, if Python has not hashed it, as 3.11
-    /// often has not; 0: it has.
-    of_name: [u16; 2],
-    /// Where the last word of the line table lies in it.
-    end_of_lines: u16,
-    /// The number in [`Texts`] of the path, and with it of a name of which words do not say all.
-    texts: u16,
+    places: Places,
+}
+
+/// What is asked of one word, which is read once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+struct Places(u64);
+
+impl Places {
+    /// `of_name`: where the second and third word of the name's letters lie, which are all of it, if Python has not hashed it, as 3.11
+    /// often has not; 0: it has. `end_of_lines`: where the last word of the line table lies in it. `texts`: the number in
+    /// [`Texts`] of the path, and with it of a name of which words do not say all.
+    fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
+        let parts = [end_of_lines, texts, third, second];
+        Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
+    }
+
+    #[inline(always)]
+    fn has_hash(self) -> bool {
+        self.0 as u32 == 0
+    }
+
+    #[inline(always)]
+    fn of_name(self) -> [u64; 2] {
+        [self.0 & 0xffff, self.0 >> 16 & 0xffff]
+    }
+
+    #[inline(always)]
+    fn texts(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    #[inline(always)]
+    fn end_of_lines(self) -> u64 {
+        self.0 >> 48
+    }
 }
 
 const _: () =
@@ -61,8 +90,10 @@ const _: () =
 /// In versions before this all names have a hash.
 const FIRST_WITHOUT_HASH: u16 = 0x030b;
 
-/// The first line of what cannot be known by its marks, and is met anew each time: no code object has it.
-const NO_LINE: u64 = u64::MAX;
+/// The length of the line table of what cannot be known by its marks, and is met anew each time: none is so long.
+const NEVER: u64 = u64::MAX;
+/// Where its name and its line table are said to lie: no code object has them there, and it can be read.
+static NOTHING: [u64; 8] = [0; 8];
 
 impl Marks {
     /// Of a code object with these parts.
@@ -75,7 +106,8 @@ impl Marks {
         layout: &Layout,
         texts: &mut Texts,
     ) -> Self {
-        let of_nothing = Self { name, file, lines, first_line: NO_LINE, ..Self::default() };
+        let nothing = NOTHING.as_ptr() as u64;
+        let of_nothing = Self { name: nothing, lines: nothing, file, length: NEVER, ..Self::default() };
         if name == 0 || lines == 0 {
             return of_nothing;
         }
@@ -90,9 +122,10 @@ impl Marks {
         let length = unsafe { memory::word(lines + layout::LENGTH) };
         let end_of_lines = length.saturating_sub(8).min(LONGEST_LINES as u64) as u16;
         let first_line = first_line.into();
-        let marks = Self { name, file, lines, first_line, length, words: 0, of_name, end_of_lines, texts };
+        let places = Places::new(of_name, end_of_lines, texts);
+        let marks = Self { name, file, lines, first_line, length, words: 0, places };
         // SAFETY: as above.
-        Self { words: unsafe { marks.read(layout) }, ..marks }
+        Self { words: unsafe { marks.read(first_line, layout) }, ..marks }
     }
 
     /// Whether the object at `code` has all of them but the texts.
@@ -104,9 +137,9 @@ impl Marks {
         // SAFETY: as the caller says; the parts were seen to be readable when the object was met, which holds them.
         unsafe {
             // One that is shorter may end where memory does: its length is looked at before its words.
-            self.has_same_parts(code, layout)
+            self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
-                && self.read(layout) == self.words
+                && self.read(first_line_of(code, layout), layout) == self.words
         }
     }
 
@@ -118,7 +151,7 @@ impl Marks {
     #[inline(always)]
     pub(super) unsafe fn have_same_texts(&self, layout: &Layout, texts: &mut Texts) -> bool {
         // SAFETY: as the caller says.
-        unsafe { texts.hold(self.texts, layout) }
+        unsafe { texts.hold(self.places.texts(), layout) }
     }
 
     /// Whether the object at `code` consists of the same objects.
@@ -126,36 +159,34 @@ impl Marks {
     /// # Safety
     /// It can be read.
     #[inline(always)]
-    unsafe fn has_same_parts(&self, code: u64, layout: &Layout) -> bool {
+    unsafe fn has_same_objects(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: as the caller says.
         let word = |at: u32| unsafe { memory::word(code + u64::from(at)) };
         let parts = &layout.code;
-        word(parts.name) == self.name
-            && word(parts.file) == self.file
-            && word(parts.lines) == self.lines
-            && u64::from(word(parts.first_line) as u32) == self.first_line
+        word(parts.name) == self.name && word(parts.file) == self.file && word(parts.lines) == self.lines
     }
 
-    /// The words of the name and of the line table, as one.
+    /// The words of the name and of the line table, and the first line of the object at hand, as one.
     ///
     /// # Safety
     /// Both can be read, and the line table is as long as it was.
     #[inline(always)]
-    unsafe fn read(&self, layout: &Layout) -> u64 {
+    unsafe fn read(&self, first_line: u64, layout: &Layout) -> u64 {
         // SAFETY: as the caller says; both end with a zero, and objects on a multiple of eight. Of a name that is shorter than it
         // was at most the first bytes of what comes after it in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
-        let has_hash = layout.version < FIRST_WITHOUT_HASH || self.of_name == [0; 2];
+        let places = self.places;
+        let has_hash = layout.version < FIRST_WITHOUT_HASH || places.has_hash();
         let name = if has_hash {
             word(self.name, layout::HASH)
         } else {
-            let [second, third] = self.of_name.map(|at| word(self.name, at.into()));
+            let [second, third] = places.of_name().map(|at| word(self.name, at));
             and(and(word(self.name, layout.text.ascii.into()), second), third)
         };
-        let end = u64::from(self.end_of_lines);
+        let end = places.end_of_lines();
         let middle = word(self.lines, layout::BYTES + end / 2);
-        let first = name.wrapping_add(word(self.lines, layout::BYTES));
+        let first = and(name, first_line).wrapping_add(word(self.lines, layout::BYTES));
         and(and(first, middle), word(self.lines, layout::BYTES + end))
     }
 }
@@ -210,7 +241,9 @@ impl Known {
             },
             // SAFETY: as above.
             version => unsafe {
-                version_of(code, layout) == version && self.marks.has_same_parts(code, layout)
+                version_of(code, layout) == version
+                    && self.marks.has_same_objects(code, layout)
+                    && first_line_of(code, layout) == self.marks.first_line
             },
         }
     }
@@ -224,4 +257,14 @@ impl Known {
 pub(super) unsafe fn version_of(code: u64, layout: &Layout) -> u32 {
     // SAFETY: as the caller says.
     unsafe { memory::word(code + u64::from(layout.code.version)) as u32 }
+}
+
+/// The line at which the code object begins.
+///
+/// # Safety
+/// It can be read.
+#[inline(always)]
+unsafe fn first_line_of(code: u64, layout: &Layout) -> u64 {
+    // SAFETY: as the caller says.
+    u64::from(unsafe { memory::word(code + u64::from(layout.code.first_line)) as u32 })
 }

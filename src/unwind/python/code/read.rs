@@ -147,7 +147,7 @@ impl Out<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NO_LINE;
+    use super::super::NEVER;
     use super::*;
     use crate::unwind::memory;
 
@@ -170,8 +170,8 @@ mod tests {
             read(object.as_ptr() as u64, &layout, &types, scratch, &mut texts).unwrap();
         let parts = description.parts().unwrap();
         assert_eq!(
-            (known.marks.first_line, parts.first_line, parts.file, parts.name),
-            (NO_LINE, 5, &b"?"[..], &b"?"[..])
+            (known.marks.length, parts.first_line, parts.file, parts.name),
+            (NEVER, 5, &b"?"[..], &b"?"[..])
         );
     }
 }
