@@ -117,7 +117,7 @@ fn devices(explained: &Explained) -> Table {
 /// What is in no total.
 fn losses(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
-    let Activities { untimed, repeated, .. } = explained.ledger.tally.activities;
+    let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
     let mut loss = |what: &str, count| {
         if count > 0 {
             table.row([what.into(), Cell::Count(count)]);
@@ -125,6 +125,7 @@ fn losses(explained: &Explained) -> Table {
     };
     loss(Missing::Untimed.word(), untimed);
     loss("activities_repeated", repeated);
+    loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
     // Launches that were captured into a graph are no loss: see the facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);

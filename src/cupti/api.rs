@@ -88,9 +88,12 @@ impl Api {
         let mut notes = Vec::new();
         if let Err(refusal) = set_up_records::<T>(shared, options, &mut notes) {
             let _ = functions.unsubscribe(subscriber);
+            functions.forget_error();
             return Err(refusal);
         }
         let launches = enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes);
+        // At least of the names asked for beyond the last one that there is.
+        functions.forget_error();
         let (events, options) = (options.events, options.clone());
         let take_records = Box::new(move |shared| set_up_records::<T>(shared, &options, &mut Vec::new()));
         Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, events, take_records })))

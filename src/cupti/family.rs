@@ -123,11 +123,16 @@ impl Functions {
                 done(call!(self.subscribe_v2(&raw mut subscriber, callback, userdata, &raw mut about)))
             }
         };
-        if subscribed == Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
-            // It runs, for another client, who may ask next what went wrong last on this thread.
-            let _ = call!(self.get_last_error());
+        if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
+            // It runs, for another client.
+            self.forget_error();
         }
         subscribed.map(|()| subscriber)
+    }
+
+    /// Takes what went wrong last on this thread, which another client may ask for next, and think it its own.
+    pub(super) fn forget_error(&self) {
+        let _ = call!(self.get_last_error());
     }
 
     pub(super) fn unsubscribe(&self, subscriber: Subscriber) -> Result<(), Status> {

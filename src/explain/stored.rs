@@ -185,7 +185,7 @@ fn sums(
     }
 }
 
-fn tally_values(tally: &Tally) -> [u64; 17] {
+fn tally_values(tally: &Tally) -> [u64; 18] {
     let (launches, activities) = (tally.launches, tally.activities);
     let Launches { seen, matched, graphs, pending, outside, aliases, not_told_nanos } = launches;
     let of_launches = [seen, matched, graphs, pending, outside, aliases];
@@ -200,12 +200,13 @@ fn tally_values(tally: &Tally) -> [u64; 17] {
         early,
         not_told,
         repeated,
+        of_no_call,
     } = activities;
     let of_activities = [seen, matched, launched_before, device_graph, no_stack, outside, untimed, early];
-    let mut all = [0; 17];
+    let mut all = [0; 18];
     all[..6].copy_from_slice(&of_launches);
     all[6..14].copy_from_slice(&of_activities);
-    all[14..].copy_from_slice(&[not_told_nanos, not_told, repeated]);
+    all[14..].copy_from_slice(&[not_told_nanos, not_told, repeated, of_no_call]);
     all
 }
 
@@ -467,12 +468,13 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn tally(values: &[u64]) -> Option<Tally> {
-    // Files of before have up to three values less.
+    // Files of before have up to four values less.
     let (values, more) = values.split_at_checked(14)?;
-    let (not_told_nanos, not_told, repeated) = match *more {
-        [] => (0, 0, 0),
-        [nanos, activities] => (nanos, activities, 0),
-        [nanos, activities, repeated] => (nanos, activities, repeated),
+    let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
+        [] => (0, 0, 0, 0),
+        [nanos, activities] => (nanos, activities, 0, 0),
+        [nanos, activities, repeated] => (nanos, activities, repeated, 0),
+        [nanos, activities, repeated, of_no_call] => (nanos, activities, repeated, of_no_call),
         _ => return None,
     };
     let values: [u64; 14] = values.try_into().ok()?;
@@ -490,6 +492,7 @@ fn tally(values: &[u64]) -> Option<Tally> {
         early,
         not_told,
         repeated,
+        of_no_call,
     };
     let adds_up = |seen: u64, parts: &[(&str, u64)]| parts.iter().map(|(_, part)| part).sum::<u64>() == seen;
     let is_sound = adds_up(launches.seen, &launches.parts()) && adds_up(activities.seen, &activities.parts());

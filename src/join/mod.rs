@@ -22,6 +22,9 @@
 //! is told apart from one whose launch was lost, and waits for its range as for a launch. Those of which the tracer did
 //! not even tell are recognised by their ids alone (`unseen`).
 //!
+//! The tracer hands ids out one after another. An activity whose id is further than [`FAR`] from those of all launches is of none,
+//! lost or not: it is counted by itself, and shown to nobody.
+//!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
 
 mod by_id;
@@ -43,6 +46,10 @@ use by_id::{ById, Entry, Found, Progress};
 use orphans::{Chain, Orphans};
 use outside::Outside;
 use unseen::Unseen;
+
+/// So many calls that nothing was recorded of are not made between two launches that were, nor before the first, nor behind the
+/// last one: ten minutes of launches without a pause.
+const FAR: u64 = 1 << 30;
 
 /// How much a [`Join`] remembers. The defaults cost up to 45 MiB, when all of it is full, which takes half a
 /// million launches that wait, and a quarter of a million of graphs between two flushes.
@@ -145,6 +152,7 @@ impl Join {
             Found::Nobody => self.give_up(activity, sink),
             Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
                 Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
+                None if !self.order.may_be_of_a_call(activity) => self.give_up(activity, sink),
                 None if self.order.was_told(activity) => self.push_orphan(id, activity, sink),
                 None => deliver_unseen(&mut self.tally, activity, sink),
             },
@@ -354,6 +362,11 @@ fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut imp
     if order.find_unseen(activity) != unseen::Found::No {
         return deliver_unseen(tally, activity, sink);
     }
+    if !order.may_be_of_a_call(activity) {
+        tally.activities.seen -= 1;
+        tally.activities.of_no_call += 1;
+        return;
+    }
     let missing = order.reason(activity);
     match missing {
         Missing::LaunchedBefore => tally.activities.launched_before += 1,
@@ -393,6 +406,17 @@ impl Order {
         let (first, last) = self.seen.unwrap_or((u64::MAX, 0));
         let unrolled = self.unroll(id);
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
+    }
+
+    /// Whether any call can have had the id of `activity`, or it has none, as what the GPU launches by itself. Of what other tools
+    /// have traced nobody knows how they number.
+    fn may_be_of_a_call(&self, activity: &Activity) -> bool {
+        if activity.correlation == CorrelationId(0) || activity.device_launched {
+            return true;
+        }
+        let id = self.unroll(activity.correlation);
+        let is_near = |(first, last)| id.saturating_add(FAR) >= first && id <= last + FAR;
+        self.opened.is_none() || self.seen.is_none_or(is_near)
     }
 
     /// Whether a launch of `activity` may have been told of.

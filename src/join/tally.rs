@@ -54,6 +54,8 @@ pub struct Activities {
     pub early: u64,
     /// Came twice, and are not among these the second time: of one launch, at the same time on the same stream.
     pub repeated: u64,
+    /// Have ids that no call can have had, and are not among these either: see [`Join`](super::Join).
+    pub of_no_call: u64,
 }
 
 impl Launches {

@@ -99,6 +99,26 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 }
 
 #[test]
+fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_launches() {
+    let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
+    let absurd = |id| Row::Activity(kernel(id, 500, 510));
+    // What is near may be of a launch that was lost, or made before.
+    let near = [absurd(70_000), absurd(99)];
+    let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
+    let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
+    for (first, then) in [(&launches[..], &far[..]), (&far, &launches)] {
+        let rows: Vec<_> = [&window].into_iter().chain(first).chain(then).chain(&near).cloned().collect();
+        let (seen, tally) = run(Limits { orphans: 8, ..Limits::default() }, &rows);
+        assert_eq!(seen.summary().len(), near.len(), "{:?}", seen.summary());
+        let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
+        assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
+    }
+    // Of what another tool has traced nobody knows how it numbers.
+    let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
+    assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);
+}
+
+#[test]
 fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
     let part = |start| Row::Activity(kernel(5, start, start + 10));
     let untimed = Row::Activity(kernel(6, 0, 0));

@@ -76,7 +76,7 @@
 //!         | 5:u8 device:u32 stream            a stream  count nanoseconds
 //!         | 6:u8   launches seen matched graphs pending outside aliases, activities seen matched launched_before
 //!                  device_graph no_stack outside untimed early; not_told_ns, and activities of that time;
-//!                  activities repeated
+//!                  activities repeated, and of no call
 //!         | 7:u8   nodes of graphs: created before_recording unknown
 //!         | 8:u8   stacks: distinct truncated guessed cut module_unknown
 //!         | 9:u8   allocated bytes: held most

@@ -37,7 +37,7 @@ pub(super) fn text(
         format!("stacks {} distinct", ledger.stacks.distinct),
     ];
     lines.extend(python(profile));
-    lines.extend(repeated(ledger));
+    lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
     lines.extend(not_told(ledger));
     lines.extend(unheard(ledger, taken));
     lines.extend(not_ours(traffic));
@@ -88,6 +88,14 @@ fn repeated(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
         format!("CUPTI delivered {repeated} activities twice, of the same launch, stream and time; each counts once")
+    })
+}
+
+/// The same.
+fn of_no_call(ledger: &Ledger) -> Option<String> {
+    let many = ledger.tally.activities.of_no_call;
+    (many > 0).then(|| {
+        format!("CUPTI delivered {many} activities with ids that no call had; they are in no picture")
     })
 }
 

@@ -184,6 +184,12 @@ fn a_refusal_leaves_no_error_for_another_client_on_the_same_thread() {
 }
 
 #[test]
+fn a_session_that_was_set_up_leaves_no_error_either() {
+    let done = run("last_error", &[]);
+    assert_eq!((done.code, &*done.stdout), (Some(7), "0\n"), "{}", done.stderr);
+}
+
+#[test]
 fn a_cupti_that_records_nothing_is_refused() {
     let done = with_faults("enable:10=35,enable:1=35,enable:22=35,enable:2=35");
     assert_refused(&done, &["cuptiActivityEnable"]);
@@ -545,18 +551,17 @@ fn records_of_an_unknown_kind_are_counted_and_the_others_read() {
 }
 
 #[test]
-fn records_with_an_id_of_no_launch_have_no_stack() {
+fn records_with_an_id_that_no_call_had_are_counted_and_in_no_picture() {
     let done = with_faults("unmatched_corr:every=20");
     assert_eq!(done.truth().fault("unmatched_corr"), 5);
-    assert_parts(&done, "activities", 115, &[("matched", 110), ("no_launch_stack", 5)]);
-    assert_whole(&done, ADDS + 4 * 301, MULS + 1200);
-    let stackless = |(frames, weight): (Vec<String>, u64)| {
-        let [root, leaf] = &frames[..] else { return None };
-        (root == "[no launch stack]").then(|| (leaf.clone(), weight))
-    };
-    let expected = [("[GPU_Kernel]add_d301", 4 * 301), ("[GPU_Kernel]mul_d1200", 1200)];
-    let found: Vec<_> = done.folded().into_iter().filter_map(stackless).collect();
-    assert_eq!(found, expected.map(|(leaf, weight)| (leaf.to_owned(), weight)));
+    assert_eq!(
+        done.ledger("CUPTI delivered 5 activities with ids that no call had").len(),
+        1,
+        "{}",
+        done.stderr
+    );
+    assert_parts(&done, "activities", 110, &[("matched", 110)]);
+    assert_whole(&done, ADDS, MULS);
 }
 
 #[test]

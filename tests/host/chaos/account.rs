@@ -64,6 +64,8 @@ pub(super) struct Account {
     pub(super) activities_outside: u64,
     /// Came once more.
     pub(super) repeated: u64,
+    /// Have an id that no call had.
+    pub(super) of_no_call: u64,
     pub(super) activities_dropped: u64,
     pub(super) untimed: u64,
     pub(super) unreadable: u64,
@@ -94,11 +96,8 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            if piece.has(&["unmatched_corr"]) {
-                // The copy of the record whose id is none: its time is shown as nobody's.
-                all.no_stack += 1;
-                *all.sums.entry((NO_STACK.to_owned(), piece.leaf.clone())).or_default() += piece.nanos;
-            }
+            // A copy of the record.
+            all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;
         all
@@ -108,7 +107,13 @@ impl Account {
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
-        let twice = done.ledger("CUPTI delivered ").first().and_then(|line| line.split(' ').next());
+        let delivered = |which: &str| -> u64 {
+            let counts = done.ledger("CUPTI delivered ");
+            let count = counts.iter().find_map(|line| {
+                Some(line.split_once(" activities ")?).filter(|(_, rest)| rest.starts_with(which))
+            });
+            count.map_or(0, |(count, _)| count.parse().unwrap())
+        };
         let lost = done.ledger("lost: ");
         let lost = |word: &str| {
             let mut parts = lost[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -125,7 +130,8 @@ impl Account {
             activities_matched: found["matched"],
             no_stack: found["no_launch_stack"] + found["launched_before_recording"],
             activities_outside: found["outside"],
-            repeated: twice.map_or(0, |count| count.parse().unwrap()),
+            repeated: delivered("twice"),
+            of_no_call: delivered("with ids"),
             activities_dropped: found["dropped"],
             untimed: lost("timestamp_not_collected"),
             unreadable: lost("activities_unreadable"),
@@ -151,6 +157,7 @@ impl Account {
             no_stack: activities.no_stack + activities.launched_before,
             activities_outside: activities.outside,
             repeated: activities.repeated,
+            of_no_call: activities.of_no_call,
             activities_dropped: ledger.lost(Loss::ActivitiesDropped),
             untimed: activities.untimed,
             unreadable: ledger.lost(Loss::ActivitiesUnreadable),

@@ -155,7 +155,7 @@ impl Ended<'_> {
         assert!(found.launches <= most.launches, "{found:?}");
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
-        assert!(found.repeated <= most.repeated, "{found:?}");
+        assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
         // One is without its stack that a thread was launching when the process ended.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
