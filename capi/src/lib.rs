@@ -4,7 +4,6 @@
 //! it switches gpuflame off, and the application runs on.
 
 mod alloc;
-mod errno;
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod older_glibc;
 mod preload;
@@ -20,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use gpuflame::host::cancel;
+use gpuflame::tracer::errno;
 use gpuflame::{Error, ErrorKind, session};
 
 #[global_allocator]

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::{GetExportTable, errno};
+use gpuflame::tracer::errno;
+
+use crate::GetExportTable;
 
 /// What the CUDA driver and NVTX load on their first call.
 const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];

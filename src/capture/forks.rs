@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::life;
 use crate::host::{fork, loaded};
+use crate::tracer::errno;
 
 use super::thread;
 
@@ -40,7 +41,7 @@ pub fn watch() {
 extern "C" fn child() {
     // Nobody has looked after it, or its kernel hands out no zeroes.
     if life::claim_inherited() || !life::is_over() {
-        settle();
+        errno::kept(settle);
     }
 }
 

@@ -12,6 +12,7 @@ use std::mem::{offset_of, size_of};
 use super::range_names::{RangeDomain, RangeName};
 use super::ranges::{Popped, create_domain, end_range, pop_range, push_range, register, start_range};
 use crate::record::RangeId;
+use crate::tracer::errno;
 
 /// How NVTX gives its tables out, by their numbers.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
@@ -176,9 +177,9 @@ impl Text for Wide {
     }
 }
 
-/// Runs what NVTX calls. A panic must not reach the application; it would be a bug of ours.
+/// Runs what NVTX calls, and leaves errno as it was. A panic must not reach the application; it would be a bug of ours.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| {
+    errno::kept(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::life::end();
         otherwise
     })

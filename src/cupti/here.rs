@@ -2,6 +2,7 @@
 //!
 //! All of it is read from files and the dynamic linker; nothing asks CUDA.
 
+use super::Options;
 use super::driver::Driver;
 use super::find::{Surroundings, entries};
 use std::ffi::{CStr, OsStr, c_int, c_void};
@@ -9,13 +10,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// What a search for CUPTI depends on, here and now.
-pub fn surroundings(driver: Driver, setting: Option<PathBuf>) -> Surroundings {
+pub fn surroundings(driver: Driver, options: &Options) -> Surroundings {
+    let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
+    let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
+    let started_as = if options.without_environment { None } else { std::env::args_os().next() };
     Surroundings {
-        setting,
+        setting: options.library.clone(),
         mapped: mapped_files(),
         driver: driver.version(),
-        python: python(),
-        toolkits: toolkits(),
+        python: python(named(&["VIRTUAL_ENV", "CONDA_PREFIX"]), started_as.map(PathBuf::from)),
+        toolkits: toolkits(named(&["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"])),
         system: system(),
     }
 }
@@ -56,22 +60,19 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *m
 
 /// Roots of the Python that runs this process, if one does: of its environment, of the name it was
 /// started by, of its file.
-fn python() -> Vec<PathBuf> {
-    let environment = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(std::env::var_os);
-    let started_as = std::env::args_os().next().map(PathBuf::from);
+fn python(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {
         let name = program.file_name()?.as_bytes();
         name.starts_with(b"python").then(|| program.parent()?.parent().map(Path::to_owned))?
     });
-    environment.map(PathBuf::from).chain(roots).filter(|root| root.is_absolute()).collect()
+    environment.into_iter().chain(roots).filter(|root| root.is_absolute()).collect()
 }
 
-fn toolkits() -> Vec<PathBuf> {
-    let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"].into_iter().filter_map(std::env::var_os);
+fn toolkits(named: Vec<PathBuf>) -> Vec<PathBuf> {
     let usual = ["/usr/local/cuda", "/opt/cuda"];
     let versions = entries(Path::new("/usr/local"), "cuda-");
-    let all = named.map(PathBuf::from).chain(usual.map(PathBuf::from)).chain(versions);
+    let all = named.into_iter().chain(usual.map(PathBuf::from)).chain(versions);
     all.filter(|root| root.is_absolute()).collect()
 }
 

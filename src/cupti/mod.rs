@@ -65,6 +65,9 @@ pub struct Options {
     pub events: bool,
     /// Whether to record what moves in memory that the host and GPUs share, and faults. Default: `false`.
     pub unified: bool,
+    /// Whether nothing counts that the environment says of where CUDA is, as in a process with rights that whoever started it has
+    /// not. Default: `false`.
+    pub without_environment: bool,
 }
 
 /// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.
@@ -90,7 +93,7 @@ pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
 
 fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
-    load::attach::<T>(driver, &here::surroundings(driver, options.library.clone()), options)
+    load::attach::<T>(driver, &here::surroundings(driver, options), options)
 }
 
 /// The subscription is over: another may come.

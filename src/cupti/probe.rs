@@ -55,9 +55,10 @@ pub enum Refusal {
 /// `NoDriver`.
 pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
-    let surroundings = here::surroundings(driver, library);
+    let options = Options { library, ..Options::default() };
+    let surroundings = here::surroundings(driver, &options);
     let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
-    match load::probe::<Nobody>(driver, &surroundings, &Options::default()) {
+    match load::probe::<Nobody>(driver, &surroundings, &options) {
         Ok((source, api)) => {
             cupti = Some(Cupti { file: api.file().to_owned(), source, version: api.version() });
             notes = api.notes().to_vec();

@@ -3,7 +3,7 @@
 use super::calls::CallTable;
 use super::family::Functions;
 use crate::record::{GraphId, GraphNodeId};
-use crate::tracer::{Lent, Tracer};
+use crate::tracer::{Lent, Tracer, errno};
 use cupti_sys::callback::CallbackData;
 use cupti_sys::{Status, Subscriber};
 use std::ffi::c_void;
@@ -94,10 +94,10 @@ impl Shared {
         }
     }
 
-    /// Runs what belongs to the tracer. The catch is a table entry: nothing on the way through.
+    /// Runs what belongs to the tracer, and leaves errno as it was. The catch is a table entry: nothing on the way through.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
+        if let Err(panic) = errno::kept(|| catch_unwind(AssertUnwindSafe(body))) {
             // Its destructor might panic in turn.
             std::mem::forget(panic);
             self.panicked::<T>();

@@ -4,17 +4,17 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::control::Facts;
 use crate::error::Result;
 use crate::host::file;
 use crate::record::Nanos;
 
+use super::environment::facts;
 use super::messages::say;
 
 /// Tells `folder` of the file, in one of its own that holds the path: a process that calls `exec` begins another.
 pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
     let Some(folder) = folder else { return };
-    let facts = Facts::of_this_process();
+    let facts = facts();
     let path = folder.join(format!("{}.{}.{}.begun", facts.host, facts.process, began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
@@ -32,7 +32,7 @@ pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
 }
 
 fn write(folder: &Path, text: &str) -> Result<()> {
-    let facts = Facts::of_this_process();
+    let facts = facts();
     let path = folder.join(format!("{}.{}.json", facts.host, facts.process));
     file::whole(&path, |out| Ok(out.write_all(text.as_bytes())?))
 }

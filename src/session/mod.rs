@@ -26,6 +26,7 @@ mod collector;
 mod draw;
 mod edges;
 mod ending;
+mod environment;
 mod generated;
 mod ledger_text;
 mod marks;
@@ -56,7 +57,7 @@ use std::ffi::OsStr;
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
-use crate::control::{Facts, Outputs, chosen, life, steps, window};
+use crate::control::{Outputs, chosen, life, steps, window};
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::stderr;
 use crate::settings;
@@ -71,7 +72,7 @@ pub use stats::{KernelTime, Stats};
 /// a window. Says in one line why it cannot.
 pub fn inject() {
     // In a forked child even our locks are not to be trusted.
-    if forks::is_over() || set_up::is_unwanted() {
+    if forks::is_over() || environment::keeps_us_out() {
         return;
     }
     session_begins();
@@ -86,7 +87,7 @@ pub fn inject() {
 
 /// Says why nothing is recorded, where whoever loads the library has found that.
 pub fn refuse(why: &str) {
-    if !forks::is_over() && !set_up::is_unwanted() {
+    if !forks::is_over() && !environment::keeps_us_out() {
         stderr::remember();
         tell(&format!("not recording: {why}"));
     }
@@ -187,7 +188,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
                        gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(settings::prefix(prefix), &Facts::of_this_process()));
+    chosen::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
     Ok(())
 }
 

@@ -4,10 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::control::Facts;
 use crate::cupti::Api;
 use crate::host::{date, listing};
 use crate::record::{Provenance, Row};
+
+use super::environment::facts;
 
 /// Where the driver lists the GPUs, in a container those that it may use: asking the driver itself could wait for a lock
 /// that the application holds.
@@ -15,7 +16,7 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Tells `each` all that is known, with the command line if that is wanted.
 pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
-    let facts = Facts::of_this_process();
+    let facts = facts();
     let mut say = |what, text: &str| {
         if !text.is_empty() {
             each(&Row::Provenance { what, text });

@@ -6,7 +6,9 @@ use std::marker::PhantomData;
 use crate::capture::{self, NvtxTable, Popped, RangeDomain, RangeName, forks};
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::settings::{self, Nvtx};
+use crate::settings::Nvtx;
+
+use super::environment;
 
 /// Opens a range on this thread: a frame of whatever it launches until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {
@@ -35,11 +37,11 @@ pub fn range_pop() -> Result<()> {
 /// What NVTX's injection does: has its ranges told to us, unless the settings say otherwise. It may come before
 /// all CUDA calls, or where there are none, and sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if forks::is_over() {
+    if forks::is_over() || environment::keeps_us_out() {
         return;
     }
     forks::watch();
-    let Nvtx::Without(ignored) = settings::from_environment().0.nvtx else { return };
+    let Nvtx::Without(ignored) = environment::settings().0.nvtx else { return };
     capture::ignore_domains(&ignored);
     table.attach();
 }

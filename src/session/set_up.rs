@@ -1,15 +1,16 @@
 //! Sets a session up, by the settings in the environment.
 
 use crate::capture::{self, Capture, Kept};
-use crate::control::{Facts, Outputs, chosen, life, window};
+use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{self, calls, memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
-use crate::settings::{self, Output, Python, Settings};
+use crate::settings::{Output, Python, Settings};
 use crate::unwind;
 
+use super::environment;
 use super::messages::tell;
 use super::pipeline::Pipeline;
 use super::running::Session;
@@ -22,16 +23,6 @@ pub(super) fn injected() -> Result<&'static Session> {
 /// Sets it up for a program that calls. The driver may not be there yet.
 pub(super) fn called() -> Result<&'static Session> {
     set_up(true)
-}
-
-/// Whether the environment is not to bring us in: it says so, or does not count.
-pub(super) fn is_unwanted() -> bool {
-    host::is_privileged() || settings::from_environment().0.disable
-}
-
-/// What the environment asks for, where it counts.
-fn asked() -> (Settings, Vec<String>) {
-    if host::is_privileged() { Default::default() } else { settings::from_environment() }
 }
 
 /// Whoever asks for samples, or for waits, wants to see them.
@@ -53,14 +44,14 @@ fn draw_samples(settings: &mut Settings) {
 
 fn set_up(load_driver: bool) -> Result<&'static Session> {
     stderr::remember();
-    let (mut settings, warnings) = asked();
+    let (mut settings, warnings) = environment::settings();
     if settings.disable {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
     }
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
-    let by_settings = || Outputs::new(&settings.output, &Facts::of_this_process());
+    let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
     let ceiling = memory::ceiling(settings.max_mem);
     capture::bound_memory(ceiling);
@@ -68,7 +59,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
-    calls::make_once();
+    calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
     unwind::python::want(settings.python != Python::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
@@ -86,6 +77,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
         whole_graphs: settings.whole_graphs,
         events: settings.deps,
         unified: settings.unified,
+        without_environment: host::is_privileged(),
     };
     // Threads that the tracer starts are as good as ours.
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;

@@ -4,6 +4,8 @@
 
 mod buffer;
 mod calls;
+#[doc(hidden)]
+pub mod errno;
 
 pub use buffer::{Buffer, Filled, bytes_held};
 pub(crate) use buffer::{Lent, Returned};

@@ -11,8 +11,8 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <pthread.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +82,10 @@ static void *launch_without_memory(void *nothing)
 {
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn);
+    errno = 77;
     launch(100);
+    if (errno != 77)
+        printf("errno is %d\n", errno);
     pthread_barrier_wait(&turn);
     pthread_barrier_wait(&turn);
     launch(1);

@@ -1,10 +1,12 @@
 /* Sets errno to 77 around every call into gpuflame, those that succeed and those that fail, around calls of NVTX, and
- * around launches and cudaProfilerStart, and prints which of them did not leave it so. Linked, and named to NVTX. */
+ * around launches, those of a new thread too, cudaProfilerStart and cudaDeviceReset, and prints which of them did not leave it so.
+ * Linked, and named to NVTX. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 #include "nvtx_mini.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 
 KERNEL(small_d1000, "small_d1000", (int n), &n)
@@ -51,6 +53,21 @@ static void launch(void)
     LAUNCH(small_d1000, 1, 32, 0)(1);
 }
 
+static void *first_launches(void *nothing)
+{
+    int i;
+    for (i = 0; i < 10; i++)
+        KEEPS((launch(), 0));
+    return nothing;
+}
+
+static void on_a_new_thread(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, first_launches, NULL);
+    pthread_join(thread, NULL);
+}
+
 int main(void)
 {
     struct gpuflame_statistics stats;
@@ -85,6 +102,8 @@ int main(void)
     KEEPS(cudaProfilerStop());
     all(&stats);
     FAILS(gpuflame_start(), GPUFLAME_OK);
+    on_a_new_thread();
+    KEEPS(cudaDeviceReset());
     printf("%d of %d changed\n", changed, calls);
     return 0;
 }
