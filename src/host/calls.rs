@@ -8,13 +8,22 @@
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
+use super::threads;
+
 /// Makes each of them. Their answers do not matter, and neither does errno, which our entries keep for the host.
-pub fn make_once() {
+pub fn make_once(takes_samples: bool) {
+    make_all();
+    if takes_samples {
+        make_those_of_samples();
+    }
+}
+
+fn make_all() {
     let (nothing, nowhere) = (c"".as_ptr(), libc::AT_FDCWD);
     let none = 0 as libc::c_ulong;
     let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: a path of no characters names nothing, no file has the number -1, no piece of memory is to be copied, and
-    // what is told is written to places that are there.
+    // SAFETY: a path of no characters names nothing, no file has the number -1, no piece of memory is to be copied, signal 0
+    // is none, and what is told is written to places that are there.
     unsafe {
         libc::syscall(
             libc::SYS_process_vm_readv,
@@ -26,15 +35,40 @@ pub fn make_once() {
             none,
         );
         libc::syscall(libc::SYS_renameat2, nowhere, nothing, nowhere, nothing, libc::RENAME_NOREPLACE);
+        // Where there is none of that, both of these do its work.
+        libc::linkat(nowhere, nothing, nowhere, nothing, 0);
+        libc::rename(nothing, nothing);
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
         libc::poll(null_mut(), 0, 0);
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
+        // Who ends by a signal sends it to itself in the end.
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), 0);
+        // Of a main thread that launches late, of signals that have a stack, of a stderr that came to be another, and of maps of
+        // generated code.
+        libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
+        libc::sigaltstack(null(), null_mut());
+        libc::isatty(-1);
+        libc::geteuid();
+        // Where the process's own way of scheduling is none for us.
+        libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // As who finds a lock taken does, now and then.
         libc::sched_yield();
         // On other machines it is a form of `fstat`, which set-up makes.
         #[cfg(target_arch = "x86_64")]
         libc::syscall(libc::SYS_stat, nothing, MaybeUninit::<libc::stat>::uninit().as_mut_ptr());
+    }
+}
+
+/// A thread is sampled once it launches, by the kernel's events or, where it has none for us, by a timer.
+fn make_those_of_samples() {
+    let (none, nothing) = (-1 as libc::c_long, null::<u8>());
+    // SAFETY: without attributes there is no event, and no clock and no timer has the number -1.
+    unsafe {
+        libc::syscall(libc::SYS_perf_event_open, nothing, none, none, none, none);
+        libc::syscall(libc::SYS_timer_create, none, nothing, nothing);
+        libc::syscall(libc::SYS_timer_settime, none, none, nothing, nothing);
+        libc::syscall(libc::SYS_timer_delete, none);
     }
 }

@@ -49,7 +49,7 @@ fn errno_is_as_it_was_after_every_way_in() {
     let (changed, calls) = done.stdout.trim_end().split_once(" of ").expect(&done.stdout);
     let calls: u32 = calls.split(' ').next().unwrap().parse().unwrap();
     assert!(changed == "0" && calls > 300, "{}{}", done.stdout, done.stderr);
-    assert_eq!(done.sum("launches").1["matched"], 102, "{}", done.stderr);
+    assert_eq!(done.sum("launches").1["matched"], 112, "{}", done.stderr);
 }
 
 /// A write beyond the limit sends a signal that ends who does not expect it.
@@ -79,6 +79,12 @@ fn a_process_that_is_not_to_be_recorded_is_as_it_would_be_without_us() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
+    // Nor does NVTX bring us in.
+    let program = compile("tests/programs/ranges.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
+    let done = run.env("GPUFLAME_DISABLE", "1").done();
+    assert_eq!(done.stderr, "the first push answers -2, not 0\n", "what NVTX answers without a tool");
+    let program = compile("tests/programs/odd.c", &["-O2"]);
     let done = Run::new(&program, Way::Injected).arg("plain").env("GPUFLAME_DISABLE", "0").done();
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
@@ -121,6 +127,46 @@ fn where_a_program_has_rights_that_its_starter_has_not_nothing_of_the_environmen
         let done = plain();
         assert_eq!((done.code, &*done.stderr), (Some(7), ""));
         assert_eq!(names(&outputs), [""; 0]);
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Such a program that is linked to us and starts us by itself: nobody's folders are looked in for libraries that it would load.
+#[test]
+fn where_a_program_has_rights_no_library_comes_from_where_its_starter_says() {
+    const NOBODY: u32 = 65_534;
+    let folder = std::env::temp_dir().join(format!("gpuflame-linked-{}", std::process::id()));
+    let packages = folder.join("venv/lib/python3.12/site-packages/nvidia/cu13/lib");
+    fs::create_dir_all(&packages).unwrap();
+    for library in ["libcuda.so.1", "libcudart.so.13"] {
+        fs::copy(cuda().join(library), folder.join(library)).unwrap();
+    }
+    fs::copy(gpuflame(), folder.join("libgpuflame.so.0")).unwrap();
+    fs::copy("/usr/bin/id", folder.join("id")).unwrap();
+    let theirs = compile("tests/programs/foreign.c", &["-shared", "-fPIC"]);
+    fs::copy(theirs, packages.join("libcupti.so.13")).unwrap();
+    let found = format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display());
+    let program = folder.join("errno");
+    fs::copy(compile("tests/programs/errno.c", &["-O2", "-DLINKED", &found]), &program).unwrap();
+    let says = || {
+        let run = Run::new(&program, Way::None).env("LD_LIBRARY_PATH", "").env("GPUSIM_TRUTH", "");
+        let done = run.env("VIRTUAL_ENV", folder.join("venv")).done();
+        done.stdout + &done.stderr
+    };
+    let foreign = "a foreign library was loaded\n";
+    assert!(says().contains(foreign), "it is found where nothing is in the way: {}", says());
+    let owned = |program: &Path| {
+        chown(program, Some(NOBODY), None)?;
+        fs::set_permissions(program, fs::Permissions::from_mode(0o4755))
+    };
+    let id = || Command::new(folder.join("id")).output().unwrap().stdout;
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    if owned(&folder.join("id")).is_err() || !String::from_utf8_lossy(&id()).contains("euid=") {
+        eprintln!("skipped: only root makes programs that run as somebody else, and not in every container");
+    } else {
+        owned(&program).unwrap();
+        assert!(!says().contains(foreign), "{}", says());
+        assert!(says().contains(" changed\n"), "it runs as ever: {}", says());
     }
     fs::remove_dir_all(folder).unwrap();
 }
@@ -258,7 +304,7 @@ fn where_no_thread_is_to_be_had_one_line_says_so_and_the_program_ends_as_ever() 
 fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
     for nested in ["shared", "distinct"] {
         let done = confined("memory").env("GPUSIM_CORR", nested).done();
-        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        assert_eq!((done.code, &*done.stdout), (Some(7), ""), "{}", done.stderr);
         assert_eq!(done.truth().count("count"), 20 + 8 * 101, "{}", done.stderr);
         let (launches, parts) = done.sum("launches");
         assert_eq!((launches, parts["matched"], parts["dropped"]), (828, 28, 800), "{}", done.stderr);
@@ -274,32 +320,46 @@ fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
     }
 }
 
-/// The system calls that the documentation names, but those of samples.
-fn documented_calls() -> Vec<String> {
+/// The system calls that the documentation names; those of samples are asked for by themselves.
+fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
-    let rows = table.lines().filter(|line| line.starts_with("| ") && !line.contains("GPUFLAME_CPU_SAMPLES"));
-    rows.flat_map(|row| row.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+    let is_wanted = |row: &&str| of_samples || !row.contains("GPUFLAME_CPU_SAMPLES");
+    let rows = table.lines().filter(|line| line.starts_with("| ")).filter(is_wanted);
+    let words = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    words.filter(|word| !word.starts_with("GPUFLAME_")).map(str::to_owned).collect()
 }
+
+const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
 
 /// A call that is not among them ends the process.
 #[test]
 fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
-    let calls = documented_calls();
-    let sandboxed = |way, calls: &[String]| {
+    let calls = documented_calls(false);
+    let sandboxed = |way, calls: &[String], ends_by: Option<i32>| {
         let run = Run::new(&program, way).args(calls.iter().map(String::as_str));
-        let formats = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
-        run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", formats).done()
+        let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", ALL_FORMATS);
+        match ends_by {
+            Some(signal) => run.env("ENDS_BY", signal.to_string()).done(),
+            None => run.done(),
+        }
     };
-    for way in [Way::None, Way::Injected, Way::Preloaded] {
-        let done = sandboxed(way, &calls);
+    for (way, ends_by) in [
+        (Way::None, None),
+        (Way::Injected, None),
+        (Way::Preloaded, None),
+        (Way::Injected, Some(libc::SIGTERM)),
+        (Way::Preloaded, Some(libc::SIGINT)),
+    ] {
+        let done = sandboxed(way, &calls, ends_by);
         if done.code == Some(75) {
             assert!(!is_ci(), "CI tests in a sandbox: {}", done.stdout);
             eprintln!("skipped: no filter of system calls can be set here: {}", done.stdout);
             return;
         }
-        assert_eq!((done.code, &*done.stdout), (Some(7), ""), "{way:?} {}", done.stderr);
+        let end = (done.code, done.signal);
+        assert_eq!(end, (ends_by.is_none().then_some(7), ends_by), "{way:?} {} {}", done.stdout, done.stderr);
         if way != Way::None {
             assert_eq!(done.sum("launches").1["matched"], 604, "{}", done.stderr);
             assert_eq!(done.ledger("wrote ").len(), 13, "{}", done.stderr);
@@ -309,11 +369,12 @@ fn a_sandbox_that_lets_pass_what_the_documentation_names_costs_nothing() {
     }
     // And the filter is one.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
-    let done = sandboxed(Way::Injected, &fewer);
+    let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// What strace sees of a program that sets its filter after its first launch, the runtime's own set-up done by then.
+/// What strace sees of a program that sets its filter after its first launch, the runtime's own set-up done by then; some calls
+/// are refused, so that others are made for them.
 #[test]
 fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -321,18 +382,43 @@ fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
         eprintln!("skipped: there is no strace; apt-get install strace");
         return;
     }
+    const SAMPLES: [(&str, &str); 2] = [("GPUFLAME_CPU_SAMPLES", "499"), ("GPUFLAME_OFF_CPU", "1")];
+    let term = libc::SIGTERM.to_string();
+    let is_seen = [
+        calls_after_set_up(&[], None, &["renameat2"]),
+        calls_after_set_up(&[], Some("renameat2:error=EINVAL"), &["linkat"]),
+        calls_after_set_up(
+            &[("ENDS_BY", &term)],
+            Some("renameat2,linkat:error=EPERM"),
+            &["rename", "tgkill"],
+        ),
+        calls_after_set_up(&SAMPLES, Some("perf_event_open:error=EACCES"), &["timer_settime"]),
+    ];
+    if is_seen != [true; 4] {
+        assert!(!is_ci(), "CI traces programs");
+        eprintln!("skipped: no program can be traced here");
+    }
+}
+
+/// Asserts that none is of a kind that was not made before, and that those of some kinds are made. False: nothing can be traced.
+fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
-    let calls = documented_calls();
-    let run =
-        Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls", program.to_str().unwrap()]);
-    let formats = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
-    let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", formats);
-    let done = run.args(calls.iter().map(String::as_str)).done();
+    let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
+    // What strace has refused is no call that a filter would let pass.
+    let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
+    if let Some(refused) = refused {
+        run = run.arg("-e").arg(format!("inject={refused}"));
+    }
+    for (name, value) in settings {
+        run = run.env(name, value);
+    }
+    let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", ALL_FORMATS);
+    let done = run.arg(program).args(calls.iter().map(String::as_str)).done();
     let text = fs::read_to_string(done.folder.join("calls")).unwrap_or_default();
-    if done.code != Some(7) || done.sum("launches").0 != 604 {
-        assert!(!is_ci(), "CI traces programs: {}", done.stderr);
-        eprintln!("skipped: no program can be traced here: {}", done.stderr);
-        return;
+    let ends_by_signal = settings.iter().any(|(name, _)| *name == "ENDS_BY");
+    if (done.code == Some(7)) == ends_by_signal || done.sum("launches").0 != 604 {
+        eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
+        return false;
     }
     // `PID NAME(...`; what goes on after a line of another thread's is `PID <... NAME resumed>`.
     let made = |line: &str| {
@@ -342,13 +428,18 @@ fn no_kind_of_system_call_is_made_first_when_set_up_is_over() {
     };
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
-    let first: BTreeSet<_> = after.lines().filter_map(made).filter(|name| !before.contains(name)).collect();
+    let after: BTreeSet<_> = after.lines().filter_map(made).collect();
     // The program itself waits, its threads end, and so does it.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
-    let late: Vec<_> = first.difference(&own.into()).cloned().collect();
-    assert!(late.is_empty(), "{late:?}");
+    let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
+    assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
+    let documented = documented_calls(true);
+    let unknown: Vec<_> = after.iter().filter(|name| !documented.contains(name)).collect();
+    assert!(unknown.is_empty(), "{settings:?} {refused:?}: {unknown:?}");
     // The end was seen, with what is made there.
-    assert!(first.contains("exit_group") && after.contains("renameat2(") && !after.contains("flock("));
+    let is_made = |name: &&str| after.contains(*name);
+    assert!(expected.iter().all(is_made) && !after.contains("flock"), "{expected:?}: {after:?}");
+    true
 }
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
