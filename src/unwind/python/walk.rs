@@ -265,10 +265,8 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // By what was just read of the frame, which is as it was.
+                // By what was just read of the frame, which is as it was. Of all others the call could be read, or nothing is compared.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
-                // Beyond what can be read of the calls.
-                Boundary::Flag(_) if item.boundary == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
                     let shim = item.boundary;
