@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use libc::c_int;
 
 use super::descriptor::Identity;
-use super::signals;
+use super::{signals, threads};
 
 /// What stderr was when we came; `None`: closed.
 static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
@@ -37,6 +37,7 @@ pub fn write(text: &[u8], patience: Duration) {
     let thread = std::thread::Builder::new().name("gpuflame".to_owned());
     let spawned = signals::without(|| {
         thread.spawn(move || {
+            threads::note_passing();
             let _ = write_chunks(&owned, expected, LONGEST);
             let _ = done.send(());
         })

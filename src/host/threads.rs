@@ -82,6 +82,11 @@ pub fn note_ours() {
     scheduling::as_the_process(&all());
 }
 
+/// Notes that the calling thread is one that has one thing to do: it is not among those that stay.
+pub fn note_passing() {
+    IS_OURS.set(true);
+}
+
 /// Has the calling thread go no further, for ever. Takes no memory.
 pub fn stop() -> ! {
     static NEVER: Bits = Bits::new();

@@ -47,6 +47,9 @@ pub(super) trait Source: Sync {
     /// Reads all that lies ready now.
     fn collect_noted(&self);
 
+    /// Answers what is asked of all that was read.
+    fn answer(&self);
+
     /// Whether many launches wait for their activities.
     fn wants_flush(&self) -> bool;
 
@@ -169,6 +172,7 @@ impl Collector {
             }
             if wish.is_some() {
                 source.collect_noted();
+                source.answer();
             }
             if wish == Some(Wish::Flush) {
                 source.write_down(true);

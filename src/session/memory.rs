@@ -38,7 +38,7 @@ pub(super) fn end() {
 }
 
 /// Ends everything, and has the calling thread, which is ours, go no further: it may hold locks, of which none is one that
-/// the application waits for.
+/// the application waits for without a limit.
 pub fn end_this_thread() -> ! {
     shortage::go_out();
     end();

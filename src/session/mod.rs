@@ -209,9 +209,7 @@ pub fn flush() -> Result<()> {
 /// # Errors
 /// As [`flush`].
 pub fn stats() -> Result<Stats> {
-    let session = stage::running()?;
-    session.flush()?;
-    Ok(session.stats())
+    stage::running()?.stats()
 }
 
 /// A window that is open while this lives: see [`window`].

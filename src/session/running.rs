@@ -33,7 +33,7 @@ use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::rivals::{Change, Rivals};
 use super::sampler::{Sampler, Wanted};
 use super::sets::{Drawn, Sets};
-use super::stats::Stats;
+use super::stats::{Asked, Stats};
 use super::told::Told;
 use super::windows::{Turns, Windows};
 use super::write::Report;
@@ -66,6 +66,7 @@ pub(super) struct Session {
     /// The same of instants that the program marked.
     marks: Marks,
     collector: Collector,
+    stats: Asked,
     checkpoint: Option<Checkpoint>,
     /// Who draws windows that have files of their own.
     sets: Option<&'static Sets>,
@@ -118,6 +119,7 @@ impl Session {
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
+            stats: Asked::default(),
             gave_up: AtomicBool::new(false),
             gave_up_on_contexts: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
@@ -256,6 +258,9 @@ impl Session {
         if self.collector.ask(Wish::Flush, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
             return Ok(());
         }
+        if life::is_over() {
+            return Err(life::over());
+        }
         Err(Error::new(
             ErrorKind::State,
             "the tracer did not answer a flush within 5 s; its data will arrive with a later flush",
@@ -282,10 +287,18 @@ impl Session {
         self.collector.nudge();
     }
 
-    /// What all rows so far come to.
-    pub(super) fn stats(&self) -> Stats {
-        self.collect();
-        Stats::of(self.pipeline().snapshot())
+    /// What all rows so far come to, what is complete by now among them.
+    ///
+    /// # Errors
+    /// As [`Session::flush`].
+    pub(super) fn stats(&self) -> Result<Stats> {
+        loop {
+            self.stats.ask();
+            self.flush()?;
+            if let Some(stats) = self.stats.take() {
+                return Ok(stats);
+            }
+        }
     }
 
     /// The pipeline, unless whoever has it does not get on.
@@ -387,6 +400,10 @@ impl Source for Session {
         pipeline.note_unread();
         drop(pipeline);
         while !life::is_over() && self.pipeline().collect_noted(self.api) {}
+    }
+
+    fn answer(&self) {
+        self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
     }
 
     fn wants_flush(&self) -> bool {

@@ -2,6 +2,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::control::{steps, window};
 use crate::explain::{Ledger, Snapshot};
@@ -21,6 +24,34 @@ pub struct Stats {
     pub windows: u32,
     /// How many times [`step`](crate::step) was called.
     pub steps: u64,
+}
+
+/// Stats that are asked for on a thread of the program's, and made by the collector: it may have to wait for memory for good,
+/// and nobody may wait for it then.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    are_wanted: AtomicBool,
+    made: Mutex<Option<Stats>>,
+}
+
+impl Asked {
+    /// They are wanted: the next visit of the collector that is waited for makes them.
+    pub(super) fn ask(&self) {
+        self.are_wanted.store(true, Ordering::Release);
+    }
+
+    /// Makes them, if they are wanted.
+    pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
+        if self.are_wanted.swap(false, Ordering::AcqRel) {
+            let made = make();
+            *self.made.lock() = Some(made);
+        }
+    }
+
+    /// What was made. `None`: another thread that asked has it.
+    pub(super) fn take(&self) -> Option<Stats> {
+        self.made.lock().take()
+    }
 }
 
 /// How long a kernel ran.

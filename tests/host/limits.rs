@@ -444,6 +444,45 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
+/// The limit on the address space is lowered in steps, in the midst of launches, ranges, marks and questions, from so much to nothing.
+/// The numbers are so many; CI takes few.
+#[test]
+fn a_limit_that_shrinks_costs_the_recording_and_not_the_process() {
+    let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());
+    let program = compile("tests/programs/starved.c", &["-O1"]);
+    for number in 0..numbers {
+        let kib = [64, 300, 1100, 3000, 9000, 30_000][number as usize % 6] + 37 * number;
+        let arenas = ["1", "8"][number as usize / 6 % 2];
+        let output = ["out", "out.%w"][number as usize / 12 % 2];
+        let run = Run::new(&program, Way::Injected).args([
+            &*kib.to_string(),
+            "30000",
+            &(1 + number % 7).to_string(),
+        ]);
+        let run = run
+            .env("GPUFLAME_CHECKPOINT", "0.2")
+            .env("MALLOC_ARENA_MAX", arenas)
+            .env("GPUFLAME_OUTPUT", output);
+        let run =
+            run.env("GPUFLAME_FORMATS", ["folded,svg", "folded,gfr", "activities,csv"][number as usize % 3]);
+        let (mut command, folder) = run.into_command();
+        let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
+        let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
+        assert_eq!(
+            (ran.status.code(), &*printed),
+            (Some(0), "0 failed\n"),
+            "{number}: {:?} {said}",
+            ran.status
+        );
+        let names = names(&folder);
+        let has = |end: &str| names.iter().any(|name| name.ends_with(end));
+        assert!(
+            said.contains(NO_MEMORY) && has(".gfr") || has(".folded") || has(".csv"),
+            "{number}: {names:?} {said}"
+        );
+    }
+}
+
 /// The names of the files in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());

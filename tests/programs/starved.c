@@ -1,10 +1,12 @@
 /* A program whose address space is limited while it is recorded.
  *
- *     starved KIB [STACKS]
+ *     starved KIB [STACKS] [SHRINKS]
  *
  * Launches 20,000 times and waits for 0.9 s, forbids itself more address space than KIB beyond what it has by then, and launches from so many
- * different stacks; it asks for no memory itself. Prints how many waits have failed. */
+ * different stacks, under ranges of many names, with marks and questions how far it is; so often on the way it lowers the limit, in
+ * the end to what it has. It asks for no memory itself. Prints how many waits have failed. */
 #include "cuda_mini.h"
+#include "gpuflame.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -52,37 +54,78 @@ static size_t address_space_kib(void)
     return kib;
 }
 
+/* What gpuflame is asked for, where it is there. */
+static int (*range_push)(const char *), (*range_pop)(void), (*mark)(const char *), (*flushed)(void), (*statistics)(void *);
+
+static void find(void)
+{
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (!library)
+        return;
+    *(void **)&range_push = dlsym(library, "gpuflame_range_push");
+    *(void **)&range_pop = dlsym(library, "gpuflame_range_pop");
+    *(void **)&mark = dlsym(library, "gpuflame_mark");
+    *(void **)&flushed = dlsym(library, "gpuflame_flush");
+    *(void **)&statistics = dlsym(library, "gpuflame_stats");
+}
+
 /* Has gpuflame's own thread ask CUPTI for the first time: the simulation keeps 1,592 bytes for each thread that calls it, and
  * aborts where they are not to be had. On a machine under load that first time may come later than the pause. */
 static void flush(void)
 {
-    const char *path = getenv("CUDA_INJECTION64_PATH");
-    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    int (*flush)(void) = NULL;
-    if (library)
-        *(void **)&flush = dlsym(library, "gpuflame_flush");
-    if (flush)
-        flush();
+    if (flushed)
+        flushed();
+}
+
+/* A launch from one of many stacks, under a range of many, and what else a program asks for. */
+static void step(unsigned i)
+{
+    static char name[] = "range 00000";
+    struct gpuflame_statistics stats;
+    snprintf(name + 6, sizeof name - 6, "%05u", i / 50 % 100000);
+    if (range_push && range_pop) {
+        range_push(name);
+        left(i, 16);
+        range_pop();
+    } else {
+        left(i, 16);
+    }
+    stats.size = sizeof stats;
+    if (mark && i % 500 == 0)
+        mark(name);
+    if (statistics && i % 5000 == 0)
+        statistics(&stats);
+}
+
+static void limit_to(size_t kib)
+{
+    struct rlimit limit = {kib << 10, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &limit))
+        exit(2);
 }
 
 int main(int count, char **words)
 {
     size_t more = count > 1 ? strtoul(words[1], NULL, 10) : 1024;
     unsigned stacks = count > 2 ? strtoul(words[2], NULL, 10) : 20000, i;
+    unsigned shrinks = count > 3 ? strtoul(words[3], NULL, 10) : 0;
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
-    struct rlimit limit;
+    size_t had;
     char line[64];
     /* The simulation's own lists are as long by then as they will be: it would abort by them as well. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();
+    find();
     flush();
     nanosleep(&pause, NULL);
-    limit.rlim_cur = limit.rlim_max = (address_space_kib() + more) << 10;
-    if (setrlimit(RLIMIT_AS, &limit))
-        return 2;
+    had = address_space_kib();
+    limit_to(had + more);
     for (i = 0; i < stacks; i++) {
-        left(i, 16);
+        if (shrinks && i % (stacks / (shrinks + 1) + 1) == 0)
+            limit_to(had + more - more / shrinks * (i / (stacks / (shrinks + 1) + 1)));
+        step(i);
         if (i % 200 == 199) {
             failed += cudaDeviceSynchronize() != 0;
             nanosleep(&breath, NULL);
