@@ -15,7 +15,14 @@ const LONGEST: usize = 16 << 10;
 /// The name of a kernel: `_Z4gemmIfLi128EEvPT_` is `gemm<float, 128>`. What is not mangled, or not
 /// rightly, stays as it is.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
-    cpp(symbol).map_or(Cow::Borrowed(symbol), Cow::Owned)
+    cpp(symbol).or_else(|| of_one_file(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
+}
+
+/// Of a kernel that is `static`, in programs of separately compiled files: `__nv_static_35__bde6f193_17_main_cu__Z6reducePf`
+/// names the file, with a hash, and then the kernel.
+fn of_one_file(symbol: &str) -> Option<String> {
+    let rest = symbol.strip_prefix("__nv_static_")?;
+    rest.match_indices("__Z").find_map(|(at, _)| cpp(&rest[at + 1..]))
 }
 
 /// The name of a function, C++ or Rust. What is not mangled, or not rightly, stays as it is.
@@ -72,6 +79,9 @@ mod tests {
             ("_ZN3lib4gemmIfLb1EEEvPKT_", "lib::gemm<float, true>"),
             ("_ZN12_GLOBAL__N_15fusedEPf", "(anonymous namespace)::fused"),
             ("ampere_sgemm_128x64_nn", "ampere_sgemm_128x64_nn"),
+            ("__nv_static_35__bde6f193_17_simpleMultiGPU_cu_main__Z12reduceKernelPfS_i", "reduceKernel"),
+            ("__nv_static_35__bde6f193_9__Z_cu_main__Z4gemmIfLi128EEvPT_S1_i", "gemm<float, 128>"),
+            ("__nv_static_35__bde6f193_9_x_cu_main", "__nv_static_35__bde6f193_9_x_cu_main"),
             ("_Znonsense", "_Znonsense"),
             ("", ""),
         ] {
