@@ -1,5 +1,5 @@
 //! The one way to make a file, for the library and for the command: a new one under a temporary name beside its
-//! final one, which no link can lead elsewhere and only its owner may read, renamed when all of it is there. So
+//! final one, which no link can lead elsewhere and only its owner may read (or who `make_for` said), renamed when all of it is there. So
 //! nothing half-written ever has the name of a result, and what fails leaves nothing behind. Recordings alone grow
 //! under their own name: what a killed process leaves of one can be read.
 
@@ -9,17 +9,23 @@ use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
-/// Who may read what we make: its owner. Stacks and names tell a good deal about a program.
-const OWNER_ONLY: u32 = 0o600;
+/// Who may read what we make: its owner, unless it was said otherwise. Stacks and names tell a good deal about a program.
+static MODE: AtomicU32 = AtomicU32::new(0o600);
 /// The most that is read of a claim.
 const LONGEST_CLAIM: u64 = 256;
 /// So many temporary names are tried; each that is taken belongs to somebody else.
 const MOST_NAMES: u32 = 1000;
+
+/// From now on files are made for whoever this says, as `chmod` has it.
+pub fn make_for(mode: u32) {
+    MODE.store(mode, Ordering::Relaxed);
+}
 
 /// Has `content` write a file that gets the name `target` when all of it is there.
 ///
@@ -76,7 +82,11 @@ impl Draft {
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
         make_room();
-        let file = OpenOptions::new().append(true).create_new(true).mode(OWNER_ONLY).open(&path)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(MODE.load(Ordering::Relaxed))
+            .open(&path)?;
         let file = raise(file);
         let identity = Identity::of(&file)?;
         Ok(Self { path, target: target.to_owned(), identity, file: Some(file), published: false })

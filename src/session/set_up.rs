@@ -4,7 +4,7 @@ use crate::capture::{self, Capture, Kept};
 use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{self, calls, memory, signals, stderr, threads};
+use crate::host::{self, calls, file, memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use crate::settings::{Output, Python, Settings};
@@ -51,6 +51,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
+    file::make_for(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
     let ceiling = memory::ceiling(settings.max_mem);

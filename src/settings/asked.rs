@@ -50,6 +50,8 @@ pub struct Settings {
     pub max_bytes: Option<u64>,
     /// The most windows that have files of their own, where the prefix says that they do.
     pub max_windows: u64,
+    /// Who may read the files, as `chmod` has it.
+    pub file_mode: u32,
     /// The file that says whether a window is open.
     pub flag: Option<PathBuf>,
     /// The signal that opens a window, and closes it.
@@ -124,6 +126,7 @@ impl Settings {
             max_launches: None,
             max_bytes: None,
             max_windows: 0,
+            file_mode: 0,
             flag: None,
             signal: None,
             profiler_calls: false,

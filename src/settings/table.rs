@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::asked::{Nvtx, Settings};
 use super::values::{
-    Refused, SWITCH, bytes, list, number, numbers, seconds, seconds_or_none, signal, switch, word,
+    Refused, SWITCH, bytes, list, mode, number, numbers, seconds, seconds_or_none, signal, switch, word,
 };
 use super::wanted::{Output, TraceFile};
 use super::words::{Backward, GraphStacks, Python, Root, Unit};
@@ -161,6 +161,14 @@ pub const SETTINGS: &[Setting] = &[
         help: "So many windows have files of their own, where GPUFLAME_OUTPUT has %w; those of the last have all that \
                come after it as well.",
         apply: |settings, value| number(value, 1).map(|windows| settings.max_windows = windows),
+    },
+    Setting {
+        name: "GPUFLAME_FILE_MODE",
+        values: "600 to 666",
+        default: "600",
+        help: "Who may read the files, as chmod has it: 640 lets the group too, less what the process's umask forbids. A file that \
+               is replaced keeps its own.",
+        apply: |settings, value| mode(value).map(|mode| settings.file_mode = mode),
     },
     Setting {
         name: "GPUFLAME_FLAG",

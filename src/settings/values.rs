@@ -86,6 +86,14 @@ pub(super) fn numbers(value: &str) -> Result<Range<u64>, Refused> {
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
+/// Who may read and write a file, its owner among them, and nobody may execute it.
+pub(super) fn mode(value: &str) -> Result<u32, Refused> {
+    let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
+    mode.ok_or_else(|| {
+        Refused::All(format!("expected 600 to 666 as chmod has it, such as 640, not `{value}`"))
+    })
+}
+
 /// A signal that is the user's to send.
 pub(super) fn signal(value: &str) -> Result<i32, Refused> {
     let value = value.to_ascii_uppercase();

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -208,6 +209,25 @@ fn outputs_that_were_begun_before_the_refusal_are_taken_back() {
 }
 
 // Settings.
+
+#[test]
+fn who_may_read_the_files_can_be_said_and_nobody_may_be_kept_from_writing_them() {
+    let modes = |setting: &[(&str, &str)]| {
+        let done =
+            run("plain", &[setting, &[("GPUFLAME_FORMATS", "folded,svg,csv,activities,gfr")]].concat());
+        let files = fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().path());
+        let ours = files.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("out."));
+        let mut modes: Vec<_> =
+            ours.map(|path| path.metadata().unwrap().permissions().mode() & 0o7777).collect();
+        modes.dedup();
+        (modes, done.stderr.contains("GPUFLAME_FILE_MODE="))
+    };
+    assert_eq!(modes(&[]), (vec![0o600], false));
+    assert_eq!(modes(&[("GPUFLAME_FILE_MODE", "640")]), (vec![0o640], false));
+    for refused in ["440", "755", "1600", "9", "u+r"] {
+        assert_eq!(modes(&[("GPUFLAME_FILE_MODE", refused)]), (vec![0o600], true), "{refused}");
+    }
+}
 
 #[test]
 fn a_malformed_setting_is_said_once_and_the_default_stands() {
