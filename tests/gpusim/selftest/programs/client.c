@@ -90,15 +90,28 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "lock")) pthread_mutex_lock(&own_lock);
     if (!strcmp(action, "exit")) exit(3);
     if (!strcmp(action, "sleep")) sleep(30);
+    if (!strcmp(action, "pause")) usleep(2000);
+}
+
+/* The buffers that are out: what is no more comes back a second time. */
+static uint8_t *lent[1 << 14];
+
+/* Puts `with` where `what` is, if it is anywhere. */
+static int swap_lent(uint8_t *what, uint8_t *with) {
+    for (size_t at = 0; at < sizeof lent / sizeof *lent; at++)
+        if (lent[at] == what && __sync_bool_compare_and_swap(&lent[at], what, with)) return 1;
+    return 0;
 }
 
 static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     size_t bytes = atol(option("CLIENT_BUFFER", "65536"));
     act_inside("requested");
+    say("requested");
     *size = bytes;
     *records = atol(option("CLIENT_RECORDS", "0"));
     *buffer = bytes ? malloc(bytes + 1) : NULL;
     if (bytes % 2) *buffer += 1;
+    if (bytes && !swap_lent(NULL, *buffer)) say("too many buffers"), abort();
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
 }
 
@@ -141,6 +154,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     char thread[32];
     pthread_getname_np(pthread_self(), thread, sizeof thread);
     say("buffer size=%zu valid=%zu thread=%s tid=%ld", size, valid, thread, (long)syscall(SYS_gettid));
+    if (!swap_lent(buffer, NULL)) return say("twice valid=%zu", valid);
     act_inside("completed");
     char *record = NULL, *before = NULL;
     while (CUPTI(ActivityGetNextRecord)(buffer, valid, &record) == 0) {
@@ -194,6 +208,7 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
     const struct data *d = raw;
     (void)user;
     callbacks_seen = 1;
+    if (!raw) return say("null domain=%u id=%u", domain, id);
     if (domain == 6) {
         say("state id=%u result=%u", id, *(const uint32_t *)raw);
     } else if (domain == 3 && id >= 9 && id <= 20) {
