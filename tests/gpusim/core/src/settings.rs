@@ -292,6 +292,12 @@ mod tests {
     }
 
     #[test]
+    fn the_watchdogs_default_is_that_of_the_table() {
+        let row = VARIABLES.iter().find(|v| v.name == "GPUSIM_WATCHDOG_MS").unwrap();
+        assert_eq!(with(&[]).unwrap().watchdog_ms.to_string(), row.default);
+    }
+
+    #[test]
     fn the_readme_holds_every_row_of_the_table() {
         let readme = include_str!("../../README.md");
         for Variable { name, default, meaning } in VARIABLES {
