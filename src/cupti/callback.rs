@@ -37,8 +37,13 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
             };
             api_call::<T>(shared, domain, id, data);
         }
-        // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
-        Domain::RESOURCE => resource::<T>(shared, &id, unsafe { data.cast::<ResourceData>().as_ref() }),
+        Domain::RESOURCE => {
+            // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
+            let Some(data) = (unsafe { data.cast::<ResourceData>().as_ref() }) else {
+                return traffic::WITHOUT_DATA.add_one();
+            };
+            resource::<T>(shared, &id, data);
+        }
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
             // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
             let state = unsafe { data.cast::<StateData>().as_ref() };
@@ -87,7 +92,7 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
 }
 
 /// `id` lies in the caller's frame.
-fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceData>) {
+fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
     }
@@ -99,7 +104,7 @@ fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: Option<&ResourceD
         CallbackId::CONTEXT_DESTROY_STARTING => T::context_ending(),
         _ => {
             // SAFETY: at events about graphs this is a `GraphData`, or null at worst.
-            let graph = data.and_then(|data| unsafe { data.descriptor.cast::<GraphData>().as_ref() });
+            let graph = unsafe { data.descriptor.cast::<GraphData>().as_ref() };
             if let Some(event) = graph.and_then(|graph| graph_event(shared, id, graph)) {
                 T::graph(event);
             }

@@ -334,14 +334,19 @@ impl Fake {
         word
     }
 
-    /// Calls back about a call without a word on it.
+    /// Calls back without a word on what about.
     pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
         self.event(domain, CallbackId(id), ptr::null());
     }
 
-    /// Calls back with a resource event.
+    /// Calls back with a resource event that has no more to say.
     pub(super) fn resource(&self, id: CallbackId) {
-        self.event(Domain::RESOURCE, id, ptr::null());
+        self.resource_with(id, ptr::null_mut());
+    }
+
+    fn resource_with(&self, id: CallbackId, descriptor: *mut c_void) {
+        let data = ResourceData { context: ptr::null_mut(), stream: ptr::null_mut(), descriptor };
+        self.event(Domain::RESOURCE, id, (&raw const data).cast());
     }
 
     /// Calls back with an event about a graph.
@@ -356,9 +361,7 @@ impl Fake {
             dependency: ptr::null_mut(),
             graph_exec: at(exec),
         };
-        let descriptor = (&raw const graph).cast();
-        let data = ResourceData { context: ptr::null_mut(), stream: ptr::null_mut(), descriptor };
-        self.event(Domain::RESOURCE, id, (&raw const data).cast());
+        self.resource_with(id, (&raw const graph).cast_mut().cast());
     }
 
     /// Calls back with a fatal error.

@@ -21,7 +21,7 @@ pub(super) static MOVES: Count = Count(AtomicU64::new(0));
 pub(super) static STRANGERS: Count = Count(AtomicU64::new(0));
 /// Calls that have waited for all that a GPU had to do.
 pub(super) static WHOLE_WAITS: Count = Count(AtomicU64::new(0));
-/// Callbacks about a call that did not say which.
+/// Callbacks about a call or a resource that did not say which.
 pub(super) static WITHOUT_DATA: Count = Count(AtomicU64::new(0));
 
 /// What has passed between CUPTI and us so far.
@@ -35,7 +35,7 @@ pub struct Traffic {
     pub strangers: u64,
     /// Calls of the program that have waited for all that a GPU had to do.
     pub whole_waits: u64,
-    /// Callbacks about a call that did not say which.
+    /// Callbacks about a call or a resource that did not say which.
     pub without_data: u64,
 }
 

@@ -135,8 +135,8 @@ fn not_ours(traffic: Traffic) -> Option<String> {
     let Traffic { strangers, without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
         format!(
-            "CUPTI gave back {strangers} buffers that it did not have from us, and told of {without_data} calls without \
-             saying which"
+            "CUPTI gave back {strangers} buffers that it did not have from us, and told of {without_data} calls or \
+             resources without saying which"
         )
     })
 }

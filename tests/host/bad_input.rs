@@ -593,6 +593,65 @@ fn records_that_come_twice_are_counted_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
+/// What CUPTI told that cannot be so: buffers that were not ours, and callbacks without data.
+fn cannot_be(done: &Done) -> [u64; 2] {
+    let lines = done.ledger("CUPTI gave back ");
+    let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    std::array::from_fn(|_| numbers.next().unwrap())
+}
+
+#[test]
+fn callbacks_that_do_not_say_what_about_are_counted_and_no_launch_is_lost() {
+    for every in [1, 3] {
+        let done = with_faults(&format!("null_data:every={every}"));
+        let without = done.truth().fault("null_data");
+        // An enter and an exit of each launch and fill, by the runtime and by the driver.
+        assert!(without >= 110 * 4 / every, "{without}");
+        assert_eq!(cannot_be(&done), [0, without], "{}", done.stderr);
+        assert_parts(&done, "activities", 110, &[("matched", 110)]);
+        assert_whole(&done, ADDS, MULS);
+        done.assert_exact();
+    }
+    // In graphs, resources are told of by the hundred.
+    let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
+    let graphs = |faults| {
+        let done = Run::new(&program, Way::Injected).env("GPUSIM_FAULTS", faults).ok();
+        let known = done.folded();
+        (done, known)
+    };
+    let ((done, with), (_, without)) = (graphs("null_data:every=1"), graphs(""));
+    assert_eq!(cannot_be(&done), [0, done.truth().fault("null_data")]);
+    assert_eq!(with, without);
+}
+
+#[test]
+fn buffers_that_come_back_twice_are_counted_and_nothing_in_them_is() {
+    // With early deliveries each record has a buffer.
+    for (every, variable, value) in [
+        (1, "GPUSIM_EARLY", "1"),
+        (3, "GPUSIM_EARLY", "1"),
+        (1, "GPUSIM_SHUFFLE", "5"),
+        (1, "GPUSIM_CUPTI_VERSION", "13.4"),
+    ] {
+        let fault = format!("buffer_twice:every={every}");
+        let done = run("plain", &[("GPUSIM_FAULTS", &fault), (variable, value)]);
+        let twice = done.truth().fault("buffer_twice");
+        assert_eq!(cannot_be(&done), [twice, 0], "{}", done.stderr);
+        assert_parts(&done, "activities", 110, &[("matched", 110)]);
+        assert_whole(&done, ADDS, MULS);
+        done.assert_exact();
+    }
+    // Buffers that are full, and lent again.
+    let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    let twice = done.truth().fault("buffer_twice");
+    assert!(twice > 20, "{twice}");
+    assert_eq!(cannot_be(&done), [twice, 0], "{}", done.stderr);
+    assert_parts(&done, "activities", 110_000, &[("matched", 110_000)]);
+    done.assert_exact();
+}
+
 #[test]
 fn names_that_are_none_have_their_time_all_the_same() {
     for (fault, leaf) in [

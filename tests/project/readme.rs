@@ -1,4 +1,5 @@
-//! Pages say what the code does: the table of settings is made from the one that is parsed, that of costs by the benchmark.
+//! Pages say what the code does: the table of settings is made from the one that is parsed, that of costs by the benchmark. And
+//! what one part takes for granted of another holds.
 
 use std::fs;
 
@@ -45,6 +46,18 @@ fn the_table_of_costs_is_that_of_the_performance_page() {
             assert!(other[3].starts_with(&format!("{cell} (")), "{row:?} is not {other:?}");
         }
     }
+}
+
+/// A CUPTI that does not answer is given up by us before the simulation's watchdog aborts the program: what waits at an exit may
+/// wait for another that does, each by the limit.
+#[test]
+fn the_simulations_watchdog_is_more_patient_than_two_exits_by_default() {
+    let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();
+    let limit: u64 = setting.default.parse().unwrap();
+    let page = fs::read_to_string(crate::support::root().join("tests/gpusim/README.md")).unwrap();
+    let row = cells(&page).into_iter().find(|row| row[0] == "`GPUSIM_WATCHDOG_MS`").unwrap();
+    let watchdog_ms: u64 = row[1].trim_matches('`').parse().unwrap();
+    assert!(watchdog_ms > 2 * limit * 1000, "{watchdog_ms} ms, and {limit} s");
 }
 
 fn rows() -> String {

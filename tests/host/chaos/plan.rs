@@ -19,8 +19,8 @@ impl Dice {
 }
 
 const ENDS: [&str; 9] = ["return", "term", "kill", "return", "exit", "_exit", "term", "abort", "return"];
-/// Of records. Which of them a piece of work has, the truth says.
-const FAULTS: [&str; 12] = [
+/// Of records, and of what we are called with. Which of them a piece of work has, the truth says.
+const FAULTS: [&str; 14] = [
     "zero_ts:every=11",
     "reversed:every=13",
     "early_start:every=17",
@@ -33,6 +33,8 @@ const FAULTS: [&str; 12] = [
     "name_null:every=7",
     "name_bad_utf8:every=43",
     "name_4k:every=47",
+    "null_data:every=5",
+    "buffer_twice:every=2",
 ];
 /// Of the whole stack.
 const TROUBLES: [&str; 6] = [
@@ -101,8 +103,10 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // The rival's way of counting ends at what CUPTI itself does not know.
-        faults.retain(|fault| !(has_rival && fault.starts_with("unknown_kind")));
+        // The rival's way of counting ends at what CUPTI itself does not know, and it frees what it is handed.
+        let is_for_both =
+            |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
+        faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The kind number of records that no header knows.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// What is wrong with one piece of GPU work or its record.
+/// What is wrong with one piece of GPU work or its record, and, at the end, with what a client is handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -38,12 +38,16 @@ pub enum Fault {
     Endless,
     /// `epoch`: start and end lie in 1970; the duration stays.
     Epoch,
+    /// `null_data`: a callback comes once more, with NULL for its data.
+    NullData,
+    /// `buffer_twice`: a buffer is handed over a second time.
+    BufferTwice,
 }
 
 use Fault::*;
 
 impl Fault {
-    const NAMES: [(&'static str, Fault); 14] = [
+    const NAMES: [(&'static str, Fault); 16] = [
         ("zero_ts", ZeroTimestamps),
         ("reversed", Reversed),
         ("early_start", EarlyStart),
@@ -58,6 +62,8 @@ impl Fault {
         ("next_year", NextYear),
         ("endless", Endless),
         ("epoch", Epoch),
+        ("null_data", NullData),
+        ("buffer_twice", BufferTwice),
     ];
 
     /// The word used in `GPUSIM_FAULTS` and in the truth file.
@@ -79,6 +85,9 @@ pub struct Faults {
     fatal_after: Option<(u64, AtomicU64)>,
     flush_hangs: Option<(u64, AtomicU64)>,
     read_hangs: Option<(u64, AtomicU64)>,
+    /// Callbacks about API calls, and those about resources.
+    null_data: Option<(u64, [AtomicU64; 2])>,
+    buffer_twice: Option<(u64, AtomicU64)>,
     enable: Vec<(u32, u32)>,
 }
 
@@ -99,6 +108,8 @@ impl Faults {
                 "launch_fail" => faults.launch_fail = Some((number(50)?, AtomicU64::new(0))),
                 "flush_hangs" => faults.flush_hangs = Some((number(1)?, AtomicU64::new(0))),
                 "read_hangs" => faults.read_hangs = Some((number(1)?, AtomicU64::new(0))),
+                "null_data" => faults.null_data = Some((number(50)?, Default::default())),
+                "buffer_twice" => faults.buffer_twice = Some((number(50)?, AtomicU64::new(0))),
                 "fatal" => faults.fatal_after = Some((number(1000)?, AtomicU64::new(0))),
                 _ => {
                     let known = Fault::NAMES.iter().find(|(n, _)| *n == name);
@@ -133,6 +144,22 @@ impl Faults {
     /// Counts one kernel's record that a client reads; true from the one on at which reading never returns.
     pub fn read_hangs(&self) -> bool {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
+    }
+
+    /// Counts one callback of a client; true if it is one that must come once more without data.
+    pub fn comes_without_data(&self, is_api_call: bool) -> bool {
+        let seen = |seen: &[AtomicU64; 2], every| nth(every, &seen[usize::from(is_api_call)]);
+        self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
+    }
+
+    /// Whether any buffer is handed over twice.
+    pub fn hands_over_twice(&self) -> bool {
+        self.buffer_twice.is_some()
+    }
+
+    /// Counts one buffer that was handed over; true if it is one that must be so again.
+    pub fn comes_twice(&self) -> bool {
+        self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
     /// Counts one piece of GPU work against every record fault; the first that is due wins.
@@ -185,6 +212,22 @@ mod tests {
     fn it_turns_fatal_once() {
         let faults = Faults::parse("fatal:after=3").unwrap();
         assert_eq!([(); 5].map(|()| faults.turns_fatal()), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn calls_and_resources_come_without_data_each_by_their_own_count() {
+        let faults = Faults::parse("null_data:every=2").unwrap();
+        let all = [true, false, true, true, false, true];
+        let expected = [false, false, true, false, true, true];
+        assert_eq!(all.map(|is_api_call| faults.comes_without_data(is_api_call)), expected);
+        assert_eq!(faults.of_record(true), None);
+    }
+
+    #[test]
+    fn every_third_buffer_comes_twice() {
+        let faults = Faults::parse("buffer_twice:every=3").unwrap();
+        assert_eq!([(); 4].map(|()| faults.comes_twice()), [false, false, true, false]);
+        assert!(faults.hands_over_twice() && !Faults::default().hands_over_twice());
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_FAULTS",
         "",
-        "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `flush_hangs:after=N`, `read_hangs:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `device_graph`, `unknown_node`, `name_null`, `name_bad_utf8`, `name_4k`, `next_year`, `endless`, `epoch`; most take `:every=N` (50).",
+        "List of `enable:KIND=RESULT`, `launch_fail`, `fatal:after=N`, `flush_hangs:after=N`, `read_hangs:after=N`, `zero_ts`, `reversed`, `early_start`, `unknown_kind`, `unmatched_corr`, `dup_corr`, `device_graph`, `unknown_node`, `name_null`, `name_bad_utf8`, `name_4k`, `next_year`, `endless`, `epoch`, `null_data`, `buffer_twice`; most take `:every=N` (50).",
     ),
     var(
         "GPUSIM_LOG",
@@ -289,6 +289,12 @@ mod tests {
         let s = with(&[("GPUSIM_TRUTH", "a.%p.jsonl,summary:b.json")]).unwrap();
         assert_eq!(s.truth, Some(format!("a.{}.jsonl", std::process::id()).into()));
         assert_eq!(s.truth_summary, Some("b.json".into()));
+    }
+
+    #[test]
+    fn the_watchdogs_default_is_that_of_the_table() {
+        let row = VARIABLES.iter().find(|v| v.name == "GPUSIM_WATCHDOG_MS").unwrap();
+        assert_eq!(with(&[]).unwrap().watchdog_ms.to_string(), row.default);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use crate::api::Call;
 use crate::clock;
 use crate::deps::Dependency;
+use crate::faults::Fault;
 use crate::layout::ApiCall;
 use crate::thread::Client;
 use crate::unified::Move;
@@ -216,6 +217,8 @@ pub struct CoreTable {
     /// Finds the devices without an injection: 0 or the driver's error.
     pub start_devices: extern "C" fn() -> u32,
     pub settle: extern "C" fn(*const Work, usize, Fate),
+    /// Tells the truth of a fault that is of no work.
+    pub count_fault: extern "C" fn(Fault),
     /// Sets which of the client's functions runs on this thread; the one before.
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,

@@ -2,6 +2,7 @@
 //! program's own call sites. Sums are kept per thread, so a truth does not slow launching threads
 //! down by one another, and nothing here grows with the number of launches.
 
+use crate::faults::Fault;
 use crate::kernel::Kernel;
 use crate::settings;
 use crate::site::Site;
@@ -161,7 +162,7 @@ impl ThreadTally {
         }
         drop(tally);
         if let Some(fault) = work.fault {
-            *lock(&truth.faults).entry(fault.name()).or_default() += 1;
+            truth.count_fault(fault);
         }
         if !traced {
             truth.write_detail(work, Fate::Untraced);
@@ -230,6 +231,13 @@ pub fn settle(works: &[Work], fate: Fate) {
     }
 }
 
+/// Counts what went wrong with none of the work.
+pub fn count_fault(fault: Fault) {
+    if let Some(truth) = truth() {
+        truth.count_fault(fault);
+    }
+}
+
 /// Writes what is known now: for a program that is about to `_exit`.
 pub fn flush(corr_ids: u64) {
     if let Some(truth) = truth() {
@@ -246,6 +254,10 @@ pub fn close(corr_ids: u64) {
 }
 
 impl Truth {
+    fn count_fault(&self, fault: Fault) {
+        *lock(&self.faults).entry(fault.name()).or_default() += 1;
+    }
+
     /// By one call each, so that lines of threads do not mix.
     fn write_started(&self, work: &Work) {
         if let Some(mut file) = self.started.as_ref() {

@@ -1,7 +1,7 @@
-//! Cubins: ELF files whose functions are kernels. Of an image that is one, the names of its kernels and its length are read, and
-//! nothing else. Loading tells no length, so that every place in the image is taken from its headers, as the driver takes it.
+//! Cubins: ELF files whose functions are kernels. Of an image that is one, the names of its kernels, its variables and its length
+//! are read, and nothing else. Loading tells no length, so that every place in the image is taken from its headers, as the driver takes it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
 
 /// What a cubin holds.
@@ -9,6 +9,8 @@ use std::ffi::{CStr, CString, c_void};
 pub(crate) struct Cubin {
     /// Mangled.
     pub(crate) kernels: HashSet<CString>,
+    /// How many bytes each has.
+    pub(crate) variables: HashMap<CString, usize>,
     pub(crate) bytes: usize,
 }
 
@@ -17,13 +19,22 @@ const TEXT: &[u8] = b".text.";
 /// Types of sections: symbols; one that has no bytes in the file.
 const SYMBOLS: u32 = 2;
 const NO_BITS: u32 = 8;
-/// A symbol's type in the lower half of its byte: a function.
+/// A symbol's type in the lower half of its byte: a variable, a function.
+const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
 /// Among a symbol's other bits, NVIDIA's: the host may launch this function, and it is not one that kernels call.
 const ENTRY: u8 = 0x10;
 
 /// The image that a program loads.
 struct Image(*const u8);
+
+/// A symbol that has a name.
+struct Symbol {
+    name: CString,
+    kind: u8,
+    is_entry: bool,
+    bytes: usize,
+}
 
 /// A section: where its name, its bytes and the section that belongs to it are.
 struct Section {
@@ -58,20 +69,18 @@ impl Cubin {
             let of_code = names.filter_map(|name| name.to_bytes().strip_prefix(TEXT));
             kernels.extend(of_code.filter_map(|name| CString::new(name).ok()));
         }
-        let functions: Vec<_> = sections
-            .iter()
-            .filter(|section| section.kind == SYMBOLS)
-            .flat_map(|symbols| image.functions(symbols, sections.get(symbols.link)))
-            .collect();
-        // A function that kernels call has code of its own as well.
-        for (name, is_entry) in functions {
-            if is_entry {
-                kernels.insert(name)
-            } else {
-                kernels.remove(&name)
-            };
+        let mut variables = HashMap::new();
+        let tables = sections.iter().filter(|section| section.kind == SYMBOLS);
+        for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
+            match symbol.kind {
+                FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
+                // One that kernels call has code of its own as well.
+                FUNCTION => drop(kernels.remove(&symbol.name)),
+                VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
+                _ => {}
+            }
         }
-        Some(Cubin { kernels, bytes })
+        Some(Cubin { kernels, variables, bytes })
     }
 }
 
@@ -113,16 +122,17 @@ impl Image {
         }
     }
 
-    /// Of a table of symbols, the functions, and whether each is a kernel.
-    fn functions(&self, symbols: &Section, names: Option<&Section>) -> Vec<(CString, bool)> {
+    /// What a table of symbols has.
+    fn symbols(&self, symbols: &Section, names: Option<&Section>) -> Vec<Symbol> {
         let Some(names) = names else { return Vec::new() };
         let count = symbols.bytes.checked_div(symbols.entry_bytes).unwrap_or(0);
         let places = (0..count).map(|at| symbols.start + at * symbols.entry_bytes);
-        let of_functions = places.filter(|at| self.u8(at + 4) & 0xf == FUNCTION);
-        let one = |at: usize| {
-            let name = self.text(names.start + self.u32(at) as usize);
-            (name.to_owned(), self.u8(at + 5) & ENTRY != 0)
+        let one = |at: usize| Symbol {
+            name: self.text(names.start + self.u32(at) as usize).to_owned(),
+            kind: self.u8(at + 4) & 0xf,
+            is_entry: self.u8(at + 5) & ENTRY != 0,
+            bytes: self.u64(at + 16),
         };
-        of_functions.map(one).collect()
+        places.map(one).collect()
     }
 }

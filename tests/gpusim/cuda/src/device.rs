@@ -40,6 +40,9 @@ pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
 
+/// The attributes that are its major and its minor number.
+const COMPUTE_CAPABILITY: [u32; 2] = [75, 76];
+
 /// The first device's number on the PCI bus.
 const PCI_BUS: u32 = 0x1e;
 
@@ -101,6 +104,12 @@ driver_api! {
     cuDeviceGetAttribute @ 9 |_own| (value: Out<u32>, what: u32, device: u32) {
         check(device)?;
         value.set(attribute(what, device))
+    }
+
+    cuDeviceComputeCapability @ 6 |_own| (major: Out<u32>, minor: Out<u32>, device: u32) {
+        check(device)?;
+        major.set(attribute(COMPUTE_CAPABILITY[0], device))?;
+        minor.set(attribute(COMPUTE_CAPABILITY[1], device))
     }
 
     cuDeviceGetPCIBusId @ 332 |_own| (text: Out<c_char>, room: i32, device: u32) {

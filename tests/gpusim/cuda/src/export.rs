@@ -3,6 +3,7 @@
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::context::{self, Context};
 use gpusim_core::error::{self, NOT_FOUND};
+use gpusim_core::faults::Fault;
 use gpusim_core::graph;
 use gpusim_core::kernel::Kernel;
 use gpusim_core::stream::{Default, Stream};
@@ -20,6 +21,7 @@ static TABLE: CoreTable = CoreTable {
     phase,
     start_devices,
     settle,
+    count_fault,
     swap_client,
     client,
     kernel,
@@ -85,6 +87,10 @@ extern "C" fn settle(works: *const Work, count: usize, fate: Fate) {
         // SAFETY: libcupti passes a slice in two parts.
         truth::settle(unsafe { std::slice::from_raw_parts(works, count) }, fate);
     }
+}
+
+extern "C" fn count_fault(fault: Fault) {
+    truth::count_fault(fault);
 }
 
 extern "C" fn swap_client(client: Client) -> Client {

@@ -2,9 +2,10 @@
 //! other. As no byte is ever stored, an address that is reserved is as good as memory.
 
 use gpusim_core::arg::{Handle, In, Out};
-use gpusim_core::error::{CuError, INVALID_CONTEXT, NOT_SUPPORTED};
+use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
 use gpusim_core::{memory, share, thread};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const GRANULARITY: usize = 2 << 20;
 
@@ -12,14 +13,34 @@ fn device() -> Result<u32, CuError> {
     thread::current().context().map(|c| c.device).ok_or(INVALID_CONTEXT)
 }
 
-/// A handle of memory: nothing is known of it.
-fn next() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Relaxed)
+/// CUmemAllocationProp: what kind of memory and how it may be shared, where it lies, and what says nothing here.
+type Properties = [u64; 4];
+
+/// Handles of memory, with what each was made of.
+#[derive(Default)]
+struct Handles {
+    made: u64,
+    all: BTreeMap<u64, Properties>,
+}
+
+fn handles() -> MutexGuard<'static, Handles> {
+    static HANDLES: Mutex<Handles> = Mutex::new(Handles { made: 0, all: BTreeMap::new() });
+    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn new_handle(properties: Properties) -> u64 {
+    let mut handles = handles();
+    handles.made += 1;
+    let handle = handles.made;
+    handles.all.insert(handle, properties);
+    handle
 }
 
 /// CUmemAllocationHandleType
 const POSIX_DESCRIPTOR: u32 = 1;
+/// CUmemAllocationType, CUmemLocationType
+const PINNED: u64 = 1;
+const ON_DEVICE: u64 = 1;
 
 driver_api! {
     cuMemGetAllocationGranularity @ 556 |_own| (bytes: Out<usize>, _properties: Handle, _which: u32) {
@@ -32,8 +53,8 @@ driver_api! {
 
     cuMemAddressFree @ 548 |_own| (_address: u64, _bytes: usize) { Ok(()) }
 
-    cuMemCreate @ 549 |_own| (handle: Out<u64>, _bytes: usize, _properties: Handle, _flags: u64) {
-        handle.set(next())
+    cuMemCreate @ 549 |_own| (handle: Out<u64>, _bytes: usize, properties: In<Properties>, _flags: u64) {
+        handle.set(new_handle(properties.get()?))
     }
 
     cuMemExportToShareableHandle @ 554 |_own| (shared: Handle, _handle: u64, kind: u32, _flags: u64) {
@@ -48,14 +69,16 @@ driver_api! {
             return Err(NOT_SUPPORTED);
         }
         share::check_descriptor(shared as i32)?;
-        handle.set(next())
+        // Where it came from nobody says: memory of this device that may be sent on.
+        let place = ON_DEVICE | u64::from(device()?) << 32;
+        handle.set(new_handle([PINNED | u64::from(POSIX_DESCRIPTOR) << 32, place, 0, 0]))
     }
 
-    cuMemGetAllocationPropertiesFromHandle @ 557 |_own| (properties: Out<[u64; 4]>, _handle: u64) {
-        properties.set([0; 4])
+    cuMemGetAllocationPropertiesFromHandle @ 557 |_own| (properties: Out<Properties>, handle: u64) {
+        properties.set(*handles().all.get(&handle).ok_or(INVALID_VALUE)?)
     }
 
-    cuMemRelease @ 550 |_own| (_handle: u64) { Ok(()) }
+    cuMemRelease @ 550 |_own| (handle: u64) { handles().all.remove(&handle).map(drop).ok_or(INVALID_VALUE) }
 
     cuMemMap @ 551 |_own| (_address: u64, _bytes: usize, _offset: usize, _handle: u64, _flags: u64) { Ok(()) }
 

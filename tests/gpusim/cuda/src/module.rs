@@ -1,14 +1,16 @@
-//! Modules and libraries. Any image is accepted; in a cubin those kernels are found that it has, in any other image whichever
-//! is asked for, as what a compiler or a packer made of it is not read.
+//! Modules and libraries. Any image is accepted; in a cubin those kernels and variables are found that it has, in any other
+//! image whichever is asked for, as what a compiler or a packer made of it is not read.
 
 use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
-use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND};
+use gpusim_core::error::{
+    CuError, FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
+};
 use gpusim_core::kernel::Kernel;
 use gpusim_core::table::{resource, with_hooks};
-use gpusim_core::thread;
+use gpusim_core::{memory, thread};
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, c_void};
+use std::ffi::{CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,11 +23,19 @@ struct ModuleResource {
     cubin: *const c_void,
 }
 
-/// Those that are loaded, by their numbers, which are their handles; and what is known of each.
+/// What is known of a module.
+struct Module {
+    /// `None`: it is no cubin.
+    cubin: Option<Cubin>,
+    /// Address and size of each variable that was asked for.
+    variables: BTreeMap<CString, (u64, usize)>,
+}
+
+/// Those that are loaded, by their numbers, which are their handles.
 #[derive(Default)]
 struct Modules {
     made: u32,
-    loaded: BTreeMap<u32, Option<Cubin>>,
+    loaded: BTreeMap<u32, Module>,
 }
 
 fn modules() -> MutexGuard<'static, Modules> {
@@ -44,7 +54,7 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
         let mut modules = modules();
         modules.made += 1;
         let id = modules.made;
-        modules.loaded.insert(id, read);
+        modules.loaded.insert(id, Module { cubin: read, variables: BTreeMap::new() });
         id
     };
     tell(resource::MODULE_LOADED, &ModuleResource { id, cubin_size, cubin: image });
@@ -54,8 +64,10 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
 fn unload(module: Handle) -> Result<(), CuError> {
     let id = check(module)?;
     tell(resource::MODULE_UNLOAD_STARTING, &ModuleResource { id, cubin_size: 0, cubin: null_mut() });
-    modules().loaded.remove(&id);
-    Ok(())
+    let gone = modules().loaded.remove(&id);
+    gone.map_or(Ok(()), |module| {
+        module.variables.values().try_for_each(|(start, _)| memory::free_device(*start))
+    })
 }
 
 fn check(module: Handle) -> Result<u32, CuError> {
@@ -72,12 +84,62 @@ fn tell(what: u32, module: &ModuleResource) {
 fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
     let id = check(module)?;
     let name = name.get().filter(|n| !n.is_empty()).ok_or(NOT_FOUND)?;
-    if let Some(Some(cubin)) = modules().loaded.get(&id)
+    if let Some(Module { cubin: Some(cubin), .. }) = modules().loaded.get(&id)
         && !cubin.kernels.contains(name)
     {
         return Err(NOT_FOUND);
     }
     out.set(Kernel::of_name(name).handle())
+}
+
+/// The size of a variable of which nothing is known.
+const UNKNOWN_BYTES: usize = 4096;
+
+/// Its memory is there from the first question on, until the module is unloaded.
+fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<(), CuError> {
+    let id = check(module)?;
+    let device = thread::current().context().ok_or(INVALID_CONTEXT)?.device;
+    let name = name.get().filter(|n| !n.is_empty()).ok_or(NOT_FOUND)?;
+    let mut modules = modules();
+    let module = modules.loaded.get_mut(&id).ok_or(INVALID_HANDLE)?;
+    let (start, size) = match module.variables.get(name) {
+        Some(known) => *known,
+        None => {
+            let of_cubin = |cubin: &Cubin| cubin.variables.get(name).copied().ok_or(NOT_FOUND);
+            let size = module.cubin.as_ref().map_or(Ok(UNKNOWN_BYTES), of_cubin)?;
+            let start = memory::alloc_device(device, size as u64)?;
+            module.variables.insert(name.to_owned(), (start, size));
+            (start, size)
+        }
+    };
+    address.set_if_wanted(start);
+    bytes.set_if_wanted(size);
+    Ok(())
+}
+
+/// CUjit_option: where the compiler's words go, of which there are none, and how many bytes there are for them; afterwards how
+/// many it wrote.
+const INFO_LOG: u32 = 3;
+const INFO_LOG_BYTES: u32 = 4;
+const ERROR_LOG: u32 = 5;
+const ERROR_LOG_BYTES: u32 = 6;
+
+/// Leaves logs empty. One without a size is let alone.
+fn empty_logs(count: u32, options: In<u32>, values: Out<Handle>) -> Result<(), CuError> {
+    let all: Vec<u32> =
+        (0..count as usize).map(|at| In(options.0.wrapping_add(at)).get()).collect::<Result<_, _>>()?;
+    let value = |at: usize| Out(values.0.wrapping_add(at));
+    for (log, size) in [(INFO_LOG, INFO_LOG_BYTES), (ERROR_LOG, ERROR_LOG_BYTES)] {
+        let place = |wanted| all.iter().position(|option| *option == wanted);
+        let Some(size) = place(size) else { continue };
+        if let Some(log) = place(log)
+            && value(size).get()? as u32 > 0
+        {
+            Out(value(log).get()?.cast::<u8>()).set_if_wanted(0);
+        }
+        value(size).set(null_mut())?;
+    }
+    Ok(())
 }
 
 driver_api! {
@@ -90,8 +152,11 @@ driver_api! {
     cuModuleLoadData @ 19 |_own| (module: Out<Handle>, image: *const c_void) { load(module, image) }
 
     cuModuleLoadDataEx @ 20 |_own| (
-        module: Out<Handle>, image: *const c_void, _count: u32, _options: In<u32>, _values: In<Handle>,
-    ) { load(module, image) }
+        module: Out<Handle>, image: *const c_void, count: u32, options: In<u32>, values: Out<Handle>,
+    ) {
+        empty_logs(count, options, values)?;
+        load(module, image)
+    }
 
     cuModuleUnload @ 22 |_own| (module: Handle) { unload(module) }
 
@@ -99,10 +164,22 @@ driver_api! {
         kernel(function, module, name)
     }
 
+    cuModuleGetGlobal_v2 @ 241 |_own| (address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) {
+        variable(address, bytes, module, name)
+    }
+
+    // Of CUDA before 3.2, whose addresses have 32 bits: no context here is of that time. `cuGetProcAddress` gives the above.
+    cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
+        Err(INVALID_CONTEXT)
+    }
+
     cuLibraryLoadData @ 678 |_own| (
-        library: Out<Handle>, code: *const c_void, _jit_options: In<u32>, _jit_values: In<Handle>,
-        _jit_count: u32, _options: In<u32>, _values: In<Handle>, _count: u32,
-    ) { load(library, code) }
+        library: Out<Handle>, code: *const c_void, jit_options: In<u32>, jit_values: Out<Handle>,
+        jit_count: u32, _options: In<u32>, _values: In<Handle>, _count: u32,
+    ) {
+        empty_logs(jit_count, jit_options, jit_values)?;
+        load(library, code)
+    }
 
     cuLibraryUnload @ 680 |_own| (library: Handle) { unload(library) }
 

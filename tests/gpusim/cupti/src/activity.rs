@@ -2,12 +2,13 @@
 
 use crate::buffers::{Completed, CompletedV2, Functions, Requested, RequestedV2};
 use crate::callbacks::HOOKS;
+use crate::ids::context_ids;
 use crate::lanes::THREAD_IDS_ARE_SYSTEM;
 use crate::link::{self, version};
-use crate::result::{Code, INVALID_PARAMETER, NOT_COMPATIBLE, NOT_SUPPORTED, PARAMETER_SIZE_NOT_SUFFICIENT};
-use crate::result::{QUEUE_EMPTY, answer, parameter};
+use crate::result::{Code, INVALID_KIND, INVALID_PARAMETER, NOT_COMPATIBLE, NOT_SUPPORTED};
+use crate::result::{PARAMETER_SIZE_NOT_SUFFICIENT, QUEUE_EMPTY, answer, parameter};
 use crate::subscriber::{self, ALL, Subscriber};
-use crate::{client_clock, external, sim_lock, worker};
+use crate::{client_clock, contexts, external, sim_lock, worker};
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::layout::WORK_KINDS;
 use gpusim_core::table::ClientClock;
@@ -20,6 +21,15 @@ use std::time::Duration;
 /// Kinds of events and metrics, which no version from 13.0 on knows.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
+/// Kinds whose records name no context, and that of a graph as a whole, which is so or not wherever it runs.
+const OF_NO_CONTEXT: [u32; 5] = [
+    kind::DRIVER,
+    kind::RUNTIME,
+    kind::UNIFIED_MEMORY_COUNTER,
+    kind::EXTERNAL_CORRELATION,
+    kind::GRAPH_TRACE,
+];
+
 /// Whether another client wants graphs as a whole and this one their nodes, or the other way round.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
@@ -28,19 +38,22 @@ fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
         && others.filter(|kinds| kinds & WORK_KINDS != 0).any(|other| whole(other) != whole(kinds))
 }
 
-fn set_kind(subscriber: Option<Handle>, kind: u32, on: bool) -> Result<(), Code> {
-    let core = link::ready()?;
-    let _lock = sim_lock::hold("cuptiActivityEnable");
-    let one = subscriber::of_records(subscriber)?;
+/// Whether there is such a kind, and nothing goes wrong on purpose.
+fn check_kind(kind: u32, on: bool) -> Result<(), Code> {
     if kind == 0
         || kind > version().last_kind()
         || (version().has_own_stub_launch_id() && GONE.contains(&kind))
     {
         return Err(version().unknown_kind());
     }
-    if let Some(code) = settings::get().faults.enable_result(kind).filter(|_| on) {
-        return Err(code);
-    }
+    settings::get().faults.enable_result(kind).filter(|_| on).map_or(Ok(()), Err)
+}
+
+fn set_kind(subscriber: Option<Handle>, kind: u32, on: bool) -> Result<(), Code> {
+    let core = link::ready()?;
+    let _lock = sim_lock::hold("cuptiActivityEnable");
+    let one = subscriber::of_records(subscriber)?;
+    check_kind(kind, on)?;
     if on {
         if mixes_graph_levels(one, one.kinds.load(Relaxed) | 1 << kind) {
             return Err(NOT_COMPATIBLE);
@@ -74,6 +87,34 @@ extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configurati
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityDisable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
     answer(set_kind(Some(subscriber), kind, false))
+}
+
+fn set_kind_of_context(context: Handle, kind: u32, on: bool) -> Result<(), Code> {
+    let core = link::ready()?;
+    let (context, _) = context_ids(context)?;
+    let _lock = sim_lock::hold("cuptiActivityEnableContext");
+    subscriber::of_records(None)?;
+    check_kind(kind, on)?;
+    if OF_NO_CONTEXT.contains(&kind) {
+        return Err(INVALID_KIND);
+    }
+    if on {
+        (core.attach)(&HOOKS);
+        worker::start();
+    }
+    contexts::say(context, kind, on);
+    subscriber::renew_kinds();
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityEnableContext(context: Handle, kind: u32) -> Code {
+    answer(set_kind_of_context(context, kind, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuptiActivityDisableContext(context: Handle, kind: u32) -> Code {
+    answer(set_kind_of_context(context, kind, false))
 }
 
 fn register(subscriber: Option<Handle>, functions: Option<Functions>) -> Result<(), Code> {

@@ -1,16 +1,18 @@
 //! Activity buffers: a client's memory, asked for on the application's thread under CUPTI's lock,
 //! filled there, completed and handed back by the worker.
 
+use crate::lanes::lock;
 use crate::link::{core, version};
 use crate::sim_lock;
 use crate::subscriber::Subscriber;
+use gpusim_core::faults::Fault;
 use gpusim_core::settings;
 use gpusim_core::thread::Client;
 use gpusim_core::work::Work;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// CUpti_BuffersCallbackRequestFunc
 pub(crate) type Requested = extern "C" fn(&mut *mut u8, &mut usize, &mut usize);
@@ -27,6 +29,14 @@ pub(crate) type CompletedV2 = extern "C" fn(*mut u8, usize, usize, *mut Complete
 pub(crate) struct CompleteInfo {
     size: usize,
     thread: u64,
+}
+
+/// Held while a client is asked for a buffer, and while one is handed over twice: in between the client could lend the same
+/// memory again, and would be told that it is free while it is written to.
+static LENDING: Mutex<()> = Mutex::new(());
+
+fn lending() -> Option<MutexGuard<'static, ()>> {
+    settings::get().faults.hands_over_twice().then(|| lock(&LENDING))
 }
 
 /// A client's two functions.
@@ -125,6 +135,7 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     /// Asks the client for a buffer with room for `bytes`. `None`: there is none, the record is dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
+        let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");
         let functions = owner.buffers.client()?;
         if settings::get().max_buffers.is_some_and(|most| owner.buffers.out.load(Relaxed) >= most) {
@@ -206,7 +217,12 @@ impl Buffer {
     pub(crate) fn hand_back(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
         SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).push(self.progress);
+        let _lending = lending();
         self.owner.buffers.complete(self.base, self.size, self.used);
+        if let Some(core) = core().filter(|_| settings::get().faults.comes_twice()) {
+            (core.count_fault)(Fault::BufferTwice);
+            self.owner.buffers.complete(self.base, self.size, self.used);
+        }
     }
 }
 

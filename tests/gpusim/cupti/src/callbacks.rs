@@ -3,6 +3,9 @@
 use crate::link::core;
 use crate::{frames, lanes, subscriber, worker};
 use gpusim_core::api::Call;
+use gpusim_core::callback_ids::{DRIVER, RUNTIME};
+use gpusim_core::faults::Fault;
+use gpusim_core::settings;
 use gpusim_core::table::Hooks;
 use gpusim_core::thread::Client;
 use std::ffi::{c_char, c_void};
@@ -99,12 +102,22 @@ pub(crate) fn fatal_error() {
     }
 }
 
+/// Whether a callback in this domain is to come once more without data.
+fn comes_without_data(domain: u32) -> bool {
+    let is_api_call = matches!(domain, DRIVER | RUNTIME);
+    (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
+}
+
 /// Tells each client that listens. `data` by its place.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };
     let before = (core.swap_client)(client);
     for (place, callback, user) in subscriber::listening(domain, id) {
         frames::call(callback, user, domain, id, std::ptr::from_ref(&data(place)).cast());
+        if comes_without_data(domain) {
+            (core.count_fault)(Fault::NullData);
+            frames::call(callback, user, domain, id, std::ptr::null());
+        }
     }
     (core.swap_client)(before);
 }

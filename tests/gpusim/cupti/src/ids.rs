@@ -5,7 +5,8 @@ use crate::replay;
 use crate::result::{Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, answer, parameter};
 use gpusim_core::arg::{Handle, Out};
 
-fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
+/// uid and device.
+pub(crate) fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
     let core = link::ready()?;
     let (mut uid, mut device) = (0, 0);
     if (core.context_ids)(context, &mut uid, &mut device) == 0 {
@@ -25,17 +26,24 @@ extern "C" fn cuptiGetDeviceId(context: Handle, id: Out<u32>) -> Code {
     answer(context_ids(context).and_then(|(_, device)| parameter(id.set(device))))
 }
 
+fn stream_id(context: Handle, stream: Handle, per_thread: bool, id: Out<u32>) -> Result<(), Code> {
+    let core = link::ready()?;
+    let mut found = 0;
+    match (core.stream_id)(context, stream, per_thread, &mut found) {
+        0 => parameter(id.set(found)),
+        _ => Err(INVALID_STREAM),
+    }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuptiGetStreamIdEx(context: Handle, stream: Handle, per_thread: u8, id: Out<u32>) -> Code {
-    let find = || {
-        let core = link::ready()?;
-        let mut found = 0;
-        match (core.stream_id)(context, stream, per_thread != 0, &mut found) {
-            0 => parameter(id.set(found)),
-            _ => Err(INVALID_STREAM),
-        }
-    };
-    answer(find())
+    answer(stream_id(context, stream, per_thread != 0, id))
+}
+
+/// The handle 0 is the context's default stream.
+#[unsafe(no_mangle)]
+extern "C" fn cuptiGetStreamId(context: Handle, stream: Handle, id: Out<u32>) -> Code {
+    answer(stream_id(context, stream, false, id))
 }
 
 macro_rules! graph_ids {

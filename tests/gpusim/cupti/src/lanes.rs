@@ -5,7 +5,7 @@
 use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
 use crate::subscriber::{ALL, Subscriber};
-use crate::{client_clock, external, worker};
+use crate::{client_clock, contexts, external, worker};
 use gpusim_core::api::MOST_SUBSCRIBERS;
 use gpusim_core::callback_ids::DRIVER;
 use gpusim_core::deps::Dependency;
@@ -139,15 +139,20 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// The clients that want records of a kind.
-fn wanting(record_kind: u32) -> impl Iterator<Item = &'static Subscriber> {
+/// The clients that want records of a kind, of this context where a record has one.
+fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
-    ALL.iter().filter(move |one| !is_over && one.kinds.load(Relaxed) & (1 << record_kind) != 0)
+    let kinds = move |one: &Subscriber| match context {
+        Some(context) => contexts::kinds(one, context),
+        None => one.kinds.load(Relaxed),
+    };
+    ALL.iter().filter(move |one| !is_over && kinds(one) & (1 << record_kind) != 0)
 }
 
 /// Makes the records of a piece of work. What became of it is said of the first client's.
 pub(crate) extern "C" fn record(work: &Work) -> Fate {
-    let kind_for = |one: &Subscriber| layout::record_kind(work.kind, one.kinds.load(Relaxed));
+    let kind_for =
+        |one: &Subscriber| layout::record_kind(work.kind, contexts::kinds(one, work.place.context));
     if BROKEN.load(Relaxed) || worker::has_stopped() || !ALL.iter().any(|one| kind_for(one).is_some()) {
         return Fate::Untraced;
     }
@@ -202,7 +207,7 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
 /// Makes the record of an API call, complete from the start.
 pub(crate) extern "C" fn record_api(call: &ApiCall) {
     external::each(|external_kind, id| {
-        for owner in wanting(kind::EXTERNAL_CORRELATION) {
+        for owner in wanting(kind::EXTERNAL_CORRELATION, None) {
             append_complete(owner, kind::EXTERNAL_CORRELATION, |bytes| {
                 layout::write_external(external_kind, id, call.correlation, bytes);
             });
@@ -211,7 +216,8 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     // SAFETY: pthread_self has no precondition.
     let pthread = unsafe { libc::pthread_self() } as u32;
     let thread_id = if THREAD_IDS_ARE_SYSTEM.load(Relaxed) { call.tid } else { pthread };
-    for owner in wanting(if call.domain == DRIVER { kind::DRIVER } else { kind::RUNTIME }) {
+    let record_kind = if call.domain == DRIVER { kind::DRIVER } else { kind::RUNTIME };
+    for owner in wanting(record_kind, None) {
         append_complete(owner, kind::DRIVER, |bytes| layout::write_api(call, thread_id, bytes));
     }
 }
@@ -219,7 +225,7 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
 /// Makes the record of an event or a wait, complete from the start.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     let [start, end] = client_clock::converted([dependency.start, dependency.end]);
-    for owner in wanting(dependency.kind) {
+    for owner in wanting(dependency.kind, Some(dependency.context)) {
         append_complete(owner, dependency.kind, |bytes| {
             layout::write_dependency(&Dependency { start, end, ..*dependency }, bytes);
         });
@@ -229,7 +235,7 @@ pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
 /// Makes the record of a move of unified memory, complete from the start.
 pub(crate) extern "C" fn record_move(one: &Move) {
     let [start, end] = client_clock::converted([one.start, one.end]);
-    for owner in wanting(kind::UNIFIED_MEMORY_COUNTER) {
+    for owner in wanting(kind::UNIFIED_MEMORY_COUNTER, None) {
         append_complete(owner, kind::UNIFIED_MEMORY_COUNTER, |bytes| {
             layout::write_move(&Move { start, end, ..*one }, bytes);
         });

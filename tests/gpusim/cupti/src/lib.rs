@@ -6,6 +6,7 @@ mod activity;
 mod buffers;
 mod callbacks;
 mod client_clock;
+mod contexts;
 mod disguise;
 mod external;
 mod frames;

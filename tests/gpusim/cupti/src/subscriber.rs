@@ -6,8 +6,7 @@ use crate::buffers::Registration;
 use crate::frames::Callback;
 use crate::link::{self, REFUSED, core, version};
 use crate::result::{Code, INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, NOT_COMPATIBLE, answer, parameter};
-use crate::sim_lock;
-use crate::{callbacks, worker};
+use crate::{callbacks, contexts, sim_lock, worker};
 use gpusim_core::api::MOST_SUBSCRIBERS;
 use gpusim_core::arg::{Handle, Out, Text};
 use gpusim_core::table::CallbackBits;
@@ -130,7 +129,7 @@ pub(crate) fn renew_kinds() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
     if let Some(core) = core() {
-        let all = ALL.iter().fold(0, |all, one| all | one.kinds.load(Ordering::Relaxed));
+        let all = ALL.iter().fold(contexts::on_in_any(), |all, one| all | one.kinds.load(Ordering::Relaxed));
         core.switches.kinds.store(all, Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 use crate::buffers::Buffer;
 use crate::lanes::{Content, Errno, LANES, Pending, lock};
 use crate::link::{BROKEN, core};
-use crate::{callbacks, subscriber};
+use crate::{callbacks, contexts, subscriber};
 use gpusim_core::work::Fate;
 use gpusim_core::{clock, layout, settings};
 use std::cmp::Reverse;
@@ -107,6 +107,7 @@ pub(crate) extern "C" fn stop() {
 /// No work is recorded any more.
 fn forget_kinds() {
     subscriber::ALL.iter().for_each(|one| one.kinds.store(0, Relaxed));
+    contexts::forget();
     subscriber::renew_kinds();
 }
 

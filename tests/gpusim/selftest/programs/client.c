@@ -8,6 +8,7 @@
  *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         goes on after a failed subscribe
  *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps since boot; ticks: of 2.6 GHz
  *   CLIENT_EXTERNAL=3:42,5:43   kind:id of external ids to push on the thread that initialises
+ *   CLIENT_OF_CONTEXT=2:+10,1:-1   of the context with this number, once it is there (callback 3:1): records of the kind, or none
  * The declarations are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -89,16 +90,54 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "lock")) pthread_mutex_lock(&own_lock);
     if (!strcmp(action, "exit")) exit(3);
     if (!strcmp(action, "sleep")) sleep(30);
+    if (!strcmp(action, "pause")) usleep(2000);
+}
+
+/* The buffers that are out: what is no more comes back a second time. */
+static uint8_t *lent[1 << 14];
+
+/* Puts `with` where `what` is, if it is anywhere. */
+static int swap_lent(uint8_t *what, uint8_t *with) {
+    for (size_t at = 0; at < sizeof lent / sizeof *lent; at++)
+        if (lent[at] == what && __sync_bool_compare_and_swap(&lent[at], what, with)) return 1;
+    return 0;
 }
 
 static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     size_t bytes = atol(option("CLIENT_BUFFER", "65536"));
     act_inside("requested");
+    say("requested");
     *size = bytes;
     *records = atol(option("CLIENT_RECORDS", "0"));
     *buffer = bytes ? malloc(bytes + 1) : NULL;
     if (bytes % 2) *buffer += 1;
+    if (bytes && !swap_lent(NULL, *buffer)) say("too many buffers"), abort();
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
+}
+
+/* Kinds of records that are asked for of one context, and those that are asked not to come. */
+static void ask_of_context(void *context) {
+    uint32_t number = 0;
+    CUPTI(GetContextId)(context, &number);
+    for (const char *p = option("CLIENT_OF_CONTEXT", ""); *p; p += strspn(p, ",")) {
+        const uint32_t of = strtoul(p, (char **)&p, 10);
+        const int on = p[1] == '+';
+        const uint32_t kind = strtoul(p + 2, (char **)&p, 10);
+        if (of != number) continue;
+        say("OfContext kind=%u on=%d result=%d of_nothing=%d", kind, on,
+            on ? CUPTI(ActivityEnableContext)(context, kind) : CUPTI(ActivityDisableContext)(context, kind),
+            CUPTI(ActivityEnableContext)(NULL, kind));
+    }
+}
+
+/* A stream's number by both functions, and that of the context's own. */
+static void say_stream(void *context, void *stream) {
+    uint32_t id = 0, ex = 0, own = 0, nothing = 0;
+    const int result = CUPTI(GetStreamId)(context, stream, &id);
+    CUPTI(GetStreamIdEx)(context, stream, 0, &ex);
+    CUPTI(GetStreamId)(context, NULL, &own);
+    say("stream result=%d id=%u ex=%u own=%u bad=%d nowhere=%d", result, id, ex, own,
+        CUPTI(GetStreamId)(context, log_file, &nothing), CUPTI(GetStreamId)(context, stream, NULL));
 }
 
 /* The node of a graph, and from 13.4 on what it was made from. */
@@ -115,6 +154,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     char thread[32];
     pthread_getname_np(pthread_self(), thread, sizeof thread);
     say("buffer size=%zu valid=%zu thread=%s tid=%ld", size, valid, thread, (long)syscall(SYS_gettid));
+    if (!swap_lent(buffer, NULL)) return say("twice valid=%zu", valid);
     act_inside("completed");
     char *record = NULL, *before = NULL;
     while (CUPTI(ActivityGetNextRecord)(buffer, valid, &record) == 0) {
@@ -168,6 +208,7 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
     const struct data *d = raw;
     (void)user;
     callbacks_seen = 1;
+    if (!raw) return say("null domain=%u id=%u", domain, id);
     if (domain == 6) {
         say("state id=%u result=%u", id, *(const uint32_t *)raw);
     } else if (domain == 3 && id >= 9 && id <= 20) {
@@ -183,6 +224,8 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *raw) 
         say("module id=%u number=%u bytes=%zu", id, module->number, module->bytes);
     } else if (domain > 2) {
         say("resource domain=%u id=%u", domain, id);
+        if (domain == 3 && id == 1) ask_of_context(((void *const *)raw)[0]);
+        if (domain == 3 && id == 3) say_stream(((void *const *)raw)[0], ((void *const *)raw)[1]);
         act_inside("resource");
     } else {
         say("callback domain=%u id=%u site=%s corr=%u name=%s symbol=%s slot=%llu tid=%ld result=%d", domain, id,
@@ -232,7 +275,8 @@ int InitializeInjection(void) {
     uint32_t version = 0;
     int result = CUPTI(GetVersion)(&version);
     say("version n=%u result=%d", version, result);
-    for (const char **name = (const char *[]){"Subscribe", "Subscribe_v2", "GetErrorMessage", "ActivityGetStructSize", 0}; *name; name++) {
+    for (const char **name = (const char *[]){"Subscribe", "Subscribe_v2", "GetErrorMessage", "ActivityGetStructSize", "GetStreamId",
+                                                "ActivityEnableContext", "ActivityDisableContext", 0}; *name; name++) {
         char full[64];
         snprintf(full, sizeof full, "cupti%s", *name);
         say("symbol %s %s", full, cupti_function(full) ? "present" : "missing");

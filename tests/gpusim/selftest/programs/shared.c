@@ -1,4 +1,4 @@
-/* Pools that the program makes and shares, memory whose handle is sent away, and the linker of code for the GPU. */
+/* Pools that the program makes and shares, memory by its handle, which is sent away, and the linker of code for the GPU. */
 #include "cuda_mini.h"
 #include <string.h>
 #include <sys/wait.h>
@@ -15,6 +15,8 @@ cudaError_t cudaMemPoolImportPointer(void **, void *, const void *);
 int cuMemCreate(unsigned long long *, size_t, const void *, unsigned long long);
 int cuMemExportToShareableHandle(void *, unsigned long long, unsigned, unsigned long long);
 int cuMemImportFromShareableHandle(unsigned long long *, void *, unsigned);
+int cuMemGetAllocationPropertiesFromHandle(void *, unsigned long long);
+int cuMemRelease(unsigned long long);
 int cuLinkCreate_v2(unsigned, const void *, const void *, void **);
 int cuLinkAddData_v2(void *, unsigned, const void *, size_t, const char *, unsigned, const void *, const void *);
 int cuLinkComplete(void *, const void **, size_t *);
@@ -51,14 +53,28 @@ static int linker(void) {
     const char code[] = "code", *linked;
     size_t bytes;
     void *state;
-    unsigned long long handle, imported;
-    int descriptor;
     if (cuLinkCreate_v2(0, NULL, NULL, &state) || cuLinkAddData_v2(state, 1, code, 5, "a", 0, NULL, NULL)) return 30;
     if (cuLinkComplete(state, (const void **)&linked, &bytes) || bytes != 5 || strcmp(linked, code)) return 31;
-    if (cuLinkDestroy(state) || !cuLinkDestroy(state)) return 32;
-    if (cuMemCreate(&handle, 1 << 21, NULL, 0)) return 33;
+    return cuLinkDestroy(state) || !cuLinkDestroy(state) ? 32 : 0;
+}
+
+/* Kind of memory, how it may be shared, where it lies, and the rest. */
+struct properties { int type, shared, place, device; void *security; unsigned char flags[8]; };
+
+static int handles(void) {
+    const struct properties wanted = {1, DESCRIPTOR, 1, 0, NULL, {1, 1, 1}}, other = {1, 0, 1, 0, NULL, {0}};
+    struct properties found;
+    unsigned long long handle, second, imported;
+    int descriptor;
+    if (cuMemCreate(&handle, 1 << 21, &wanted, 0) || cuMemCreate(&second, 1 << 21, &other, 0)) return 33;
+    if (cuMemCreate(&imported, 1 << 21, NULL, 0) != 1) return 36;
+    if (cuMemGetAllocationPropertiesFromHandle(&found, handle) || memcmp(&found, &wanted, sizeof found)) return 37;
+    if (cuMemGetAllocationPropertiesFromHandle(&found, second) || memcmp(&found, &other, sizeof found)) return 38;
     if (cuMemExportToShareableHandle(&descriptor, handle, DESCRIPTOR, 0)) return 34;
-    return cuMemImportFromShareableHandle(&imported, (void *)(long)descriptor, DESCRIPTOR) ? 35 : 0;
+    if (cuMemImportFromShareableHandle(&imported, (void *)(long)descriptor, DESCRIPTOR)) return 35;
+    if (cuMemGetAllocationPropertiesFromHandle(&found, imported) || found.type != 1 || found.shared != DESCRIPTOR) return 39;
+    if (found.place != 1 || found.device != 0 || cuMemRelease(handle) || cuMemRelease(handle) != 1) return 40;
+    return cuMemGetAllocationPropertiesFromHandle(&found, handle) != 1 || cuMemRelease(second) ? 41 : 0;
 }
 
 int main(void) {
@@ -67,7 +83,7 @@ int main(void) {
     /* Before CUDA: a child of a process with CUDA has none. Any descriptor is as good as the pool's. */
     pid_t child = fork();
     if (child == 0) return other(way[0], way[0]);
-    if ((failed = pools(way[1])) || (failed = linker())) return failed;
+    if ((failed = pools(way[1])) || (failed = linker()) || (failed = handles())) return failed;
     if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 3;
     return WEXITSTATUS(status) ? WEXITSTATUS(status) : cudaDeviceSynchronize();
 }

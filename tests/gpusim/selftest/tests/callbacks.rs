@@ -126,7 +126,8 @@ fn frame_pointers_lead_through_cupti_or_end_there() {
     };
     // Two frames of the client's own, then at most the pointer that the next frame has destroyed.
     assert!(frames("nofp") <= 2);
-    assert!(frames("fp") >= 5);
+    // From the client's two to the outermost of CUPTI's three; what its caller has in rbp is anybody's guess, and may be 0.
+    assert!(frames("fp") >= 4);
 }
 
 #[test]

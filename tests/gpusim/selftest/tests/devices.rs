@@ -50,6 +50,58 @@ fn threads_have_default_streams_of_their_own() {
 }
 
 #[test]
+fn both_functions_have_the_id_of_a_stream_that_its_records_have() {
+    let outcome = devices().env("CLIENT_CALLBACKS", "3:3").outcome().expect_success();
+    let told = outcome.lines("stream");
+    let ids = |key: &str| told.iter().map(|l| l.number(key)).collect::<Vec<_>>();
+    let recorded: Vec<u64> = at_site(&outcome, "device 0").iter().map(|r| r.number("stream")).collect();
+    // Those that the program makes; threads have more.
+    assert_eq!(ids("id")[..2], recorded);
+    assert_eq!(ids("id"), ids("ex"));
+    let all = |key: &str, value| told.iter().all(|l| l.number(key) == value);
+    assert!(all("result", 0) && all("own", 7) && all("bad", 20) && all("nowhere", 1), "{told:?}");
+}
+
+/// Of context 1 there is a kernel, of context 2 there are four and a copy.
+#[test]
+fn records_can_be_asked_for_of_one_context() {
+    let of_context = |kinds: &str, said: &str| {
+        let run = devices().env("CLIENT_KINDS", kinds).env("CLIENT_OF_CONTEXT", said);
+        let outcome = run.outcome().expect_success();
+        let told = outcome.lines("OfContext");
+        assert!(told.iter().all(|l| l.number("result") == 0 && l.number("of_nothing") == 3), "{told:?}");
+        let count =
+            |kind, context| outcome.records(kind).iter().filter(|r| r.number("context") == context).count();
+        let counts = [count(10, 1), count(10, 2), count(22, 2)];
+        assert_eq!(outcome.lines("record").len(), counts.iter().sum::<usize>());
+        assert_eq!(outcome.total("delivered") as usize, counts.iter().sum::<usize>());
+        assert_eq!(outcome.total("untraced") as usize, 6 - counts.iter().sum::<usize>());
+        counts
+    };
+    assert_eq!(of_context("10,1,2,22", ""), [1, 4, 1]);
+    assert_eq!(of_context("", "2:+10"), [0, 4, 0]);
+    assert_eq!(of_context("", "1:+10,2:+22"), [1, 0, 1]);
+    assert_eq!(of_context("10,1,2,22", "2:-10"), [1, 0, 1]);
+    assert_eq!(of_context("10,22", "1:-10,2:-22"), [0, 4, 0]);
+    // What is said last stands.
+    assert_eq!(of_context("10,22", "2:-10,2:+10,1:+10,1:-10"), [0, 4, 1]);
+}
+
+#[test]
+fn a_kind_whose_records_have_no_context_is_refused_there() {
+    for kind in ["4", "5", "25", "39", "51"] {
+        let said = format!("1:+{kind},1:-{kind}");
+        let outcome = devices().env("CLIENT_OF_CONTEXT", said).outcome().expect_success();
+        assert!(outcome.lines("OfContext").iter().all(|l| l.number("result") == 21), "{kind}");
+        assert_eq!(outcome.lines("OfContext").len(), 2);
+    }
+    let outcome = devices().env("CLIENT_OF_CONTEXT", "1:+10,1:+99").env("GPUSIM_FAULTS", "enable:10=35");
+    let outcome = outcome.outcome().expect_success();
+    let results: Vec<u64> = outcome.lines("OfContext").iter().map(|l| l.number("result")).collect();
+    assert_eq!(results, [35, 21]);
+}
+
+#[test]
 fn a_launch_can_take_as_long_as_a_drivers() {
     let outcome = devices().env("GPUSIM_LAUNCH_NS", "300000").outcome().expect_success();
     let mut enters: Vec<u64> = outcome.truth.iter().map(|t| t["enter"].as_u64().unwrap()).collect();

@@ -86,6 +86,55 @@ fn a_fatal_error_is_told_once_and_ends_everything() {
 }
 
 #[test]
+fn callbacks_can_come_once_more_without_data() {
+    let run = Run::new("launches", &["1", "100"])
+        .client("10", "2:211,3:1")
+        .env("GPUSIM_FAULTS", "null_data:every=10");
+    let outcome = run.outcome().expect_success();
+    // An enter and an exit of each launch; resources have a count of their own.
+    let of_calls = |l: &&Line| l.str("domain") == "2" && l.str("id") == "211";
+    assert_eq!(outcome.lines("callback").len(), 200);
+    assert_eq!(outcome.lines("null").iter().filter(|l| of_calls(l)).count(), 20);
+    assert_eq!(outcome.lines("null").len(), 20);
+    assert_eq!(outcome.totals()["faults"]["null_data"], 20);
+    assert_eq!((outcome.total("delivered"), outcome.total("delivered_ns")), (100, 50 * 100 + 50 * 250));
+
+    let run = Run::new("launches", &["1", "1"]).client("10", "3:1").env("GPUSIM_FAULTS", "null_data:every=1");
+    let outcome = run.outcome().expect_success();
+    assert_eq!((outcome.lines("resource").len(), outcome.lines("null").len()), (1, 1));
+    assert_eq!(outcome.lines("null")[0].text, "null domain=3 id=1");
+    assert_eq!(outcome.totals()["faults"]["null_data"], 1);
+}
+
+#[test]
+fn a_buffer_can_be_handed_over_a_second_time() {
+    for (every, threads) in [(1, "1"), (3, "1"), (2, "4")] {
+        let fault = format!("buffer_twice:every={every}");
+        let run =
+            Run::new("launches", &[threads, "2000"]).client("10", "2:211").env("CLIENT_BUFFER", "21600");
+        let outcome = run.env("GPUSIM_FAULTS", fault).outcome().expect_success();
+        let (buffers, twice) = (outcome.lines("buffer").len(), outcome.lines("twice").len());
+        assert_eq!(twice, buffers / (every + 1), "{buffers} buffers");
+        assert_eq!(outcome.totals()["faults"]["buffer_twice"], twice);
+        let launches = 2000 * threads.parse::<usize>().unwrap();
+        assert_eq!(outcome.records(10).len(), launches, "each record once");
+        assert_eq!(outcome.total("delivered") as usize, launches);
+    }
+}
+
+#[test]
+fn no_buffer_is_lent_between_the_two_times() {
+    let run = Run::new("launches", &["4", "1000"]).client("10", "2:211").env("CLIENT_BUFFER", "21600");
+    let run = run.env("CLIENT_IN", "completed:pause").env("GPUSIM_FAULTS", "buffer_twice:every=1");
+    let outcome = run.outcome().expect_success();
+    let moves = outcome.log.iter().map(|l| l.what.as_str());
+    let moves: Vec<_> = moves.filter(|what| ["requested", "buffer", "twice"].contains(what)).collect();
+    assert!(moves.len() > 100);
+    let rest = moves.join(" ").replace("buffer buffer twice", "requested");
+    assert!(rest.split(' ').all(|what| what == "requested"), "{rest}");
+}
+
+#[test]
 fn an_unknown_fault_is_refused() {
     let run = Run::new("launches", &["1", "1"]).env("GPUSIM_FAULTS", "zero_tss");
     run.outcome().expect_abort("`zero_tss`: no fault of this name");

@@ -17,17 +17,19 @@ fn what_is_not_simulated_is_named_once_on_request() {
 }
 
 #[test]
-fn the_kernels_of_a_cubin_are_those_that_it_has() {
+fn the_kernels_and_variables_of_a_cubin_are_those_that_it_has() {
     let outcome = Run::new("cubin", &[]).client("10", "3:6,3:7").outcome().expect_success();
     // first_d700 twice and second_d300 once.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (3, 1_700));
     let modules = outcome.lines("module").into_iter();
     let modules: Vec<_> = modules.map(|l| ["id", "number", "bytes"].map(|key| l.number(key))).collect();
-    // Two loadings of it, each unloaded, and four of what is no cubin: a header of 64 bytes, 128 of names, 3 symbols of 24 and
-    // 7 sections' headers of 64.
-    const BYTES: u64 = 64 + 128 + 3 * 24 + 7 * 64;
+    // Two loadings of it, each unloaded, four of what is no cubin, one of each, and three more that are none: a header of 64
+    // bytes, 128 of names, 4 symbols of 24 and 7 sections' headers of 64.
+    const BYTES: u64 = 64 + 128 + 4 * 24 + 7 * 64;
     let loaded = |number, bytes| [6, number, bytes];
     let of_cubin = [1, 2].map(|number| [loaded(number, BYTES), [7, number, 0]]);
     let others = [3, 4, 5, 6].map(|number| loaded(number, 0));
-    assert_eq!(modules, [of_cubin.as_flattened(), &others].concat());
+    let of_variables = [loaded(7, BYTES), loaded(8, 0), [7, 7, 0], [7, 8, 0]];
+    let of_logs = [9, 10, 11].map(|number| loaded(number, 0));
+    assert_eq!(modules, [of_cubin.as_flattened(), &others, &of_variables, &of_logs].concat());
 }

@@ -44,6 +44,15 @@ fn functions_that_a_version_lacks_cannot_be_found() {
     assert_eq!(missing("12.9"), ["cuptiSubscribe_v2", since_13_4]);
     assert_eq!(missing("13.0"), [since_13_4]);
     assert!(missing("13.4").is_empty());
+    for version in ["11.8", "12.0", "13.0", "13.4"] {
+        let outcome = basic(version);
+        for old in ["cuptiGetStreamId", "cuptiActivityEnableContext", "cuptiActivityDisableContext"] {
+            assert!(
+                outcome.lines("symbol").iter().any(|l| l.text == format!("symbol {old} present")),
+                "{version}"
+            );
+        }
+    }
 }
 
 #[test]
