@@ -1,6 +1,7 @@
 /* A program that has forbidden itself, or us, something.
  *
- *     confined depth          prints how many bytes of the stack each launch takes: the first of all, and those of another thread
+ *     confined depth          prints how many bytes of the stack each launch takes: the first of all, and those of another thread, half
+ *                             of them each from another stack, and some when a library has just been loaded
  *     confined descriptors    no further descriptor can be opened, from the first launches on
  *     confined threads        no thread can be made by gpuflame
  *     confined memory         eight threads find no memory to be had, launch 100 times each, and once more when there is some
@@ -60,11 +61,24 @@ OWN_FRAME static long depth(int times)
     return PAINTED - at;
 }
 
+OWN_FRAME static long depth_within(int calls)
+{
+    long found = calls ? depth_within(calls - 1) : depth(1);
+    __asm__ volatile("" ::: "memory");
+    return found;
+}
+
 static void *painted(void *is_first)
 {
     int turn, turns = is_first ? 1 : 19;
-    for (turn = 0; turn < turns; turn++)
-        printf("%ld\n", depth(1));
+    void *library = NULL;
+    for (turn = 0; turn < turns; turn++) {
+        if (turn >= 13 && library)
+            dlclose(library), library = NULL;
+        else if (turn >= 13)
+            library = dlopen("libresolv.so.2", RTLD_NOW);
+        printf("%ld\n", depth_within(turn < 10 ? 0 : turn));
+    }
     return NULL;
 }
 

@@ -207,25 +207,30 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter,
         return Some(Err(Off::PyPy));
     }
     let runtime = exports.find("_PyRuntime")?;
-    Some(layout(exports, runtime).and_then(|layout| {
-        let address = |name| Some(exports.find(name)?.address);
-        let types = || {
-            let [code, text, bytes, frame] =
-                ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(first_of_all);
-            Some(Types { code: code?, text: text?, bytes: bytes?, frame: frame? })
-        };
-        let this_thread = address("PyGILState_GetThisThreadState").ok_or(Off::Exports)?;
-        Ok(Interpreter {
-            layout,
-            runtime: runtime.address,
-            // SAFETY: CPython exports under this name a function that takes nothing and returns a pointer.
-            this_thread: unsafe {
-                std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
-            },
-            types: types().ok_or(Off::Exports)?,
-            evaluator: evaluator(object, exports).ok_or(Off::Exports)?,
-        })
-    }))
+    Some(read(object, exports, runtime))
+}
+
+/// Apart from what looks at each object of a process: it takes stack, of which a thread may have little.
+#[cold]
+#[inline(never)]
+fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Interpreter, Off> {
+    let layout = layout(exports, runtime)?;
+    let types = || {
+        let [code, text, bytes, frame] =
+            ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(first_of_all);
+        Some(Types { code: code?, text: text?, bytes: bytes?, frame: frame? })
+    };
+    let this_thread = exports.find("PyGILState_GetThisThreadState").ok_or(Off::Exports)?.address;
+    Ok(Interpreter {
+        layout,
+        runtime: runtime.address,
+        // SAFETY: CPython exports under this name a function that takes nothing and returns a pointer.
+        this_thread: unsafe {
+            std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
+        },
+        types: types().ok_or(Off::Exports)?,
+        evaluator: evaluator(object, exports).ok_or(Off::Exports)?,
+    })
 }
 
 fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> {

@@ -15,11 +15,12 @@ use crate::unwind::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Room for one unwind program: rules for 32 registers, and 6 remembered rows.
+/// Room for one unwind program: rules for 18 registers, as a frame that the kernel pushes has 17, and 6 remembered rows. A row is
+/// copied on the stack of whoever launches, which may be a small one.
 pub(super) struct Room;
 
 impl UnwindContextStorage<usize> for Room {
-    type Rules = [(Register, RegisterRule<usize>); 32];
+    type Rules = [(Register, RegisterRule<usize>); 18];
     type Stack = [UnwindTableRow<usize, Self>; 6];
 }
 
@@ -44,25 +45,37 @@ pub(super) struct Row<'a> {
 /// Runs unwind programs. One per thread: it is the room that they need.
 pub(super) struct Compiler {
     context: UnwindContext<usize, Room>,
+    /// What it runs: here, and not on the stack.
+    found: Option<Found>,
 }
 
 impl Compiler {
     pub(super) fn new() -> Self {
-        Self { context: UnwindContext::new_in() }
+        Self { context: UnwindContext::new_in(), found: None }
     }
 
     /// The unwind information at `address`, or `None` where `object` has none for it.
     pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<Row<'_>> {
-        let (section, bases, fde) = description(object, address)?;
+        find(object, address, &mut self.found);
+        self.run(address)
+    }
+
+    /// Runs the program of what was found up to `address`. Apart from what finds it: each takes a KiB of the stack, and there
+    /// may be little.
+    #[inline(never)]
+    fn run(&mut self, address: u64) -> Option<Row<'_>> {
+        let (section, bases, fde) = self.found.as_ref()?;
         if fde.cie().return_address_register() != X86_64::RA {
             return None;
         }
-        let row = fde.unwind_info_for_address(&section, &bases, &mut self.context, address).ok()?;
-        Some(Row { section, encoding: fde.cie().encoding(), row, is_signal: fde.is_signal_trampoline() })
+        let row = fde.unwind_info_for_address(section, bases, &mut self.context, address).ok()?;
+        let encoding = fde.cie().encoding();
+        Some(Row { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
     /// The rule for the frame whose instruction pointer is `pc` and whose look-up address is `address`
     /// (one less where `pc` is a return address), in `object`.
+    #[inline(never)]
     pub(super) fn rule(&mut self, object: &Object, address: u64, pc: u64) -> Option<Rule> {
         match self.row(object, address) {
             Some(row) => Some(row.rule(pc, pc == address)),
@@ -73,6 +86,7 @@ impl Compiler {
 
 /// Whether `pc`, a return address without unwind information before it, is the first byte of a function.
 /// No call can have left that: it is the bottom of a stack that `makecontext` or the like laid out.
+#[inline(never)]
 pub(super) fn is_made_by_hand(object: &Object, pc: u64) -> bool {
     description(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
 }
@@ -85,8 +99,17 @@ pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
 
 type Description = FrameDescriptionEntry<Bytes>;
 
-/// The description of the function that holds `address`, and where it lies.
-fn description(object: &Object, address: u64) -> Option<(EhFrame<Bytes>, BaseAddresses, Description)> {
+/// A description, and where it lies.
+type Found = (EhFrame<Bytes>, BaseAddresses, Description);
+
+/// Leaves in `place` what [`description`] finds.
+#[inline(never)]
+fn find(object: &Object, address: u64, place: &mut Option<Found>) {
+    *place = description(object, address);
+}
+
+/// The description of the function that holds `address`.
+fn description(object: &Object, address: u64) -> Option<Found> {
     let header = object.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.as_ptr() as u64);
     let parsed = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
@@ -100,13 +123,21 @@ fn description(object: &Object, address: u64) -> Option<(EhFrame<Bytes>, BaseAdd
             let fde = section.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
             fde.contains(address).then_some(fde)?
         }
-        None => section.fde_for_address(&bases, address, EhFrame::cie_from_offset).ok()?,
+        None => listed(&section, &bases, address)?,
     };
     Some((section, bases, fde))
 }
 
+/// The same where there is no table to look it up in.
+#[cold]
+#[inline(never)]
+fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Description> {
+    section.fde_for_address(bases, address, EhFrame::cie_from_offset).ok()
+}
+
 impl Row<'_> {
-    /// This row as one word.
+    /// This row as one word. Apart from what runs the program, which takes stack of its own.
+    #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
             return if self.is_kernel_frame() { Rule::SIGNAL } else { Rule::SLOW };

@@ -104,7 +104,8 @@ impl Walk<'_> {
     }
 }
 
-/// Applies one row to all registers.
+/// Applies one row to all registers. Apart from what finds the row: each takes stack of its own.
+#[inline(never)]
 fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Left {
     match row.row.register(X86_64::RA) {
         None | Some(RegisterRule::Undefined) => return Left::End(End::Bottom),

@@ -66,7 +66,7 @@ struct Set {
     uses: [u8; WAYS],
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Stack {
     begins: Beginning,
@@ -164,10 +164,12 @@ impl Whole {
         self.price.pay();
         let read = memo.read_from(leaf)?;
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
-        let Some(stack) = Stack::of(begins, read.bp, read.words()) else {
+        // A KiB of the program's stack, and no copies of it.
+        let mut stack = Stack::beginning(begins, read.bp);
+        if stack.fill(read.words()).is_none() {
             self.price.raise();
             return None;
-        };
+        }
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
@@ -181,7 +183,7 @@ impl Whole {
             memory::count(USED);
             self.used += USED;
         }
-        let (number, was_in_vain) = all.put(stack);
+        let (number, was_in_vain) = all.put(&stack);
         if was_in_vain {
             self.price.raise();
         }
@@ -212,7 +214,7 @@ impl All {
     }
 
     /// Gives a stack a place and its number. Whether another made way for it that was never met.
-    fn put(&mut self, stack: Stack) -> (usize, bool) {
+    fn put(&mut self, stack: &Stack) -> (usize, bool) {
         let (home, tag) = stack.begins.home();
         let set = &mut self.sets[home];
         let stacks = &mut self.stacks[home * WAYS..][..WAYS];
@@ -221,33 +223,37 @@ impl All {
             return (home * WAYS + way, false);
         }
         let (way, was_in_vain) = make_way(&mut set.tags, &mut set.uses, tag);
-        stacks[way] = stack;
+        stacks[way] = *stack;
         (home * WAYS + way, was_in_vain)
     }
 }
 
 impl Stack {
-    /// One that begins so, with this rbp if it matters, and read these words. `None`: they are too many, or too far apart.
-    fn of(begins: Beginning, bp: Option<u64>, words: impl Iterator<Item = u64>) -> Option<Self> {
-        let (sp, bp_matters) = (begins.sp, bp.is_some());
-        let (bp, places) = (bp.unwrap_or_default(), [0; MOST_WORDS]);
-        let (sum, probes) = ([0; 2], [0; PROBES]);
-        let mut stack = Self { begins, bp, sum, bp_matters, len: 0, probes, places };
+    /// One that begins so, with this rbp if it matters, and of which no word is known yet.
+    fn beginning(begins: Beginning, bp: Option<u64>) -> Self {
+        let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
+        let (sum, probes, places) = ([0; 2], [0; PROBES], [0; MOST_WORDS]);
+        Self { begins, bp, sum, bp_matters, len: 0, probes, places }
+    }
+
+    /// What was read of it are these words. `None`: they are too many, or too far apart.
+    fn fill(&mut self, words: impl Iterator<Item = u64>) -> Option<()> {
+        let sp = self.begins.sp;
         let base = sp.wrapping_sub(RED_ZONE);
         let mut count = 0;
         for address in words {
             let place = address.wrapping_sub(base);
-            *stack.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
+            *self.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
             count += 1;
         }
         // So each line of the stack is read once, from one end to the other.
-        stack.places[..count].sort_unstable();
-        let last = *stack.places[..count].last()?;
+        self.places[..count].sort_unstable();
+        let last = *self.places[..count].last()?;
         let whole = count.next_multiple_of(AT_A_TIME);
-        stack.places[count..whole].fill(last);
-        stack.len = whole as u16;
-        (stack.sum, stack.probes) = (stack.sum_up(sp), stack.probe(sp));
-        Some(stack)
+        self.places[count..whole].fill(last);
+        self.len = whole as u16;
+        (self.sum, self.probes) = (self.sum_up(sp), self.probe(sp));
+        Some(())
     }
 
     /// Whether it is the stack that begins so; `None`: it is another at first sight.
@@ -326,7 +332,9 @@ mod tests {
         fn stack(&self, hint: u64, bp: Option<u64>) -> Stack {
             let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, Counts::default());
             let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);
-            Stack::of(begins, bp, words).unwrap()
+            let mut stack = Stack::beginning(begins, bp);
+            stack.fill(words).unwrap();
+            stack
         }
 
         fn met(&self, whole: &mut Whole, hint: u64) -> Option<usize> {
@@ -342,7 +350,7 @@ mod tests {
     fn keep_stack(whole: &mut Whole, stack: Stack) -> usize {
         let mut all = *whole.all.get_or_insert_with(|| memory::reserve(size_of::<All>()).unwrap().cast());
         // SAFETY: mapped with this size, where zeroes are no stacks, and nobody else's.
-        unsafe { all.as_mut() }.put(stack).0
+        unsafe { all.as_mut() }.put(&stack).0
     }
 
     #[test]
