@@ -22,7 +22,7 @@
 //! is told apart from one whose launch was lost, and waits for its range as for a launch. Those of which the tracer did
 //! not even tell are recognised by their ids alone (`unseen`).
 //!
-//! The tracer hands ids out one after another. An activity whose id is further than [`FAR`] from those of all launches is of none,
+//! The tracer hands ids out one after another. An activity whose id is further than `FAR` from those of all launches is of none,
 //! lost or not: it is counted by itself, and shown to nobody.
 //!
 //! What the pairs mean (cells, idle time, replay) is the business of the [`Sink`].
