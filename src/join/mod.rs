@@ -152,7 +152,7 @@ impl Join {
             Found::Nobody => self.give_up(activity, sink),
             Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
                 Some(over) => deliver_outside(&mut self.tally, activity, over, sink),
-                None if !self.order.may_be_of_a_call(activity) => self.give_up(activity, sink),
+                None if self.order.is_of_no_call(activity) => self.give_up(activity, sink),
                 None if self.order.was_told(activity) => self.push_orphan(id, activity, sink),
                 None => deliver_unseen(&mut self.tally, activity, sink),
             },
@@ -362,7 +362,7 @@ fn give_up(tally: &mut Tally, order: &Order, activity: &Activity, sink: &mut imp
     if order.find_unseen(activity) != unseen::Found::No {
         return deliver_unseen(tally, activity, sink);
     }
-    if !order.may_be_of_a_call(activity) {
+    if order.is_of_no_call(activity) {
         tally.activities.seen -= 1;
         tally.activities.of_no_call += 1;
         return;
@@ -408,15 +408,15 @@ impl Order {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether any call can have had the id of `activity`, or it has none, as what the GPU launches by itself. Of what other tools
-    /// have traced nobody knows how they number.
-    fn may_be_of_a_call(&self, activity: &Activity) -> bool {
-        if activity.correlation == CorrelationId(0) || activity.device_launched {
-            return true;
+    /// Whether no call can have had the id of `activity`, and it has one: what the GPU launches by itself may have none. Of what
+    /// other tools have traced nobody knows how they number, and of how many calls there was no word nobody knows either.
+    fn is_of_no_call(&self, activity: &Activity) -> bool {
+        if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
+            return false;
         }
         let id = self.unroll(activity.correlation);
-        let is_near = |(first, last)| id.saturating_add(FAR) >= first && id <= last + FAR;
-        self.opened.is_none() || self.seen.is_none_or(is_near)
+        let is_far = |(first, last)| id.saturating_add(FAR) < first || id > last + FAR;
+        self.seen.is_some_and(is_far) && self.find_unseen(activity) == unseen::Found::No
     }
 
     /// Whether a launch of `activity` may have been told of.

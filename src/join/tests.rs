@@ -113,6 +113,15 @@ fn an_id_that_no_call_can_have_had_is_counted_by_itself_before_and_after_the_lau
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
+    // Of many calls there was no word: one that is launched after them comes before its launch does.
+    let late = (1 << 30) + 300;
+    let told = |on, time| Row::Told { on, time: Nanos(time) };
+    let mut rows = vec![window.clone()];
+    rows.extend_from_slice(&launches);
+    rows.extend([told(false, 1000), told(true, 9000)]);
+    rows.extend([Row::Activity(kernel(late, 9500, 9510)), Row::Launch(launch(late, 13))]);
+    let activities = run(Limits { orphans: 8, ..Limits::default() }, &rows).1.activities;
+    assert_eq!((activities.matched, activities.outside, activities.of_no_call), (1, 0, 0));
     // Of what another tool has traced nobody knows how it numbers.
     let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
     assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);

@@ -255,7 +255,11 @@ impl Session {
     /// # Errors
     /// `State` where the tracer does not answer.
     pub(super) fn flush(&self) -> Result<()> {
-        if self.collector.ask(Wish::Flush, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
+        self.ask(Wish::Flush)
+    }
+
+    fn ask(&self, wish: Wish) -> Result<()> {
+        if self.collector.ask(wish, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
             return Ok(());
         }
         if life::is_over() {
@@ -293,8 +297,10 @@ impl Session {
     /// As [`Session::flush`].
     pub(super) fn stats(&self) -> Result<Stats> {
         loop {
-            self.stats.ask();
+            // Whichever visit makes them comes after the flush.
             self.flush()?;
+            self.stats.ask();
+            self.ask(Wish::Collect)?;
             if let Some(stats) = self.stats.take() {
                 return Ok(stats);
             }
