@@ -34,6 +34,7 @@ pub mod fork;
 pub mod futex;
 pub mod growing;
 pub mod heap;
+pub mod interpose;
 pub mod leaks;
 #[cfg(feature = "cli")]
 pub mod library;

@@ -1,0 +1,286 @@
+//! Functions of ours in the place of a loaded library's: who asks the dynamic linker for one of those from now on is given ours,
+//! and who has asked already, and calls through the table that the linker filled for him, comes to ours too.
+//!
+//! ```text
+//! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
+//! a module that is there               --> its slot for the function: the address in it is exchanged
+//! ```
+//!
+//! Who keeps an address that he was given before goes on calling the library, and so do we.
+//!
+//! Written are words that the linker itself wrote or reads, in this process's own copy of the page, through `/proc/self/mem`: that
+//! writes where the linker has made pages read-only behind it, and where it may not it answers with an error. So no page changes
+//! its protection under those who use it, and nothing can fault. All of it happens in a visit of the linker's, which loads
+//! and unloads nothing meanwhile.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::descriptor;
+
+/// One function.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// As the library exports it.
+    pub name: &'static str,
+    /// Where the library has it.
+    pub theirs: usize,
+    /// What is called instead: a function of the same type that stays for ever.
+    pub ours: usize,
+}
+
+/// Puts ours in all `places`, which are of one library; says how many words that took. What cannot be written stays as it was, and is called as before.
+///
+/// # Errors
+/// The memory of this process cannot be written as a file, or the library is not found.
+pub fn take(places: &[Place]) -> io::Result<usize> {
+    let Some(first) = places.first() else { return Ok(0) };
+    descriptor::make_room();
+    let memory = descriptor::raise(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
+    let mut library = None;
+    visit(|module| {
+        if module.covers(first.theirs) {
+            library = Some((module.base, module.own_name()));
+        }
+    });
+    let (base, name) = library.ok_or(io::ErrorKind::NotFound)?;
+    let mut written = 0;
+    visit(|module| {
+        let mut write = |at: usize, word: usize| {
+            written += usize::from(memory.write_all_at(&word.to_ne_bytes(), at as u64).is_ok());
+        };
+        if module.base == base {
+            for place in places {
+                module.export(place, &mut write);
+            }
+        } else if module.needs(&name) {
+            module.exchange_slots(places, &mut write);
+        }
+    });
+    Ok(written)
+}
+
+/// A module while the linker is visited: its tables are mapped, and stay.
+struct Module {
+    base: usize,
+    /// Address and size of its code and data.
+    spans: Vec<(usize, usize)>,
+    file: Vec<u8>,
+    dynamic: Vec<(usize, usize)>,
+}
+
+/// Tags of the dynamic section, and sizes of what it points to, in bytes (`elf.h`).
+const NEEDED: usize = 1;
+const STRINGS: usize = 5;
+const SYMBOLS: usize = 6;
+const RELOCATIONS: usize = 7;
+const RELOCATIONS_SIZE: usize = 8;
+const SONAME: usize = 14;
+const CALLS: usize = 23;
+const CALLS_SIZE: usize = 2;
+const HASH: usize = 0x6fff_fef5;
+const RELATIVE_COUNT: usize = 0x6fff_fff9;
+const SYMBOL: usize = 24;
+const RELOCATION: usize = 24;
+
+/// Relocations by which a word is to be a symbol's address: of a pointer, of a table's slot, and of one for calls.
+#[cfg(target_arch = "x86_64")]
+const ADDRESSES: [u32; 3] = [1, 6, 7];
+#[cfg(not(target_arch = "x86_64"))]
+const ADDRESSES: [u32; 3] = [257, 1025, 1026];
+
+/// # Safety
+/// `at` is the address of a word-aligned `T` without invalid values, mapped for as long as this takes.
+unsafe fn word<T: Copy>(at: usize) -> T {
+    // SAFETY: the caller's.
+    unsafe { std::ptr::with_exposed_provenance::<T>(at).read_unaligned() }
+}
+
+impl Module {
+    /// The one that the linker describes; `None` for the kernel's, which has no tables that the linker fills.
+    fn of(info: &libc::dl_phdr_info) -> Option<Self> {
+        let base = usize::try_from(info.dlpi_addr).ok()?;
+        // SAFETY: the linker's list of so many headers, which stays during the visit.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let spans = loaded.map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize)).collect();
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let (start, entries) = (base + dynamic.p_vaddr as usize, dynamic.p_memsz as usize / 16);
+        // SAFETY: the dynamic section, which is loaded, has so many pairs of words.
+        let pair = |index: usize| unsafe { word::<(usize, usize)>(start + 16 * index) };
+        let dynamic = (0..entries).map(pair).take_while(|pair| pair.0 != 0).collect();
+        // SAFETY: null, or a C string of the linker's.
+        let file = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
+        let file = file.map(|file| file.to_bytes().to_owned()).unwrap_or_default();
+        Some(Self { base, spans, file, dynamic })
+    }
+
+    fn covers(&self, address: usize) -> bool {
+        self.spans.iter().any(|&(start, size)| (start..start + size).contains(&address))
+    }
+
+    fn value(&self, tag: usize) -> Option<usize> {
+        self.dynamic.iter().find(|pair| pair.0 == tag).map(|pair| pair.1)
+    }
+
+    /// The address of a table. The linker adds the base when it loads a module, but to those whose section is read-only.
+    fn table(&self, tag: usize) -> Option<usize> {
+        let address = self.value(tag)?;
+        let address = if address < self.base { address + self.base } else { address };
+        self.covers(address).then_some(address)
+    }
+
+    fn string(&self, at: usize) -> Option<&CStr> {
+        let strings = self.table(STRINGS)?;
+        // SAFETY: an offset that the module's own tables have; all its strings end within the table.
+        Some(unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(strings + at)) })
+    }
+
+    /// What others call it by: its own word for that, or its file's name.
+    fn own_name(&self) -> Vec<u8> {
+        let soname = self.value(SONAME).and_then(|at| self.string(at));
+        let file = self.file.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        soname.map_or(file, CStr::to_bytes).to_owned()
+    }
+
+    fn needs(&self, name: &[u8]) -> bool {
+        let mut needed = self.dynamic.iter().filter(|pair| pair.0 == NEEDED);
+        needed.any(|&(_, at)| self.string(at).is_some_and(|string| string.to_bytes() == name))
+    }
+
+    /// Exchanges the value of the symbol, found by the table of hashes that the linker finds it by.
+    fn export(&self, place: &Place, write: &mut impl FnMut(usize, usize)) -> Option<()> {
+        let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
+        let hash = place
+            .name
+            .bytes()
+            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        // SAFETY: the table: four numbers, a filter of words, then buckets and chains of numbers.
+        let number = |at: usize| unsafe { word::<u32>(hashes + at) };
+        let (buckets, first, filter) = (number(0), number(4), number(8));
+        let start = 16 + 8 * filter as usize;
+        let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize);
+        while symbol >= first {
+            let chained = number(start + 4 * (buckets + symbol - first) as usize);
+            let entry = symbols + SYMBOL * symbol as usize;
+            // SAFETY: a symbol that the module's own hashes lead to.
+            let (name, value) = unsafe { (word::<u32>(entry), word::<usize>(entry + 8)) };
+            let is_it = chained | 1 == hash | 1
+                && self.base.wrapping_add(value) == place.theirs
+                && self.string(name as usize)?.to_bytes() == place.name.as_bytes();
+            if is_it {
+                write(entry + 8, place.ours.wrapping_sub(self.base));
+            }
+            if chained & 1 == 1 {
+                break;
+            }
+            symbol += 1;
+        }
+        Some(())
+    }
+
+    /// Exchanges what the linker has written already. Slots that it fills at the first call are still without an address, and
+    /// it will fill them with ours.
+    fn exchange_slots(&self, places: &[Place], write: &mut impl FnMut(usize, usize)) {
+        let tables = [
+            (CALLS, CALLS_SIZE, 0),
+            (RELOCATIONS, RELOCATIONS_SIZE, self.value(RELATIVE_COUNT).unwrap_or(0)),
+        ];
+        for (table, size, first) in tables {
+            let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
+            for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
+                // SAFETY: an entry of the module's own table: where, and of which type.
+                let (offset, kind) = unsafe { (word::<usize>(at), word::<u32>(at + 8)) };
+                let slot = self.base.wrapping_add(offset);
+                if !ADDRESSES.contains(&kind) || !self.covers(slot) {
+                    continue;
+                }
+                // SAFETY: the linker wrote a word there when it loaded the module, or will.
+                let address = unsafe { word::<usize>(slot) };
+                if let Some(place) = places.iter().find(|place| place.theirs == address) {
+                    write(slot, place.ours);
+                }
+            }
+        }
+    }
+}
+
+/// Shows `look` all modules; none is loaded or unloaded meanwhile.
+fn visit(mut look: impl FnMut(&Module)) {
+    unsafe extern "C" fn step<F: FnMut(&Module)>(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        look: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `visit` passed its closure, which nothing else uses meanwhile.
+        let look = unsafe { &mut *look.cast::<F>() };
+        // SAFETY: the linker passes a valid description.
+        let module = Module::of(unsafe { &*info });
+        // A panic must not cross the linker's frames.
+        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.iter().for_each(look)));
+        c_int::from(looked.is_err())
+    }
+    // SAFETY: `step` is instantiated for the type behind the pointer that it is given.
+    unsafe { libc::dl_iterate_phdr(Some(step_of(&look)), (&raw mut look).cast()) };
+
+    type Step = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+    fn step_of<F: FnMut(&Module)>(_: &F) -> Step {
+        step::<F>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" {
+        /// Of the C library: a string that nobody here needs.
+        fn gnu_get_libc_release() -> *const std::ffi::c_char;
+    }
+
+    unsafe extern "C" fn ours() -> *const std::ffi::c_char {
+        c"ours".as_ptr()
+    }
+
+    /// Loads the address at each call.
+    #[inline(never)]
+    fn by_table() -> &'static CStr {
+        // SAFETY: takes nothing, gives a constant string.
+        unsafe { CStr::from_ptr(gnu_get_libc_release()) }
+    }
+
+    /// This program's own table is read-only once it runs, as most are.
+    #[test]
+    fn who_calls_by_a_table_and_who_asks_anew_come_to_ours_and_a_kept_address_does_not() {
+        let ask = || {
+            // SAFETY: a name of the C library's.
+            unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_release".as_ptr()) }
+        };
+        let text = |function: *mut c_void| {
+            // SAFETY: the C library's function, or ours of its type.
+            let function: unsafe extern "C" fn() -> *const std::ffi::c_char =
+                unsafe { std::mem::transmute(function) };
+            // SAFETY: it gives a constant string.
+            unsafe { CStr::from_ptr(function()) }
+        };
+        let theirs = ask();
+        let before = text(theirs);
+        assert_eq!(by_table(), before);
+        let place =
+            Place { name: "gnu_get_libc_release", theirs: theirs.addr(), ours: ours as *const () as usize };
+        assert!(take(&[place]).unwrap() >= 2);
+        assert_eq!(by_table(), c"ours");
+        assert_eq!(text(ask()), c"ours");
+        assert_eq!(text(theirs), before);
+        assert_eq!(take(&[place]).unwrap(), 0, "all done");
+    }
+
+    #[test]
+    fn what_lies_in_no_library_is_in_no_place() {
+        let place = Place { name: "nothing", theirs: 16, ours: 16 };
+        assert_eq!(take(&[place]).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(take(&[]).unwrap(), 0);
+    }
+}
