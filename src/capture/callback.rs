@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
 use crate::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
-use crate::tracer::{Buffer, Call, CallKind, Filled, GraphEvent, HostCallEvent, Tracer};
+use crate::tracer::{Approach, Buffer, Call, CallKind, Filled, GraphEvent, HostCallEvent, Tracer};
 
 use super::buffers;
 use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, OUTERMOST_MEANWHILE, Pending, REFUSED, stack_depth};
@@ -120,6 +120,10 @@ impl Tracer for Capture {
 
     fn host_call(event: HostCallEvent<'_>) {
         host_calls::note(&event);
+    }
+
+    fn approached(approach: Approach) {
+        notices::announce(Notice::Approached(approach));
     }
 
     fn fatal(reason: &str) {

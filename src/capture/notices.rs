@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use crate::tracer::Approach;
+
 /// Something that happens rarely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
@@ -18,6 +20,8 @@ pub enum Notice<'a> {
     Step,
     /// Filled buffers have piled up. Inside the tracer's lock: no waiting, and no call to the tracer.
     BuffersWait,
+    /// Another client of the tracer is about to have this. In no callback.
+    Approached(Approach),
     /// The tracer gave up, for this reason.
     Fatal(&'a str),
     /// The callback panicked, and was switched off.

@@ -3,19 +3,21 @@
 //!
 //! What a version or a family of calls can and cannot do is settled here, and not seen outside.
 
-use super::Options;
 use super::activity::{self, ReadTally};
-use super::callback::{buffer_functions, on_event};
+use super::callback::on_event;
 use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
+use super::clients::{self, Others};
 use super::family::Functions;
 use super::names::KernelNames;
+use super::records::{self, Refusal};
 use super::shared::{LENT, Shared};
 use super::traffic::Traffic;
 use super::version::Version;
+use super::{Deference, Options};
 use crate::error::{Error, ErrorKind};
 use crate::record::{Nanos, Row};
 use crate::tracer::{ApiCall, CallKind, Filled, Tracer};
-use cupti_sys::{ActivityAttribute, ActivityKind, CallbackId, Domain, FlushFlag, Status, Subscriber};
+use cupti_sys::{CallbackId, Domain, FlushFlag, Subscriber};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -30,36 +32,21 @@ pub struct Api {
     driver: Option<u32>,
     notes: Vec<String>,
     /// The calls that make work by themselves.
-    launches: Vec<(Domain, CallbackId)>,
-    /// Whether events and waits are recorded.
-    events: bool,
-    /// Asks for the records again.
-    take_records: Box<dyn Fn(&'static Shared) -> Result<(), Refusal> + Send + Sync>,
+    launches: Vec<Callback>,
+    options: Options,
+    again: Again,
 }
 
-/// A step of the set-up that CUPTI refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// The step that failed.
-    pub(super) step: &'static str,
-    /// CUPTI's answer to it.
-    pub(super) status: Status,
+/// One that is told.
+type Callback = (Domain, CallbackId);
+
+/// The steps of the set-up that are made again after another client had what they ask for.
+struct Again {
+    subscribe: fn(&'static Shared) -> Result<(), Refusal>,
+    take_records: fn(&'static Shared, &Options, &mut Vec<String>) -> Result<(), Refusal>,
+    /// All that is told.
+    callbacks: Vec<Callback>,
 }
-
-/// What is recorded. Kernels by the kind that leaves them concurrent.
-const KINDS: [(ActivityKind, &str); 4] = [
-    (ActivityKind::CONCURRENT_KERNEL, "kernels"),
-    (ActivityKind::MEMCPY, "copies"),
-    (ActivityKind::MEMCPY2, "copies between GPUs"),
-    (ActivityKind::MEMSET, "fills"),
-];
-
-/// What is recorded besides, where it is asked for.
-const DEPENDENCIES: [(ActivityKind, &str); 2] =
-    [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
-
-/// Kinds asked for where `Options::unified` is set, and what they are called when CUPTI refuses them.
-const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
 /// Ids without a name after which a domain is taken to have ended. No version leaves gaps so far.
 const GAP: u32 = 8;
@@ -74,29 +61,27 @@ impl Api {
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, Refusal> {
-        // What is counted of unified memory, and which waits, can only be said in the family that does not share.
-        let shares =
-            driver.is_some_and(|driver| version.can_share(driver)) && !options.events && !options.unified;
+        // What is counted of unified memory, and which waits, can only be said in the family that does not share; and only there
+        // a client of the old interface can have what we let go of.
+        let asks_for_more = options.events || options.unified || options.others == Deference::Subscription;
+        let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
-        let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions)));
-        let userdata = ptr::from_ref(shared).cast_mut().cast();
-        // SAFETY: `on_event` wants a `Shared` that is never freed, which this is.
-        let subscriber = unsafe { functions.subscribe(on_event::<T>, userdata) }
-            .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
-        shared.subscriber.store(subscriber.0, Ordering::Release);
+        let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions, options.events)));
+        subscribe::<T>(shared)?;
 
         let mut notes = Vec::new();
-        if let Err(refusal) = set_up_records::<T>(shared, options, &mut notes) {
-            let _ = functions.unsubscribe(subscriber);
+        if let Err(refusal) = take_records::<T>(shared, options, &mut notes) {
+            let _ = functions.unsubscribe(shared.subscriber());
             functions.forget_error();
             return Err(refusal);
         }
-        let launches = enable_callbacks::<T>(shared, subscriber, (version, options), &mut notes);
+        let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
         // At least of the names asked for beyond the last one that there is.
         functions.forget_error();
-        let (events, options) = (options.events, options.clone());
-        let take_records = Box::new(move |shared| set_up_records::<T>(shared, &options, &mut Vec::new()));
-        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, events, take_records })))
+        see_others::<T>(&functions, options.others, &mut notes);
+        let again = Again { subscribe: subscribe::<T>, take_records: take_records::<T>, callbacks };
+        let options = options.clone();
+        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, options, again })))
     }
 
     /// Which CUPTI it is.
@@ -188,16 +173,15 @@ impl Api {
         Traffic::with_lent(LENT.count())
     }
 
+    /// What other clients have, where they are seen.
+    pub fn others(&self) -> Others {
+        clients::others()
+    }
+
     /// Another client has the records: it gets what CUPTI has from nobody else, not what we have set for ourselves.
     pub fn yield_records(&self) {
-        if self.is_retired() {
-            return;
-        }
-        let functions = &self.shared.functions;
-        let zeroed = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
-        let _ = functions.set_attribute(self.shared.subscriber(), zeroed, 0);
-        if self.events {
-            let _ = functions.record_unfinished_queries(true);
+        if !self.is_retired() {
+            records::leave(self.shared);
         }
     }
 
@@ -210,9 +194,46 @@ impl Api {
         if self.is_retired() {
             return Ok(());
         }
-        (self.take_records)(self.shared).map_err(|Refusal { step, status }| {
-            Error::new(ErrorKind::CuptiRefused, format!("{step}: {status}"))
-        })
+        (self.again.take_records)(self.shared, &self.options, &mut Vec::new()).map_err(refused)
+    }
+
+    /// Whether the subscription is ours.
+    pub fn is_subscribed(&self) -> bool {
+        !self.shared.subscriber().0.is_null()
+    }
+
+    /// Leaves the subscription to another client. Records go on coming. A callback may still be under way.
+    ///
+    /// To be called from a thread of ours.
+    pub fn let_go(&self) {
+        let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
+        if !subscriber.0.is_null() && !self.is_retired() {
+            let _ = self.shared.functions.unsubscribe(subscriber);
+        }
+    }
+
+    /// Another client has ended CUPTI, and with it our subscription.
+    pub fn was_ended(&self) {
+        self.shared.subscriber.store(ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Subscribes again: all is told and recorded as at the beginning.
+    ///
+    /// To be called from a thread of ours.
+    ///
+    /// Errors: CUPTI refused; another client has the subscription.
+    pub fn subscribe_again(&self) -> Result<(), Error> {
+        if self.is_retired() || self.is_subscribed() {
+            return Ok(());
+        }
+        (self.again.subscribe)(self.shared).map_err(refused)?;
+        self.take_records_back()?;
+        let (functions, subscriber) = (&self.shared.functions, self.shared.subscriber());
+        for (domain, id) in &self.again.callbacks {
+            let _ = functions.enable_callback(subscriber, *domain, *id, true);
+        }
+        functions.forget_error();
+        Ok(())
     }
 
     /// Has calls that make work told, as they are from the beginning, or not: one that is not told costs what it
@@ -259,60 +280,50 @@ impl Api {
     }
 }
 
-fn set_up_records<T: Tracer>(
+fn refused(Refusal { step, status }: Refusal) -> Error {
+    Error::new(ErrorKind::CuptiRefused, format!("{step}: {status}"))
+}
+
+fn subscribe<T: Tracer>(shared: &'static Shared) -> Result<(), Refusal> {
+    let userdata = ptr::from_ref(shared).cast_mut().cast();
+    // SAFETY: `on_event` wants a `Shared` that is never freed, which this is.
+    let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
+        .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
+    shared.subscriber.store(subscriber.0, Ordering::Release);
+    Ok(())
+}
+
+fn take_records<T: Tracer>(
     shared: &'static Shared,
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<(), Refusal> {
-    let (functions, subscriber) = (&shared.functions, shared.subscriber());
-    // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
-    // not know it, and then only take longer.
-    let _ = functions.set_attribute(subscriber, ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER, 1);
-
-    shared.make_current();
-    // SAFETY: all find their `Shared` in what was just made current, and that is never freed.
-    unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
-        .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
-
-    let enable = |kinds: &[(ActivityKind, &'static str)]| -> Vec<_> {
-        let refusal = |(kind, what): &(_, _)| {
-            functions.enable_kind(subscriber, *kind).err().map(|status| (*what, status))
-        };
-        kinds.iter().filter_map(refusal).collect()
-    };
-    // First of all: who shares is refused nodes where another has graphs as a whole, and the other way round.
-    if options.whole_graphs
-        && let Err(status) = functions.enable_kind(subscriber, ActivityKind::GRAPH_TRACE)
-    {
-        notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
-    }
-    let mut refused = enable(&KINDS);
-    if refused.len() == KINDS.len() {
-        return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
-    }
-    if options.events {
-        // From 12.8 on there would be a record of each query of an event that has not happened yet, and programs
-        // ask in loops.
-        let _ = functions.record_unfinished_queries(false);
-        refused.extend(enable(&DEPENDENCIES));
-    }
-    if options.unified {
-        match functions.count_unified_memory() {
-            Ok(()) => refused.extend(enable(&UNIFIED)),
-            Err(status) => refused.push((UNIFIED[0].1, status)),
-        }
-    }
-    notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
+    clients::take_clock(&shared.functions);
+    records::take::<T>(shared, options, notes)?;
+    clients::records_are_ours();
     Ok(())
 }
 
+/// Where each client has records of its own there is nothing to see.
+fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mut Vec<String>) {
+    if deference == Deference::None || functions.shares() {
+        return;
+    }
+    let yields = deference == Deference::Subscription;
+    if let Err(error) = clients::see::<T>(functions.library(), yields)
+        && yields
+    {
+        notes.push(format!("other clients of CUPTI are not seen, and are given nothing: {error}"));
+    }
+}
+
+/// The calls that make work, and all that is told.
 fn enable_callbacks<T: Tracer>(
     shared: &'static Shared,
-    subscriber: Subscriber,
     (version, options): (Version, &Options),
     notes: &mut Vec<String>,
-) -> Vec<(Domain, CallbackId)> {
-    let functions = &shared.functions;
+) -> (Vec<Callback>, Vec<Callback>) {
+    let (functions, subscriber) = (&shared.functions, shared.subscriber());
     let mut calls = named_calls(functions, options);
     calls.retain(|call| T::GRAPHS || !call.kind.edits_graph());
     shared.calls.fill(&calls);
@@ -333,12 +344,11 @@ fn enable_callbacks<T: Tracer>(
     if version.has_state_callbacks() {
         events.push((Domain::STATE, CallbackId::FATAL_ERROR, "fatal error"));
     }
-    let refused: Vec<_> = api
-        .chain(events)
-        .filter_map(|(domain, id, what)| {
-            functions.enable_callback(subscriber, domain, id, true).err().map(|status| (what, status))
-        })
-        .collect();
+    let all: Vec<_> = api.chain(events).collect();
+    let refusal = |&(domain, id, what): &(Domain, CallbackId, _)| {
+        functions.enable_callback(subscriber, domain, id, true).err().map(|status| (what, status))
+    };
+    let refused: Vec<_> = all.iter().filter_map(refusal).collect();
     if let Some((what, status)) = refused.first() {
         let count = refused.len();
         notes.push(format!("CUPTI does not report {count} callbacks; the first, {what}: {status}"));
@@ -347,7 +357,8 @@ fn enable_callbacks<T: Tracer>(
         notes.push("CUPTI names no API call that launches work: there will be no stacks".to_owned());
     }
     let launches = calls.iter().filter(|call| call.kind.makes_work());
-    launches.map(|call| (call.domain, CallbackId(call.id))).collect()
+    let launches = launches.map(|call| (call.domain, CallbackId(call.id))).collect();
+    (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
 /// Every call of both API domains that matters, by walking all their names.

@@ -6,6 +6,7 @@ use super::super::load;
 use super::*;
 use crate::record::CorrelationId;
 use crate::tracer::{Buffer, Call, GraphEvent, HostCallEvent, Layer};
+use cupti_sys::Status;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 

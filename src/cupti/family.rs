@@ -8,7 +8,7 @@ use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
 use cupti_sys::{
     ActivityAttribute, ActivityKind, BufferCompletedFn, BufferCompletedV2Fn, BufferRequestedFn,
-    BufferRequestedV2Fn, CallbackFn, CallbackId, Domain, FlushFlag, Library, Status, Subscriber,
+    BufferRequestedV2Fn, CallbackFn, CallbackId, Domain, FlushFlag, Library, Status, Subscriber, TimestampFn,
     UnifiedMemoryConfig, UnifiedMemoryKind,
 };
 use std::ffi::{CStr, c_char, c_void};
@@ -137,6 +137,31 @@ impl Functions {
 
     pub(super) fn unsubscribe(&self, subscriber: Subscriber) -> Result<(), Status> {
         done(call!(self.unsubscribe(subscriber)))
+    }
+
+    /// The functions themselves.
+    pub(super) fn library(&self) -> &Library {
+        &self.library
+    }
+
+    /// What an attribute of one byte is now.
+    pub(super) fn attribute(
+        &self,
+        subscriber: Subscriber,
+        attribute: ActivityAttribute,
+    ) -> Result<u8, Status> {
+        let (mut value, mut size) = (0_u8, size_of::<u8>());
+        let (at, size) = ((&raw mut value).cast(), &raw mut size);
+        done(match self.family {
+            Family::Sole => call!(self.activity_get_attribute(attribute, size, at)),
+            Family::Shared => call!(self.activity_get_attribute_v2(subscriber, attribute, size, at)),
+        })?;
+        Ok(value)
+    }
+
+    /// Has records be on this clock.
+    pub(super) fn register_clock(&self, clock: TimestampFn) -> Result<(), Status> {
+        done(call!(self.register_timestamp_callback(clock)))
     }
 
     pub(super) fn set_attribute(

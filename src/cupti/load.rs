@@ -4,10 +4,11 @@
 //! search at once, because no other copy would answer differently.
 
 use super::Options;
-use super::api::{Api, Refusal};
+use super::api::Api;
 use super::driver::Driver;
 use super::family::Functions;
 use super::find::{Candidate, Search, Source, Surroundings};
+use super::records::Refusal;
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
 use crate::tracer::Tracer;

@@ -9,13 +9,15 @@
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
 //!                        |      |   \-> calls              (which API calls, by name)
 //!                        |      \-> host_calls -> tracer       (graphs, waits, memory)
-//!                        \-> activity -> names -> rows     (buffers, on gpuflame's thread)
+//!                        |-> activity -> names -> rows     (buffers, on gpuflame's thread)
+//!                        \-> records <- clients             (who has the records; others that come and go)
 //! ```
 
 mod activity;
 mod api;
 mod callback;
 mod calls;
+mod clients;
 mod driver;
 #[cfg(test)]
 mod fake;
@@ -31,6 +33,7 @@ mod probe;
 #[cfg(test)]
 #[path = "real_test.rs"]
 mod real;
+mod records;
 mod shared;
 mod traffic;
 pub mod version;
@@ -38,6 +41,7 @@ pub mod version;
 pub use activity::ReadTally;
 pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
+pub use clients::Others;
 pub use driver::Driver;
 pub use names::KernelNames;
 #[cfg(feature = "cli")]
@@ -68,6 +72,20 @@ pub struct Options {
     /// Whether nothing counts that the environment says of where CUDA is, as in a process with rights that whoever started it has
     /// not. Default: `false`.
     pub without_environment: bool,
+    /// What is left to other clients. Default: [`Deference::Records`].
+    pub others: Deference,
+}
+
+/// What other clients of CUPTI in the process are left, and whether they are seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Deference {
+    /// They are not seen, and have what they take.
+    None,
+    /// They are seen: they have the records if they take them, and we have them again when they are done.
+    #[default]
+    Records,
+    /// The subscription too, if they ask for it.
+    Subscription,
 }
 
 /// Whether there is a subscription. One at a time: CUPTI has one set of buffer callbacks a process.

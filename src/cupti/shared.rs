@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 pub(super) struct Shared {
     pub(super) calls: CallTable,
     pub(super) functions: Functions,
+    /// Whether events and waits are recorded.
+    pub(super) events: bool,
     /// The subscription; null until there is one.
     pub(super) subscriber: AtomicPtr<c_void>,
     /// An API call or a context was seen. A flush before that can hang.
@@ -41,10 +43,11 @@ pub(super) unsafe fn current() -> &'static Shared {
 }
 
 impl Shared {
-    pub(super) fn new(functions: Functions) -> Self {
+    pub(super) fn new(functions: Functions, events: bool) -> Self {
         Self {
             calls: CallTable::new(),
             functions,
+            events,
             subscriber: AtomicPtr::new(ptr::null_mut()),
             seen_work: AtomicBool::new(false),
             retired: AtomicBool::new(false),

@@ -13,6 +13,7 @@ use crate::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse
 use crate::record::{Frame, FrameKind, Loss, Missing};
 use crate::unwind::python;
 
+use super::clients::{Had, Lent};
 use super::collector;
 use super::messages;
 use super::stats::{KernelTime, heaviest};
@@ -27,7 +28,7 @@ pub(super) fn text(
     profile: &Profile,
     (report, further): (&Report, Vec<String>),
     held: usize,
-    (traffic, taken): (Traffic, u64),
+    (traffic, had): (Traffic, Had),
 ) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
@@ -39,7 +40,8 @@ pub(super) fn text(
     lines.extend(python(profile));
     lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
     lines.extend(not_told(ledger));
-    lines.extend(unheard(ledger, taken));
+    lines.extend(unheard(ledger, had.records));
+    lines.extend(lent(had.subscription));
     lines.extend(not_ours(traffic));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
@@ -128,6 +130,17 @@ fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
              gpuflame need a run each"
         )
     })
+}
+
+/// For how long another client had the subscription.
+fn lent(subscription: Lent) -> Option<String> {
+    let times = match subscription.times {
+        0 => return None,
+        1 => String::new(),
+        times => format!(" in {times} times"),
+    };
+    let long = subscription.long().as_secs_f64();
+    Some(format!("for {long:.3} s{times} there was no subscription, for another client of CUPTI"))
 }
 
 /// What CUPTI told that cannot be so.

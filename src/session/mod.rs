@@ -13,6 +13,7 @@
 //! that gathers               |       checkpoint: the one that writes for the case that it ends otherwise
 //!    |                       |       windows: the one that opens and closes them as the settings say
 //!    |                    progress: whether the collector gets on
+//!    |              clients, rivals: other clients of CUPTI, and what they have
 //!                    |              told: whether launches cost anything while no window is open
 //! pipeline: what becomes of rows --> stream: outputs that grow with the run
 //!    |                           --> sets: the thread that draws windows with files of their own
@@ -22,6 +23,7 @@
 
 mod about;
 mod checkpoint;
+mod clients;
 mod collector;
 mod draw;
 mod edges;
@@ -270,6 +272,11 @@ fn on_notice(notice: Notice<'_>) {
         Notice::BuffersWait => {
             if let Some(session) = Session::get() {
                 session.buffers_wait();
+            }
+        }
+        Notice::Approached(_) => {
+            if let Some(session) = Session::get() {
+                session.client_comes();
             }
         }
         Notice::Fatal(reason) => tell(&format!("CUPTI gave up: {reason}; what it had not delivered is lost")),

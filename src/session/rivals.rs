@@ -3,12 +3,12 @@
 //! Kineto asks without a subscription, so that it is not refused one as others are. From then on launches are seen and
 //! nothing that they did. What was handed over by us goes to that client too.
 //!
-//! It is seen by what no longer passes. Work that somebody has waited for is complete, and a flush hands over what is
+//! Most are seen when they ask. Of others it is seen by what no longer passes. Work that somebody has waited for is complete, and a flush hands over what is
 //! complete; and every piece of work takes room in a buffer, so that so much of it needs another one.
 
 use std::time::{Duration, Instant};
 
-use crate::cupti::Traffic;
+use crate::cupti::{Others, Traffic};
 
 /// For how long nothing has passed, where the program has waited for all that the GPU had to do. A program with several
 /// GPUs may wait for one while another is busy with a single kernel for all that time.
@@ -32,6 +32,9 @@ pub(super) struct Rivals {
     /// How many launches nothing was known of at the last flush.
     open: u64,
     is_taken: bool,
+    /// Whether that was told, by who took them, and so will be when he is done; and of how many takings.
+    is_told: bool,
+    takes: u64,
     /// How often it was so.
     times: u64,
 }
@@ -48,7 +51,17 @@ pub(super) enum Change {
 impl Rivals {
     pub(super) fn new(now: Instant) -> Self {
         let last = Traffic::default();
-        Self { last, since: now, waits: 0, pauses: 0, open: 0, is_taken: false, times: 0 }
+        Self {
+            last,
+            since: now,
+            waits: 0,
+            pauses: 0,
+            open: 0,
+            is_taken: false,
+            is_told: false,
+            takes: 0,
+            times: 0,
+        }
     }
 
     /// Whether another client has them now.
@@ -59,6 +72,20 @@ impl Rivals {
     /// How often another client took them.
     pub(super) fn times(&self) -> u64 {
         self.times
+    }
+
+    /// What clients that are seen have.
+    pub(super) fn told(&mut self, others: &Others) -> Option<Change> {
+        if others.takes != self.takes {
+            (self.takes, self.is_told) = (others.takes, true);
+            return self.turn(true);
+        }
+        let is_back = self.is_told && !others.have_records;
+        if is_back {
+            self.is_told = false;
+            return self.turn(false);
+        }
+        None
     }
 
     /// Looks after a flush, with so many launches that nothing is known of yet. One of everything tells what had passed
@@ -72,6 +99,10 @@ impl Rivals {
     ) -> Option<Change> {
         let waits = std::mem::replace(&mut self.waits, traffic.whole_waits);
         let opened = open > std::mem::replace(&mut self.open, open);
+        if self.is_told {
+            (self.last, self.since, self.pauses) = (traffic, now, 0);
+            return None;
+        }
         let is_kept = |before: Traffic| open > 0 && traffic.lent > 0 && traffic.moves == before.moves;
         if before_everything.is_some_and(is_kept) {
             return self.turn(true);
@@ -158,6 +189,21 @@ mod tests {
         for waits in 0..100 {
             assert_eq!(looks.after(60_000, traffic(2, 3000 + 10 * waits), 1), None, "a copy of nothing");
         }
+    }
+
+    #[test]
+    fn who_is_seen_to_take_them_has_them_until_he_is_done() {
+        let mut looks = Looks::new();
+        let has = |takes, have_records| Others { takes, have_records, ..Others::default() };
+        assert_eq!(looks.0.told(&has(0, false)), None);
+        assert_eq!(looks.0.told(&has(1, true)), Some(Change::Taken));
+        assert_eq!(looks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");
+        assert_eq!(looks.0.told(&has(2, true)), None, "he asked again");
+        assert!(looks.0.have_records());
+        assert_eq!(looks.0.told(&has(2, false)), Some(Change::Back));
+        assert!(!looks.0.have_records() && looks.0.times() == 1);
+        assert_eq!(looks.0.told(&has(3, false)), Some(Change::Taken), "and left them before anybody looked");
+        assert_eq!(looks.0.told(&has(3, false)), Some(Change::Back));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
 use crate::control::{Outputs, chosen, life, window};
-use crate::cupti::{self, Traffic};
+use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, process_text};
 use crate::host::stderr;
@@ -20,6 +20,7 @@ use crate::unwind::ModuleMap;
 
 use super::about;
 use super::checkpoint::{Checkpoint, Recorded};
+use super::clients::Clients;
 use super::collector::{self, Collector, LONGEST_PAUSE, Source, Wish};
 use super::draw;
 use super::edges::Edges;
@@ -30,7 +31,6 @@ use super::memory::{self, Starve};
 use super::messages::{say, tell};
 use super::pipeline::{Finished, Pipeline};
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
-use super::rivals::{Change, Rivals};
 use super::sampler::{Sampler, Wanted};
 use super::sets::{Drawn, Sets};
 use super::stats::{Asked, Stats};
@@ -61,8 +61,8 @@ pub(super) struct Session {
     edges: Arc<Edges>,
     /// Whether launches are told of.
     told: Told,
-    /// Whether another client has the records.
-    rivals: Mutex<Rivals>,
+    /// What other clients of CUPTI have.
+    clients: Clients,
     /// The same of instants that the program marked.
     marks: Marks,
     collector: Collector,
@@ -113,7 +113,7 @@ impl Session {
             modules: Mutex::new(ModuleMap::new()),
             edges: pipeline.edges(),
             told: Told::default(),
-            rivals: Mutex::new(Rivals::new(Instant::now())),
+            clients: Clients::new(Instant::now()),
             sets: pipeline.sets(),
             sampler,
             marks: Marks::default(),
@@ -170,8 +170,14 @@ impl Session {
         if life::is_over() {
             return Err(life::over());
         }
+        if self.clients.is_lent(true) {
+            return Err(Error::new(
+                ErrorKind::State,
+                "another client of CUPTI has the subscription; a window opens when it is done",
+            ));
+        }
         if !window::state().is_open() {
-            self.reclaim_records();
+            self.clients.reclaim_if_taken(self.api);
             self.told.opens(self.api, &self.edges, None, false);
         }
         self.edges.turn(WindowEdge::Open, window::open);
@@ -182,7 +188,7 @@ impl Session {
     pub(super) fn open_window_in_callback(&self) {
         if !life::is_over() && !window::state().is_open() {
             // In a callback nobody waits for the collector's lock; it is free but for moments.
-            let is_taken = self.rivals.try_lock().is_some_and(|rivals| rivals.have_records());
+            let is_taken = self.clients.have_records();
             self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
             self.edges.turn(WindowEdge::Open, window::open);
         }
@@ -190,36 +196,8 @@ impl Session {
 
     /// Closes the window, if one is open.
     pub(super) fn close_window(&self) {
+        self.clients.is_lent(false);
         self.edges.turn(WindowEdge::Close, window::close);
-    }
-
-    /// Looks who has the records, after a flush that has left so many launches open.
-    fn look_for_rivals(&self, open: u64, before_everything: Option<Traffic>) {
-        if self.api.shares_records() || self.api.is_retired() {
-            return;
-        }
-        let traffic = self.api.traffic();
-        // Not held while CUPTI is called.
-        let change = self.rivals.lock().look(Instant::now(), traffic, open, before_everything);
-        match change {
-            None => {}
-            Some(Change::Taken) => {
-                progress::in_others(|| self.api.yield_records());
-                say(
-                    "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
-                     now on, and nothing that they did, until a window opens anew; each needs a run of its own",
-                );
-            }
-            Some(Change::Back) => say("records come again"),
-        }
-    }
-
-    /// Asks for the records again, if another client has them: whoever opens a window wants them.
-    fn reclaim_records(&self) {
-        let is_taken = self.rivals.lock().have_records();
-        if is_taken && let Err(error) = progress::in_others(|| self.api.take_records_back()) {
-            tell(&format!("the records are not to be had again: {error}"));
-        }
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
@@ -284,6 +262,13 @@ impl Session {
                 "the tracer did not answer within 1 s when a context ended; it is not waited for any more there",
             );
         }
+    }
+
+    /// Another client is about to take the records, or asks for the subscription: the collector has what is complete
+    /// handed over, or lets go. Where the tracer does not answer, the client is held up for a second.
+    pub(super) fn client_comes(&self) {
+        self.collector
+            .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
     }
 
     /// Buffers wait to be read.
@@ -390,12 +375,15 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
 
 impl Source for Session {
     fn collect(&self) -> bool {
+        if self.clients.look(self.api, &self.told, &self.edges) {
+            let _ = self.open_window();
+        }
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
         pipeline.learn(&new);
         let any = pipeline.collect(self.api);
         drop(pipeline);
-        self.told.look(self.api, &self.edges, || self.reclaim_records());
+        self.told.look(self.api, &self.edges, || self.clients.reclaim_if_taken(self.api));
         any
     }
 
@@ -432,7 +420,7 @@ impl Source for Session {
         let open = pipeline.launches_open();
         drop(pipeline);
         if is_flushed {
-            self.look_for_rivals(open, everything.then_some(before));
+            self.clients.look_at_traffic(self.api, open, everything.then_some(before));
         }
     }
 
@@ -568,7 +556,7 @@ impl Ends for Session {
             let mut further: Vec<_> = pipeline.samples_lines();
             further.extend(pipeline.clock_line());
             further.extend(pipeline.windows(drawn.as_ref()));
-            let clients = (self.api.traffic(), self.rivals.lock().times());
+            let clients = (self.api.traffic(), self.clients.had());
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
         }

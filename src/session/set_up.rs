@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::{self, calls, file, memory, signals, stderr, threads};
 use crate::profile::View;
 use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
-use crate::settings::{Output, Python, Settings};
+use crate::settings::{Output, Python, Settings, Yield};
 use crate::unwind;
 
 use super::environment;
@@ -79,6 +79,11 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
         events: settings.deps,
         unified: settings.unified,
         without_environment: host::is_privileged(),
+        others: match settings.yields {
+            Yield::Nothing => cupti::Deference::None,
+            Yield::Records => cupti::Deference::Records,
+            Yield::Subscription => cupti::Deference::Subscription,
+        },
     };
     // Threads that the tracer starts are as good as ours.
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;

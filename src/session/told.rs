@@ -95,6 +95,21 @@ impl Told {
         }
     }
 
+    /// Nothing is told any more, whatever was asked for: the subscription goes. No window is open.
+    pub(super) fn ends(&self, edges: &Edges) {
+        let mut state = self.state.lock();
+        if state.hushed.is_none() && window::hush() {
+            edges.told(false);
+        }
+        state.hushed = Some(Instant::now());
+        state.is_on = false;
+    }
+
+    /// There is a subscription again, with all callbacks.
+    pub(super) fn begins(&self) {
+        self.state.lock().is_on = true;
+    }
+
     /// A window is about to open. `nudge` wakes the collector where the caller is in a callback of the tracer's; it then asks
     /// for the records as well, if another client has them.
     pub(super) fn opens(&self, api: &Api, edges: &Edges, nudge: Option<&dyn Fn()>, wants_records: bool) {

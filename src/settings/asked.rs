@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::wanted::{Output, TraceFile};
-use super::words::{Backward, GraphStacks, Python, Root, Unit};
+use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
 /// Which ranges of NVTX are frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ pub struct Settings {
     pub report: Option<PathBuf>,
     /// The `libcupti` to use.
     pub cupti: Option<PathBuf>,
+    /// What other clients of CUPTI are left.
+    pub yields: Yield,
     /// How long the exit may be held up without getting on.
     pub exit_limit: Duration,
     /// Whether the outputs are written when a signal ends the process.
@@ -148,6 +150,7 @@ impl Settings {
             launch_marker: false,
             report: None,
             cupti: None,
+            yields: Yield::default(),
             exit_limit: Duration::ZERO,
             signals: false,
             checkpoint: None,

@@ -16,4 +16,4 @@ pub use read::{from_environment, nearest, parse};
 pub use table::{SETTINGS, Setting, prefix};
 pub use values::Refused;
 pub use wanted::{ABOUT, Output, TraceFile};
-pub use words::{Backward, GraphStacks, Names, Python, Root, Unit};
+pub use words::{Backward, GraphStacks, Names, Python, Root, Unit, Yield};

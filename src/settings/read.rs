@@ -68,7 +68,7 @@ mod tests {
 
     use super::super::asked::Nvtx;
     use super::super::wanted::{Output, TraceFile};
-    use super::super::words::{Backward, GraphStacks, Python, Root, Unit};
+    use super::super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
     use super::*;
     use crate::profile::views::{GPU, IDLE};
 
@@ -210,6 +210,7 @@ mod tests {
             ("GPUFLAME_LAUNCH_MARKER", "1"),
             ("GPUFLAME_CUPTI", "/opt/libcupti.so.12"),
             ("GPUFLAME_EXIT_LIMIT", "0.25"),
+            ("GPUFLAME_YIELD", "1"),
             ("GPUFLAME_SIGNALS", "no"),
             ("GPUFLAME_CHECKPOINT", "0"),
             ("GPUFLAME_CHECKPOINT_MAX", "2M"),
@@ -259,6 +260,7 @@ mod tests {
             launch_marker: true,
             report: Some(PathBuf::from("/tmp/r")),
             cupti: Some(PathBuf::from("/opt/libcupti.so.12")),
+            yields: Yield::Subscription,
             exit_limit: Duration::from_millis(250),
             signals: false,
             checkpoint: None,

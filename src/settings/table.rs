@@ -9,7 +9,7 @@ use super::values::{
     Refused, SWITCH, bytes, list, mode, number, numbers, seconds, seconds_or_none, signal, switch, word,
 };
 use super::wanted::{Output, TraceFile};
-use super::words::{Backward, GraphStacks, Python, Root, Unit};
+use super::words::{Backward, GraphStacks, Python, Root, Unit, Yield};
 
 /// More samples a second would be of the sampling.
 const MOST_HERTZ: u64 = 10_000;
@@ -376,6 +376,14 @@ pub const SETTINGS: &[Setting] = &[
             settings.cupti = (!value.is_empty()).then(|| PathBuf::from(value));
             Ok(())
         },
+    },
+    Setting {
+        name: "GPUFLAME_YIELD",
+        values: Yield::WORDS,
+        default: Yield::Records.word(),
+        help: "What another profiler in the process is left: records, when it takes them, until it is done; 1 the subscription to \
+               CUPTI as well, when it asks for that, for as long; 0: nothing, and it is not looked for.",
+        apply: |settings, value| word(value).map(|left| settings.yields = left),
     },
     Setting {
         name: "GPUFLAME_EXIT_LIMIT",

@@ -71,6 +71,18 @@ pub enum Python {
     Lines,
 }
 
+/// What other clients of CUPTI in the process are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Yield {
+    /// Nothing that they do not take, and they are not looked for.
+    Nothing,
+    /// The records, for as long as they use them.
+    #[default]
+    Records,
+    /// The subscription as well.
+    Subscription,
+}
+
 /// Where the work of PyTorch's backward pass hangs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
@@ -121,5 +133,6 @@ macro_rules! words {
 words!(Unit: Nanos "ns", Micros "us", Count "count");
 words!(GraphStacks: Both "both", Capture "capture", Launch "launch");
 words!(Python: Auto "auto", Off "off", Only "only", Lines "lines");
+words!(Yield: Records "records", Nothing "0", Subscription "1");
 words!(Backward: Autograd "autograd", Forward "forward");
 words!(Root: Process "process", Thread "thread", Device "device", Stream "stream");

@@ -68,6 +68,12 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
+    /// Another client of the library is about to have this; what the tracer wants before, it is to have now, from another
+    /// thread of its own. In no callback.
+    fn approached(approach: Approach) {
+        let _ = approach;
+    }
+
     /// The library met an error it cannot go on after, and has finalised itself. No call is made to it any
     /// more; what was not delivered is lost.
     fn fatal(reason: &str) {
@@ -77,6 +83,15 @@ pub trait Tracer: 'static {
     /// A function of this trait panicked: a bug of ours. Said once, and the last thing that is said:
     /// API callbacks and buffers are ignored from now on.
     fn panicked() {}
+}
+
+/// What another client of the library asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approach {
+    /// All records from now on.
+    Records,
+    /// The subscription, which it has if we let go of it.
+    Subscription,
 }
 
 /// An API call that begins or is over.

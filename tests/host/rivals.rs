@@ -1,6 +1,6 @@
 //! Another client of CUPTI in the same process: it has its records, the program lives, and what is missing is said.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
@@ -98,4 +98,106 @@ fn with_an_older_driver_the_second_client_is_refused() {
     let run = Run::new(&program, Way::Injected).arg("second").env("GPUSIM_CUPTI_VERSION", "13.4");
     let done = run.done();
     assert_eq!(done.code, Some(21), "{}", done.stderr);
+}
+
+/// One that was linked to CUPTI, whose table the linker filled before we came, and one that asks the linker later.
+fn clients() -> [PathBuf; 2] {
+    let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
+    [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
+}
+
+/// What it launches 50 times before the client comes, and 70 times when it is done; of the 40 between nothing is known.
+fn assert_before_and_after(done: &Done, afters: u64) {
+    assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
+    assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
+    assert_eq!(nanos_under(done, "[GPU_Kernel]after"), Some(afters * 70 * 1000), "{}", done.stderr);
+}
+
+/// It gets its own records and no other, finds no setting of ours, and when it is done the records come to us again.
+#[test]
+fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_them_again() {
+    for program in clients() {
+        for way in [Way::Injected, Way::Preloaded] {
+            let done = Run::new(&program, way).arg("records").ok();
+            assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+            assert_before_and_after(&done, 1);
+            let taken =
+                done.stderr.find("has taken the records over: launches are seen").expect(&done.stderr);
+            let back = done.stderr.find("records come again").expect(&done.stderr);
+            assert!(taken < back, "{}", done.stderr);
+            assert_eq!(nanos_under(&done, "[no launch stack]"), None, "{}", done.stderr);
+        }
+    }
+}
+
+/// It does not register its functions anew, and does not know that ours were meanwhile.
+#[test]
+fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
+    for program in clients() {
+        let done = Run::new(&program, Way::Injected).arg("again").ok();
+        assert_eq!(done.stdout, "zeroed 0; kernels 80, calls 0\n", "{}", done.stderr);
+        assert_before_and_after(&done, 2);
+        assert_eq!(done.ledger("records come again").len(), 2, "{}", done.stderr);
+    }
+}
+
+/// CUPTI turns all times into those of a client's clock; ours go on in nanoseconds.
+#[test]
+fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
+    for program in clients() {
+        let done = Run::new(&program, Way::Injected).arg("clock").ok();
+        assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+        assert_before_and_after(&done, 1);
+    }
+}
+
+#[test]
+fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done() {
+    let [asking, linked] = clients();
+    for (program, yields) in [(&asking, "records"), (&linked, "0")] {
+        let done = Run::new(program, Way::Injected).arg("subscription").env("GPUFLAME_YIELD", yields).ok();
+        assert_eq!(done.stdout, "subscribe 39, then 39; kernels 0, calls 0\n", "{}", done.stderr);
+        done.assert_exact();
+    }
+    // With a CUPTI and a driver that could share, too.
+    let ways = [
+        (&asking, Way::Injected, "13.0"),
+        (&linked, Way::Preloaded, "13.0"),
+        (&linked, Way::Injected, "12.9"),
+        (&asking, Way::Injected, "13.4"),
+    ];
+    for (program, way, version) in ways {
+        let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
+        let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
+        // At least 40 launches and a wait, at both ends.
+        let (said, calls) = done.stdout.trim().rsplit_once(' ').unwrap();
+        assert_eq!(said, "subscribe 0, then 0; kernels 0, calls", "{}", done.stderr);
+        assert!(calls.parse::<u32>().unwrap() >= 82, "{calls}");
+        assert_before_and_after(&done, 1);
+        for said in ["another client of CUPTI asks for the subscription", "the subscription is ours again"] {
+            assert_eq!(done.ledger(said).len(), 1, "{}", done.stderr);
+        }
+        let (launches, parts) = done.sum("launches");
+        assert_eq!(parts["matched"], launches - parts["outside"], "{}", done.stderr);
+    }
+}
+
+#[test]
+fn when_a_client_ends_cupti_it_is_subscribed_to_again() {
+    for program in clients() {
+        let done = Run::new(&program, Way::Injected).arg("finalize").ok();
+        assert_eq!(done.stdout, "finalize 0; kernels 0, calls 0\n", "{}", done.stderr);
+        assert_before_and_after(&done, 1);
+        assert_eq!(done.ledger("another client has ended CUPTI").len(), 1, "{}", done.stderr);
+    }
+}
+
+/// Who looks for nobody still notices that nothing comes any more.
+#[test]
+fn clients_that_are_not_looked_for_have_what_they_take() {
+    let [program, _] = clients();
+    let done = Run::new(&program, Way::Injected).arg("records").env("GPUFLAME_YIELD", "0").ok();
+    assert!(done.stdout.starts_with("zeroed 1; "), "{}", done.stdout);
+    assert!(done.stderr.contains("another client of CUPTI has taken the records over"), "{}", done.stderr);
+    assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }

@@ -11,7 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("host", &["error"]),
     ("record", &["error"]),
     ("tracer", &["record"]),
-    ("cupti", &["error", "record", "tracer"]),
+    ("cupti", &["error", "host", "record", "tracer"]),
     ("unwind", &["error", "record"]),
     ("profile", &["error", "record"]),
     ("settings", &["error", "profile"]),

@@ -1,0 +1,211 @@
+//! Other clients of CUPTI: what one has that was ours, what is said of it, and how it comes back.
+//!
+//! ```text
+//! records        taken (seen where it is done, or by what no longer comes) --> launches alone --> the client is done --> ours
+//! subscription   asked for, and GPUFLAME_YIELD=1 --> the window closes, nothing is seen --> the client is done --> it opens
+//! both           CUPTI is ended, for all -------^
+//! ```
+//!
+//! All but the question whether the subscription is ours is the collector's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::control::window;
+use crate::cupti::{Api, Others, Traffic};
+use crate::record::WindowEdge;
+
+use super::edges::Edges;
+use super::messages::{say, tell};
+use super::progress;
+use super::rivals::{Change, Rivals};
+use super::told::Told;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Clients {
+    known: Mutex<Known>,
+    /// The subscription is another's.
+    is_lent: AtomicBool,
+    /// And when it is ours again, a window is to open.
+    is_to_open: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Known {
+    rivals: Rivals,
+    lent: Lent,
+    /// How often others had ended CUPTI when that was last looked at.
+    ends: u64,
+    /// With how many takings the records were refused when they were asked for again.
+    refused: Option<u64>,
+}
+
+/// How often, and for how long, the subscription was another's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lent {
+    pub(super) times: u64,
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Lent {
+    /// In all, so far.
+    pub(super) fn long(&self) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// How often others had what was ours.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Had {
+    /// The records.
+    pub(super) records: u64,
+    /// The subscription.
+    pub(super) subscription: Lent,
+}
+
+impl Clients {
+    pub(super) fn new(now: Instant) -> Self {
+        let known = Known { rivals: Rivals::new(now), lent: Lent::default(), ends: 0, refused: None };
+        Self { known: Mutex::new(known), is_lent: AtomicBool::new(false), is_to_open: AtomicBool::new(false) }
+    }
+
+    /// Whether the subscription is another's: a window opens when it is ours again, if `is_wanted`.
+    pub(super) fn is_lent(&self, is_wanted: bool) -> bool {
+        let is_lent = self.is_lent.load(Ordering::Acquire);
+        if is_lent {
+            self.is_to_open.store(is_wanted, Ordering::Release);
+        }
+        is_lent
+    }
+
+    /// Whether another has the records. Waits for nobody.
+    pub(super) fn have_records(&self) -> bool {
+        self.known.try_lock().is_some_and(|known| known.rivals.have_records())
+    }
+
+    pub(super) fn had(&self) -> Had {
+        let known = self.known.lock();
+        Had { records: known.rivals.times(), subscription: known.lent }
+    }
+
+    /// Looks what they have. True: a window is to open, since the subscription is ours again.
+    pub(super) fn look(&self, api: &Api, told: &Told, edges: &Edges) -> bool {
+        if api.is_retired() {
+            return false;
+        }
+        let others = api.others();
+        let mut known = self.known.lock();
+        if others.ends != known.ends {
+            known.ends = others.ends;
+            self.lend(&mut known, told, edges);
+            drop(known);
+            api.was_ended();
+            say(
+                "another client has ended CUPTI in this process (cuptiFinalize): nothing is seen until it is to be had again",
+            );
+            return false;
+        }
+        if others.want_subscription && api.is_subscribed() {
+            self.lend(&mut known, told, edges);
+            drop(known);
+            progress::in_others(|| api.let_go());
+            say(
+                "another client of CUPTI asks for the subscription, and has it, as GPUFLAME_YIELD=1 says: nothing is seen until \
+                 it is done",
+            );
+            return false;
+        }
+        let is_free = !others.want_subscription && !others.have_subscription && others.rest;
+        if self.is_lent.load(Ordering::Acquire) {
+            drop(known);
+            return is_free && self.is_ours_again(api, told);
+        }
+        let change = known.rivals.told(&others);
+        let is_to_be_asked_for = others.are_done && known.refused != Some(others.takes);
+        drop(known);
+        say_of_records(change, true);
+        if is_to_be_asked_for {
+            self.reclaim(api, &others);
+        }
+        false
+    }
+
+    /// The window closes, and what is launched from now on is not seen.
+    fn lend(&self, known: &mut Known, told: &Told, edges: &Edges) {
+        if self.is_lent.load(Ordering::Acquire) {
+            return;
+        }
+        let is_open = window::state().is_open();
+        edges.turn(WindowEdge::Close, window::close);
+        told.ends(edges);
+        self.is_to_open.store(is_open, Ordering::Release);
+        self.is_lent.store(true, Ordering::Release);
+        known.lent.times += 1;
+        known.lent.since = Some(Instant::now());
+    }
+
+    /// True: a window is to open.
+    fn is_ours_again(&self, api: &Api, told: &Told) -> bool {
+        if progress::in_others(|| api.subscribe_again()).is_err() {
+            // One that was not seen to subscribe has it.
+            return false;
+        }
+        told.begins();
+        let mut known = self.known.lock();
+        if let Some(since) = known.lent.since.take() {
+            known.lent.before += since.elapsed();
+        }
+        drop(known);
+        self.is_lent.store(false, Ordering::Release);
+        say("the subscription is ours again");
+        self.is_to_open.swap(false, Ordering::AcqRel)
+    }
+
+    /// Looks after a flush, that has left so many launches open. One of everything tells what had passed before it.
+    pub(super) fn look_at_traffic(&self, api: &Api, open: u64, before_everything: Option<Traffic>) {
+        if api.shares_records() || api.is_retired() {
+            return;
+        }
+        let traffic = api.traffic();
+        // Not held while CUPTI is called.
+        let change = self.known.lock().rivals.look(Instant::now(), traffic, open, before_everything);
+        if change == Some(Change::Taken) {
+            progress::in_others(|| api.yield_records());
+        }
+        say_of_records(change, false);
+    }
+
+    /// Asks for the records again, if another client has them: whoever opens a window wants them.
+    pub(super) fn reclaim_if_taken(&self, api: &Api) {
+        if self.known.lock().rivals.have_records() {
+            self.reclaim(api, &api.others());
+        }
+    }
+
+    fn reclaim(&self, api: &Api, others: &Others) {
+        let asked = progress::in_others(|| api.take_records_back());
+        self.known.lock().refused = asked.is_err().then_some(others.takes);
+        if let Err(error) = asked {
+            tell(&format!("the records are not to be had again: {error}"));
+        }
+    }
+}
+
+/// `is_seen`: it will be seen when the client is done.
+fn say_of_records(change: Option<Change>, is_seen: bool) {
+    match change {
+        None => {}
+        Some(Change::Taken) => {
+            let until = if is_seen { "it is done or a window opens anew" } else { "a window opens anew" };
+            say(&format!(
+                "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
+                 now on, and nothing that they did, until {until}; each needs a run of its own"
+            ));
+        }
+        Some(Change::Back) => say("records come again"),
+    }
+}
