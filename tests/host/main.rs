@@ -23,4 +23,5 @@ mod running;
 mod runtimes;
 mod stress;
 mod timed;
+mod unloads;
 mod workers;
