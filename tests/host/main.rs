@@ -14,6 +14,7 @@ mod forks;
 mod limits;
 mod memory;
 mod moments;
+mod names;
 mod older_glibc;
 mod preload;
 mod python_end;
