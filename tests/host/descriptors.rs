@@ -99,7 +99,7 @@ fn assert_whole_ledger(read: &str) {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
-/// A pipe of two pages, of which 1,000 bytes are free: where to read, and where to write.
+/// A pipe of two pages, neither of which is empty, with 4,000 bytes free: where to read, where to write, and what it holds.
 fn nearly_full_pipe() -> (File, File, usize) {
     let mut ends = [0; 2];
     // SAFETY: there is room for two numbers.
@@ -108,7 +108,7 @@ fn nearly_full_pipe() -> (File, File, usize) {
     let [from, mut to] = ends.map(|end| unsafe { File::from_raw_fd(end) });
     // SAFETY: both are numbers.
     assert_eq!(unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) }, 8192);
-    let filling = "filling\n".repeat((8192 - 1000) / 8);
+    let filling = "filling\n".repeat((8192 - 4000) / 8);
     to.write_all(filling.as_bytes()).unwrap();
     (from, to, filling.len())
 }

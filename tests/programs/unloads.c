@@ -1,5 +1,6 @@
 /* Has CUDA as a plugin has its libraries: in each round it opens the runtime and CUPTI, launches a hundred kernels, waits for the
- * first half of them, and closes both. A thread of its own opens and closes them too, as fast as it can.
+ * first half of them, and closes both. A thread of its own opens and closes them too, as fast as it can. Where the runtime lay is
+ * then no memory that may be read, so that it lies elsewhere in the next round.
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
@@ -11,7 +12,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
@@ -109,6 +110,8 @@ int main(int argc, char **argv)
         pthread_mutex_lock(&turn);
         runtime_gone += is_gone(runtime);
         cupti_gone += is_gone(cupti);
+        if (mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+            return 9;
         pthread_mutex_unlock(&turn);
     }
     is_over = 1;
