@@ -171,6 +171,11 @@ impl Writer {
         Self { chunk: None, used: 0 }
     }
 
+    /// Whether there was ever room for something.
+    pub(super) fn has_begun(&self) -> bool {
+        self.chunk.is_some()
+    }
+
     /// Appends `parts` as one record that is never split. False: there was no room, nothing was written.
     #[inline]
     pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {

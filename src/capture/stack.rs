@@ -12,7 +12,7 @@ use super::log::Writer;
 use super::open_ranges::Ranges;
 use super::python::PythonFrames;
 use super::records::{as_words, context_words};
-use super::thread::{Own, Thread};
+use super::thread::{Own, Thread, announce};
 
 /// The number of native frames that were walked.
 const UNKNOWN: usize = usize::MAX;
@@ -157,6 +157,9 @@ fn note(
     if let Some(merged) = python.as_mut().and_then(|python| python.merge(captured, &thread.tally)) {
         frames = merged.frames;
         flags.0 |= if merged.is_cut { ContextFlags::TRUNCATED } else { 0 };
+    }
+    if !contexts.has_begun() {
+        announce(of, thread, contexts);
     }
     let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
     let ranges = ranges.frames();

@@ -149,7 +149,7 @@ impl Entered {
             let mut entered = Self::into(thread, at);
             let (own, thread) = entered.parts();
             own.id = this_thread();
-            announce(own, thread);
+            announce(own.id, thread, &mut own.contexts);
             return Some(entered);
         }
         if inside == WISHED {
@@ -254,7 +254,8 @@ fn attach() -> Option<&'static Thread> {
     // SAFETY: a state that is never unmapped.
     let state: &'static Thread = unsafe { thread.as_ref() };
     // SAFETY: the state is this thread's alone, and is not entered before it is stored below.
-    announce(unsafe { &mut *state.own.get() }, state);
+    let own = unsafe { &mut *state.own.get() };
+    announce(own.id, state, &mut own.contexts);
     tls::set(thread.as_ptr().cast());
     tell_me_when_this_thread_ends(thread);
     Some(state)
@@ -273,13 +274,14 @@ fn leave_behind(thread: &Thread) -> bool {
     true
 }
 
-/// Writes down who the calling thread is, before its first context: it may be gone when its rows are read.
-fn announce(own: &mut Own, thread: &Thread) {
+/// Writes down who the calling thread is, before its first context: it may be gone when its rows are read. A range may be open
+/// before a session is set up; until then there is no room, and the thread is announced with its first context.
+pub(super) fn announce(id: ThreadId, thread: &Thread, contexts: &mut Writer) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     // Without room it has a number and no name.
-    own.contexts.push(&thread.contexts, [&thread_words(own.id, name)]);
+    contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
 /// The kernel's number of the calling thread.

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::profile::turns;
+
 /// `name` as one frame of a folded stack, which readers split at `;`, at line ends and at the last blank:
 ///
 /// | in the name | in the frame | since |
@@ -79,9 +81,7 @@ fn is_clean(name: &[u8]) -> bool {
 /// Not what ends a line somewhere, drives a terminal, turns the direction of what follows, or is forbidden in XML.
 fn is_printable(c: char) -> bool {
     let ends_a_line = matches!(c, '\u{2028}' | '\u{2029}');
-    let turns =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    !(c.is_control() || ends_a_line || turns || matches!(c, '\u{fffe}' | '\u{ffff}'))
+    !(c.is_control() || ends_a_line || turns(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// Whether a reader of folded files would take `word` for a weight.

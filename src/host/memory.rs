@@ -11,13 +11,20 @@ const LEAST: usize = 24 * MIB;
 /// The part of what a process may have in all.
 const PART: u64 = 10;
 
-/// The ceiling in bytes: as `asked` or, if that is less, a tenth of what the process's control group may have; but
-/// 24 MiB at least.
+/// The ceiling of this process in bytes, see [`rule`].
 pub fn ceiling(asked: Option<usize>) -> usize {
-    let unasked = || {
+    rule(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let limit = limit(&group, |path| fs::read_to_string(path).ok()).unwrap_or(u64::MAX);
-        DEFAULT.min(usize::try_from(limit / PART).unwrap_or(usize::MAX))
+        limit(&group, |path| fs::read_to_string(path).ok())
+    })
+}
+
+/// As `asked` or else 256 MiB, or a tenth of what the process's control group may have where that is less; but 24 MiB at
+/// least, whoever says so.
+fn rule(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
+    let unasked = || {
+        let part = limit().map_or(u64::MAX, |limit| limit / PART);
+        DEFAULT.min(usize::try_from(part).unwrap_or(usize::MAX))
     };
     asked.unwrap_or_else(unasked).max(LEAST)
 }
@@ -72,9 +79,28 @@ mod tests {
         assert_eq!(limit_of(old, &[root]), Some(500));
     }
 
+    /// The ceiling in MiB where so many are asked for, and the control group may have so many.
+    fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
+        rule(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
+    }
+
     #[test]
-    fn what_is_asked_for_stands() {
-        assert_eq!([1 << 40, 5].map(|asked| ceiling(Some(asked))), [1 << 40, LEAST]);
+    fn the_ceiling_is_256_mib_or_a_tenth_of_what_the_group_may_have_but_24_at_least() {
+        assert_eq!(mib(None, None), 256);
+        let of_groups =
+            [(100_000, 256), (2_561, 256), (2_550, 255), (1_000, 100), (240, 24), (96, 24), (0, 24)];
+        for (limit, expected) in of_groups {
+            assert_eq!(mib(None, Some(limit)), expected, "in a group of {limit} MiB");
+        }
+        assert_eq!(rule(None, || Some(u64::MAX)), 256 * MIB);
         assert!((LEAST..=DEFAULT).contains(&ceiling(None)));
+    }
+
+    #[test]
+    fn what_is_asked_for_stands_above_24_mib_whatever_the_group_may_have() {
+        for limit in [None, Some(96), Some(1_000)] {
+            assert_eq!([25, 300, 5].map(|asked| mib(Some(asked), limit)), [25, 300, 24]);
+        }
+        assert_eq!(ceiling(Some(1 << 40)), 1 << 40);
     }
 }

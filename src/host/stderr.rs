@@ -121,3 +121,18 @@ fn takes_messages() -> bool {
 fn identity() -> io::Result<Identity> {
     Identity::of_number(libc::STDERR_FILENO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_goes_at_once_than_a_pipe_takes_whole_and_lines_stay_whole_where_they_can() {
+        let line = [&[b'x'; 99][..], b"\n"].concat();
+        let lines = line.repeat(100);
+        assert_eq!(first_lines(&lines), AT_ONCE / 100 * 100);
+        assert_eq!(first_lines(&lines[..AT_ONCE]), AT_ONCE, "what is all there is goes");
+        assert_eq!(first_lines(&[b'x'; 2 * AT_ONCE]), AT_ONCE, "a line that is too long goes in parts");
+        assert_eq!(first_lines(b"a\nb"), 3);
+    }
+}

@@ -32,6 +32,7 @@ pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStat
 pub use fewer::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
 pub use quoted::quoted;
+pub(crate) use quoted::turns;
 pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
 pub use strings::{StringId, Strings};
 pub use views::{Measure, VIEWS, Value, View, human};

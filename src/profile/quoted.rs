@@ -2,19 +2,26 @@
 
 use std::fmt::Write;
 
-/// `text` as a JSON string.
+/// `text` as a JSON string, in which nothing drives a terminal or turns what follows: who reads it has all of it again.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for letter in text.chars() {
         match letter {
             '"' | '\\' => quoted.extend(['\\', letter]),
-            letter if letter.is_control() => drop(write!(quoted, "\\u{:04x}", letter as u32)),
+            letter if letter.is_control() || turns(letter) => {
+                let _ = write!(quoted, "\\u{:04x}", letter as u32);
+            }
             letter => quoted.push(letter),
         }
     }
     quoted.push('"');
     quoted
+}
+
+/// Whether it is a mark of direction, which may have what follows shown backwards.
+pub(crate) fn turns(letter: char) -> bool {
+    matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(all(test, feature = "cli"))]
@@ -23,10 +30,21 @@ mod tests {
 
     #[test]
     fn any_text_is_what_it_was_when_it_is_read_again() {
-        for text in
-            ["", "gemm<float, 128>", "a\"b\\c", "\u{0}\n\t\u{7f}\u{85}\u{9f}", "\u{2028}é😀", "\\u0041"]
-        {
+        for text in [
+            "",
+            "gemm<float, 128>",
+            "a\"b\\c",
+            "\u{0}\n\t\u{7f}\u{85}\u{9f}",
+            "\u{2028}é😀",
+            "\\u0041",
+            "a\u{202e}b\u{61c}\u{2069}",
+        ] {
             assert_eq!(serde_json::from_str::<String>(&quoted(text)).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn no_text_does_anything_where_it_is_shown() {
+        assert_eq!(quoted("\x1b[31m\u{202e}b\u{61c}\u{2069}"), r#""\u001b[31m\u202eb\u061c\u2069""#);
     }
 }

@@ -2,9 +2,16 @@
 # What gpuflame adds to a launch of a program whose coroutines take turns, as a table: nanoseconds of the launching thread's
 # processor, on the simulated stack.
 #
-#   cargo build --release && tests/bench/coroutines.sh [COUNT...]
+#   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
+#
+# Ends with 1 where a launch costs more than NS more.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+limit=
+if [[ ${1-} == --limit ]]; then
+    limit=$2
+    shift 2
+fi
 target=${CARGO_TARGET_DIR:-$PWD/target}
 library=$(realpath "$target/release/libgpuflame.so")
 cuda=$(tests/gpusim/run --stage)
@@ -21,8 +28,15 @@ least() {
 echo "| coroutines | ns a launch without gpuflame | with | more |"
 echo "| ---: | ---: | ---: | ---: |"
 [[ $# -gt 0 ]] || set -- 0 1 128 1000
+result=0
 for count in "$@"; do
     without=$(least "$folder/coroutines" "$count")
     with=$(CUDA_INJECTION64_PATH=$library least "$folder/coroutines" "$count")
-    echo "| $count | $without | $with | $((with - without)) |"
+    more=$((with - without))
+    echo "| $count | $without | $with | $more |"
+    if [[ -n $limit ]] && ((more > limit)); then
+        echo "$count coroutines: $more ns more a launch, beyond $limit" >&2
+        result=1
+    fi
 done
+exit $result

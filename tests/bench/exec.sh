@@ -2,9 +2,16 @@
 # What LD_PRELOAD of a whole shell adds to each program that it starts, as a table: microseconds, beside what the loader takes for a
 # library with nothing in it.
 #
-#   cargo build --release && tests/bench/exec.sh [TIMES]
+#   cargo build --release && tests/bench/exec.sh [--limit US] [TIMES]
+#
+# Ends with 1 where the library that is made for it, libgpuflame-preload.so, adds more than US.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+limit=
+if [[ ${1-} == --limit ]]; then
+    limit=$2
+    shift 2
+fi
 target=${CARGO_TARGET_DIR:-$PWD/target}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -17,8 +24,15 @@ echo "| LD_PRELOAD | us | more |"
 echo "| --- | ---: | ---: |"
 names=(nothing "an empty library" libgpuflame-preload.so libgpuflame.so)
 at=0
-"$folder/exec" "${1:-3000}" "$folder/empty.so" "$folder/libgpuflame-preload.so" "$folder/libgpuflame.so" |
-    while read -r all more; do
-        echo "| ${names[at]} | $all | $more |"
-        at=$((at + 1))
-    done
+result=0
+measured=$("$folder/exec" "${1:-3000}" "$folder/empty.so" "$folder/libgpuflame-preload.so" "$folder/libgpuflame.so")
+while read -r all more; do
+    name=${names[at]}
+    echo "| $name | $all | $more |"
+    at=$((at + 1))
+    if [[ -n $limit && $name == libgpuflame-preload.so ]] && awk "BEGIN { exit !($more > $limit) }"; then
+        echo "$name: $more us more, beyond $limit" >&2
+        result=1
+    fi
+done <<<"$measured"
+exit $result

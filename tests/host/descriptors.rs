@@ -1,6 +1,13 @@
 //! A host keeps its descriptors, its files and its stderr to itself, and its exit, whatever it does with them.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::path::Path;
+use std::process::Child;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::support::{Done, Run, Way, compile};
 
@@ -77,7 +84,11 @@ fn a_full_pipe_that_nobody_reads_does_not_hold_up_the_exit_for_ever() {
 #[test]
 fn a_stderr_that_does_not_block_gets_the_whole_ledger_and_stays_as_it_is() {
     let done = run("nonblocking");
-    let read = fs::read_to_string(done.folder.join("read")).unwrap();
+    assert_whole_ledger(&fs::read_to_string(done.folder.join("read")).unwrap());
+}
+
+/// Behind what the pipe held before.
+fn assert_whole_ledger(read: &str) {
     let ledger = read.trim_start_matches("filling\n");
     let line =
         |word: &str| ledger.lines().filter(|line| line.starts_with(&format!("gpuflame: {word}"))).count();
@@ -88,19 +99,86 @@ fn a_stderr_that_does_not_block_gets_the_whole_ledger_and_stays_as_it_is() {
     assert!(ledger.ends_with('\n'), "{read}");
 }
 
+/// A pipe of two pages, neither of which is empty, with 4,000 bytes free: where to read, where to write, and what it holds.
+fn nearly_full_pipe() -> (File, File, usize) {
+    let mut ends = [0; 2];
+    // SAFETY: there is room for two numbers.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: the kernel has just made them, for us alone.
+    let [from, mut to] = ends.map(|end| unsafe { File::from_raw_fd(end) });
+    // SAFETY: both are numbers.
+    assert_eq!(unsafe { libc::fcntl(to.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) }, 8192);
+    let filling = "filling\n".repeat((8192 - 4000) / 8);
+    to.write_all(filling.as_bytes()).unwrap();
+    (from, to, filling.len())
+}
+
+/// Reads a little at a time, until nobody is left who writes and nothing is there.
+fn read_slowly(mut from: &File, child: &mut Child) -> String {
+    let mut text = Vec::new();
+    let mut part = [0; 128];
+    loop {
+        let has_ended = child.try_wait().unwrap().is_some();
+        if held(from) > 0 {
+            let read = from.read(&mut part).unwrap();
+            text.extend_from_slice(&part[..read]);
+        } else if has_ended {
+            return String::from_utf8(text).unwrap();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How many bytes wait in a pipe.
+fn held(pipe: &File) -> usize {
+    let mut bytes = 0;
+    // SAFETY: it writes one int, for which there is room.
+    assert_eq!(unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD, &raw mut bytes) }, 0);
+    bytes as usize
+}
+
+/// How often it was looked, until `is_over`, and whether a write to the pipe ever blocked no longer. What the program has is the
+/// same open file, whose flags are seen from here.
+fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
+    let (mut looks, mut was_changed) = (0, false);
+    while !is_over.load(Ordering::Relaxed) {
+        // SAFETY: F_GETFL takes no pointer.
+        let flags = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETFL) };
+        was_changed |= flags & libc::O_NONBLOCK != 0;
+        looks += 1;
+        thread::yield_now();
+    }
+    (looks, was_changed)
+}
+
+/// Waits until it is there; a minute at most.
+fn wait_for_file(path: &Path) {
+    for _ in 0..60_000 {
+        if path.exists() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
-fn what_a_killed_process_leaves_is_a_recording_under_its_own_name() {
-    let done = prepare("killed").done();
-    assert_eq!(done.code, None);
-    let ran = crate::support::command::gpuflame(&done.folder, ["info", "out.gfr", "--format", "json"]).ok();
-    let info: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-    let facts = info["facts"].as_array().unwrap();
-    let launches = facts.iter().find(|fact| fact["what"] == "launches").unwrap();
-    // It was killed two seconds after the last of them.
-    assert_eq!(launches["value"], 20_000);
-    assert!(
-        ran.stderr.contains("out.gfr: its process ended without its exit hooks, after "),
-        "{}",
-        ran.stderr
-    );
+fn a_pipe_that_is_nearly_full_and_read_slowly_gets_the_whole_ledger_and_blocks_all_the_while() {
+    let (from, to, filled) = nearly_full_pipe();
+    let (mut command, folder) = prepare("launches").into_command();
+    let mut child = command.stderr(to.try_clone().unwrap()).spawn().unwrap();
+    let is_over = AtomicBool::new(false);
+    let (waiting, read, (looks, was_changed)) = thread::scope(|scope| {
+        let watch = scope.spawn(|| watch_flags(&to, &is_over));
+        // The files are there before the ledger.
+        wait_for_file(&folder.join("out.folded"));
+        thread::sleep(Duration::from_millis(200));
+        let waiting = (held(&from), child.try_wait().unwrap());
+        let read = read_slowly(&from, &mut child);
+        is_over.store(true, Ordering::Relaxed);
+        (waiting, read, watch.join().unwrap())
+    });
+    assert_eq!(waiting, (filled, None), "it waits for room, and writes nothing before");
+    assert!(looks > 1000 && !was_changed, "{looks}");
+    assert!(child.wait().unwrap().success());
+    assert_whole_ledger(&read);
 }

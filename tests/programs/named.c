@@ -1,6 +1,18 @@
 /* Kernels whose names would do something where they are shown: drive a terminal, go back to the start of a line, turn
- * what follows, or be computed by a spreadsheet. A range has such a name too. */
+ * what follows, or be computed by a spreadsheet. Two threads and the ranges that they are in have such names too.
+ *
+ *     named [more | killed]
+ *
+ * more: launches a second time, under another range. killed: it is, three seconds later. */
+#define _GNU_SOURCE
 #include "cuda_mini.h"
+#include "nvtx_mini.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
 
@@ -8,19 +20,53 @@ KERNEL(escape, "esc\x1b[31mred\x1b]0;title\x07_d1000", (int n), &n)
 KERNEL(returns, "over\rwritten\nsecond\x08line_d2000", (int n), &n)
 KERNEL(turned, "gemm\xe2\x80\xaemmeg\xe2\x81\xa6iso\xe2\x80\x8flate\xd8\x9cr_d3000", (int n), &n)
 KERNEL(computed, "=cmd|' /C calc'!A0_d4000", (int n), &n)
+KERNEL(added, "+1+1_d100", (int n), &n)
+KERNEL(less, "-1+1_d200", (int n), &n)
+KERNEL(at, "@SUM(A1:A9)_d300", (int n), &n)
 
-OWN_FRAME static void work(void)
+static sem_t done;
+
+OWN_FRAME static void work(const char *range)
 {
     SITE("main;work");
+    nvtxRangePushA(range);
     LAUNCH(escape, 1, 32, 0)(1);
     LAUNCH(returns, 1, 32, 0)(1);
     LAUNCH(turned, 1, 32, 0)(1);
     LAUNCH(computed, 1, 32, 0)(1);
+    LAUNCH(added, 1, 32, 0)(1);
+    LAUNCH(less, 1, 32, 0)(1);
+    LAUNCH(at, 1, 32, 0)(1);
+    nvtxRangePop();
     cudaDeviceSynchronize();
 }
 
-int main(void)
+/* The kernel keeps 15 bytes of a thread's name. */
+OWN_FRAME static void *other(void *nothing)
 {
-    work();
+    pthread_setname_np(pthread_self(), "-b+\x1b[3m\xe2\x80\xaet\rx");
+    work("=range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
+    /* Its name is asked for while it is there. */
+    sem_post(&done);
+    for (;;)
+        pause();
+    return nothing;
+}
+
+int main(int argc, char **argv)
+{
+    const char *how = argc > 1 ? argv[1] : "";
+    pthread_t thread;
+    pthread_setname_np(pthread_self(), "=m\x1b[3m\xe2\x80\xaet\rx");
+    sem_init(&done, 0, 0);
+    pthread_create(&thread, NULL, other, NULL);
+    sem_wait(&done);
+    work("@range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
+    if (!strcmp(how, "more"))
+        work("+more\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
+    if (!strcmp(how, "killed")) {
+        sleep(3);
+        kill(getpid(), SIGKILL);
+    }
     return 0;
 }

@@ -1,11 +1,12 @@
 /* A host that does with its descriptors what hosts do, and looks whether somebody else did something to them.
  *
- *     unharmed closes | data | log | closed | full | nonblocking | killed
+ *     unharmed closes | data | log | closed | full | nonblocking | killed | launches
  *
  * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
  * log: moves its stderr to a log in mid-run.
  * closed: begins with 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
- * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is. */
+ * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is.
+ * launches: does nothing but that. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -148,6 +149,8 @@ int main(int count, char **arguments)
         work(1000);
     } else if (!strcmp(mode, "nonblocking"))
         nonblocking();
+    else if (!strcmp(mode, "launches"))
+        work(1000);
     else if (!strcmp(mode, "killed")) {
         work(20000);
         sleep(2);

@@ -1,6 +1,8 @@
 //! Many threads at once, and many one after the other.
 
-use crate::support::{Run, Way, compile};
+use std::collections::BTreeSet;
+
+use crate::support::{Run, Way, compile, gpuflame};
 
 #[test]
 fn six_hundred_threads_at_once_lose_nothing() {
@@ -17,4 +19,16 @@ fn threads_that_come_and_go_share_their_stacks() {
     done.assert_exact();
     assert_eq!(done.truth().count("count"), 8000);
     assert_eq!(done.ledger("stacks "), ["2 distinct"], "two call sites, 4,000 threads");
+}
+
+/// Its range is open before there is room for what threads write down, as that is made when CUDA starts.
+#[test]
+fn a_thread_that_opens_a_range_before_cuda_starts_has_its_name() {
+    let program = compile("tests/programs/named.c", &["-O2"]);
+    let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
+    let done = run.env("GPUFLAME_ROOT", "thread").ok();
+    let threads = done.folded().into_iter().map(|(frames, _)| frames[..2].join(";"));
+    let threads: BTreeSet<_> = threads.collect();
+    let expected = ["[thread -b+ [3m t x];other", "[thread =m [3m t x];main"];
+    assert_eq!(threads.into_iter().collect::<Vec<_>>(), expected);
 }

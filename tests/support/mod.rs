@@ -5,6 +5,7 @@
 #[cfg(feature = "cli")]
 pub mod command;
 pub mod hand;
+pub mod harmless;
 pub mod pythons;
 #[cfg(feature = "cli")]
 pub mod traces;

@@ -15,6 +15,7 @@ use super::report::{self, Cell, Format, Report, Table};
 use super::run::library;
 use crate::control::{Facts, Outputs};
 use crate::error::Result;
+use crate::export::clean_line;
 use crate::host::file::Draft;
 use crate::host::library::c_library;
 use crate::record;
@@ -331,9 +332,9 @@ fn table(lines: &[Line]) -> Table {
 
 fn text(lines: &[Line], out: &mut dyn Write) -> Result<()> {
     for line in lines {
-        writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, line.found)?;
+        writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, clean_line(&line.found))?;
         if !line.remedy.is_empty() {
-            writeln!(out, "{:18} -> {}", "", line.remedy)?;
+            writeln!(out, "{:18} -> {}", "", clean_line(&line.remedy))?;
         }
     }
     Ok(())

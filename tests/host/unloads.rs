@@ -1,0 +1,61 @@
+//! A program that unloads CUDA's libraries while it is recorded lives, and what it launched is all there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Done, Run, Way, compile, stage};
+
+const RUNTIME: &str = "libcudart.so.13";
+const CUPTI: &str = "libcupti.so.13";
+
+/// The simulated stack with a runtime and a CUPTI that may go away when nobody has them open, as NVIDIA's may; else those
+/// of the tests say that they stay.
+fn unloadable() -> PathBuf {
+    let folder = stage("unloadable", &[CUPTI]);
+    for name in [RUNTIME, CUPTI] {
+        let path = folder.join(name);
+        let mut library = fs::read(&path).unwrap();
+        let entry = dynamic_entry(&library, 0x6fff_fffb).expect("it has DT_FLAGS_1");
+        assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
+        library[entry] &= !8;
+        // What lies there is a link to the tests' own.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, library).unwrap();
+    }
+    folder
+}
+
+/// Where in a library's file the value of its dynamic section's entry with this tag stands.
+fn dynamic_entry(library: &[u8], tag: u64) -> Option<usize> {
+    const DYNAMIC: u64 = 2;
+    let word = |at: usize, bytes: usize| {
+        let mut word = [0; 8];
+        word[..bytes].copy_from_slice(&library[at..at + bytes]);
+        u64::from_le_bytes(word)
+    };
+    let (headers, size, count) = (word(32, 8) as usize, word(54, 2) as usize, word(56, 2) as usize);
+    let dynamic = (0..count).map(|at| headers + at * size).find(|&at| word(at, 4) == DYNAMIC)?;
+    let (start, length) = (word(dynamic + 8, 8) as usize, word(dynamic + 32, 8) as usize);
+    (start..start + length).step_by(16).find(|&at| word(at, 8) == tag).map(|at| at + 8)
+}
+
+fn run(program: &Path, libraries: &Path, way: Way, rounds: u32) -> Done {
+    let run = Run::new(program, way).with_libraries(libraries).arg(rounds.to_string());
+    run.args([RUNTIME, CUPTI]).env("GPUFLAME_FORMATS", "folded,activities,gfr").ok()
+}
+
+/// The runtime goes, with the code that was on the stacks and that CUPTI's callbacks came from. CUPTI is ours as well, and stays.
+#[test]
+fn a_program_that_unloads_the_runtime_and_cupti_in_each_round_lives_and_its_sums_are_right() {
+    const ROUNDS: u32 = 50;
+    let program = compile("tests/programs/unloads.c", &["-O2", "-Wl,--as-needed"]);
+    let libraries = unloadable();
+    let alone = run(&program, &libraries, Way::None, ROUNDS);
+    assert_eq!(alone.stdout, format!("{ROUNDS} {ROUNDS}\n"), "both go without us");
+    for way in [Way::Injected, Way::Preloaded] {
+        let done = run(&program, &libraries, way, ROUNDS);
+        assert_eq!(done.stdout, format!("{ROUNDS} 0\n"), "{}", done.stderr);
+        assert_eq!(done.sum("launches").0, u64::from(ROUNDS) * 100, "{}", done.stderr);
+        done.assert_exact();
+    }
+}
