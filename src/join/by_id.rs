@@ -17,6 +17,7 @@
 
 use super::Launched;
 use super::orphans::Chain;
+use super::repeats::{self, KernelOn, Print};
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
 /// What an id stands for.
@@ -37,8 +38,8 @@ const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room 
 pub(super) enum Progress {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity, of which this was the last.
-    Matched(Print),
+    /// The launch has at least one activity, of which this was the last, and where it was a kernel's.
+    Matched(Print, KernelOn),
     /// At least one node of a graph, so that more may follow for as long as the graph runs.
     Graph,
 }
@@ -48,27 +49,8 @@ impl Progress {
         if activity.graph != GraphId(0) {
             *self = Self::Graph;
         } else if *self != Self::Graph {
-            *self = Self::Matched(Print::of(activity));
+            *self = repeats::matched(activity);
         }
-    }
-
-    /// Whether the last activity was this very one. A copy in parts has several, one after another.
-    pub(super) fn is_repeated_by(self, activity: &Activity) -> bool {
-        matches!(self, Self::Matched(last) if last == Print::of(activity))
-            && activity.duration().is_some_and(|nanos| nanos > 0)
-    }
-}
-
-/// What tells one activity of a launch from another: where and when it ran. No two can do so on one stream at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Print(u32);
-
-impl Print {
-    fn of(activity: &Activity) -> Self {
-        let Activity { device, context, stream, start, end, .. } = activity;
-        let place = u64::from(device.0) << 48 ^ u64::from(context.0) << 32 ^ u64::from(stream.0);
-        let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        Self((mix(mix(mix(0, start.0), end.0), place) >> 32) as u32)
     }
 }
 
@@ -263,7 +245,7 @@ impl ById {
         for at in 0..PAGE {
             let Some((id, entry)) = self.recent.leave(id, at) else { continue };
             match entry {
-                Entry::Launch(_, Progress::Matched(_)) => forget(id, entry),
+                Entry::Launch(_, Progress::Matched(..)) => forget(id, entry),
                 Entry::Launch(_, Progress::Graph) => self.keep_older(true, id, entry, forget),
                 Entry::Alias(launch) if self.running.get(launch).is_some() => {
                     self.keep_older(true, id, entry, forget);

@@ -30,6 +30,7 @@
 mod by_id;
 mod orphans;
 mod outside;
+mod repeats;
 mod sink;
 mod tally;
 mod unseen;
@@ -45,6 +46,7 @@ use crate::record::{self, Activity, ContextId, CorrelationId, GraphId, Launch, N
 use by_id::{ById, Entry, Found, Progress};
 use orphans::{Chain, Orphans};
 use outside::Outside;
+use repeats::Repeats;
 use unseen::Unseen;
 
 /// So many calls that nothing was recorded of are not made between two launches that were, nor before the first, nor behind the
@@ -82,6 +84,7 @@ pub struct Join {
     orphans: Orphans,
     outside: Outside,
     order: Order,
+    repeats: Repeats,
     tally: Tally,
 }
 
@@ -99,6 +102,7 @@ impl Join {
             orphans: Orphans::new(limits.orphans),
             outside: Outside::default(),
             order: Order::default(),
+            repeats: Repeats::default(),
             tally: Tally::default(),
         }
     }
@@ -109,7 +113,10 @@ impl Join {
             Row::Launch(launch) => self.push_launch(launch, sink),
             Row::Activity(activity) => self.push_activity(activity, sink),
             Row::Outside(launches) => self.push_outside(launches, sink),
-            Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
+            Row::Window { edge: WindowEdge::Open, time } => {
+                self.repeats.is_ours = true;
+                self.order.open(*time);
+            }
             Row::Told { on, time } => {
                 let nanos = self.order.unseen.told(*on, *time);
                 self.tally.launches.not_told_nanos = self.tally.launches.not_told_nanos.saturating_add(nanos);
@@ -135,7 +142,7 @@ impl Join {
         let Some(chain) = previous else { return };
         let mut progress = Progress::Waiting;
         self.orphans.take_all(chain, |activity| {
-            deliver(&mut self.tally, activity, launched, &mut progress, sink);
+            deliver(&mut self.tally, &mut self.repeats, activity, launched, &mut progress, sink);
         });
         if let Some(Entry::Launch(_, kept)) = self.by_id.get_mut(launch.correlation) {
             *kept = progress;
@@ -147,7 +154,7 @@ impl Join {
         self.tally.activities.seen += 1;
         match self.by_id.find(activity.correlation) {
             Found::Launch(launched, progress) => {
-                deliver(&mut self.tally, activity, *launched, progress, sink);
+                deliver(&mut self.tally, &mut self.repeats, activity, *launched, progress, sink);
             }
             Found::Nobody => self.give_up(activity, sink),
             Found::Nothing(id) | Found::Orphans(id, _) => match self.outside.find(self.order.unroll(id)) {
@@ -167,7 +174,7 @@ impl Join {
         self.tally.launches.outside += u64::from(launches.count);
         let (first, last) = (self.order.unroll(launches.first), self.order.unroll(launches.last));
         self.outside.add(first, last, launches.over);
-        let Self { by_id, orphans, outside, order, tally } = self;
+        let Self { by_id, orphans, outside, order, tally, .. } = self;
         let mut theirs = Vec::new();
         orphans.each_id(|id| theirs.extend(outside.find(order.unroll(id)).map(|over| (id, over))));
         for (id, over) in theirs {
@@ -238,6 +245,7 @@ impl Join {
             + self.orphans.heap_bytes()
             + self.outside.heap_bytes()
             + self.order.unseen.heap_bytes()
+            + self.repeats.heap_bytes()
     }
 
     /// A second id for a launch, which may come before or after the launch itself.
@@ -249,7 +257,7 @@ impl Join {
             let (activity, rest) = self.orphans.take_first(chain);
             match self.by_id.find(alias.correlation) {
                 Found::Launch(launched, progress) => {
-                    deliver(&mut self.tally, &activity, *launched, progress, sink);
+                    deliver(&mut self.tally, &mut self.repeats, &activity, *launched, progress, sink);
                 }
                 Found::Nobody => self.give_up(&activity, sink),
                 Found::Nothing(id) | Found::Orphans(id, _) => self.push_orphan(id, &activity, sink),
@@ -312,13 +320,14 @@ impl Join {
 /// Counts and passes on an activity whose launch is known.
 fn deliver(
     tally: &mut Tally,
+    repeats: &mut Repeats,
     activity: &Activity,
     launched: Launched,
     progress: &mut Progress,
     sink: &mut impl Sink,
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
-    if progress.is_repeated_by(activity) {
+    if repeats.is_repeated(*progress, activity) {
         tally.activities.seen -= 1;
         tally.activities.repeated += 1;
         return;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::record::testing::{Chance, alias, kernel, launch};
-use crate::record::{ContextId, GraphId};
+use crate::record::{ContextId, DeviceId, GraphId, GraphNodeId};
 
 /// Keeps everything it gets.
 #[derive(Default)]
@@ -145,6 +145,41 @@ fn an_activity_that_comes_twice_counts_once_and_parts_of_a_copy_each() {
         );
         assert_eq!((tally.activities.seen, tally.activities.repeated), (5, 2), "{before}");
     }
+}
+
+/// In what we have recorded; on another GPU, and of a copy, there may be a second.
+#[test]
+fn a_launch_has_one_kernel_on_each_gpu_and_a_second_is_none() {
+    let on = |device, start| Activity { device: DeviceId(device), ..kernel(5, start, start + 10) };
+    let rows = [on(0, 100), on(0, 300), on(1, 300), on(1, 500)].map(Row::Activity);
+    let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
+    let starts = |rows: &[Row<'_>]| {
+        let (seen, tally) = run(Limits::default(), rows);
+        let starts: Vec<_> = seen.summary().into_iter().map(|(start, _)| start).collect();
+        assert_eq!(tally.activities.seen + tally.activities.repeated, 4);
+        (starts, tally.activities.repeated)
+    };
+    for before in [0, 2, 4] {
+        let mut all = rows.to_vec();
+        all.insert(before, Row::Launch(launch(5, 11)));
+        assert_eq!(starts(&all), (vec![100, 300, 300, 500], 0), "another tool's trace");
+        all.insert(0, window.clone());
+        assert_eq!(starts(&all), (vec![100, 300], 2), "{before}");
+    }
+}
+
+/// Nodes of several streams lie in a buffer in any order; all of them come again, and one runs a second time, as in a loop.
+#[test]
+fn nodes_of_graphs_that_come_again_count_once_whatever_came_between() {
+    let node = |id, node: u64, start| {
+        let graph_node = GraphNodeId(node);
+        Row::Activity(Activity { graph: GraphId(3), graph_node, ..kernel(id, start, start + 10) })
+    };
+    let buffer: Vec<_> = (0..4000).map(|n| node(5 + n as u32 % 7, n % 100, 100 + 10 * n)).collect();
+    let mut rows: Vec<_> = (5..12).map(|id| Row::Launch(launch(id, 11))).collect();
+    rows.extend(buffer.iter().chain(&buffer).cloned());
+    let (seen, tally) = run(Limits::default(), &rows);
+    assert_eq!((seen.summary().len(), tally.activities.seen, tally.activities.repeated), (4000, 4000, 4000));
 }
 
 #[test]
