@@ -215,12 +215,34 @@ fn a_refused_subscription_that_would_share_is_not_tried_the_other_way() {
 }
 
 #[test]
-fn who_has_the_records_now_finds_what_cupti_does_of_itself() {
+fn who_has_the_records_now_finds_what_was_set_before_us() {
+    for before in [0, 1] {
+        let fake = Fake::start(130_001);
+        fake.set_attributes(before);
+        let api = attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+        fake.diary();
+        api.yield_records();
+        assert_eq!(fake.diary(), [format!("attribute 5 = {before} (1 byte)"), "all syncs = 1".to_owned()]);
+        api.unsubscribe();
+    }
+}
+
+#[test]
+fn what_was_let_go_is_asked_for_again_as_at_the_beginning() {
     let fake = Fake::start(130_001);
-    let api = attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    let api = attach::<Scribe>(13_000).unwrap();
+    let at_first: Vec<_> = fake.diary().into_iter().skip_while(|step| step != "subscribe").collect();
+    api.let_go();
+    assert!(!api.is_subscribed());
+    assert_eq!(fake.diary(), ["unsubscribe"]);
+    fake.refuse("subscribe", Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+    assert_eq!(api.subscribe_again().unwrap_err().kind(), ErrorKind::CuptiRefused);
+    assert!(!api.is_subscribed());
     fake.diary();
-    api.yield_records();
-    assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "all syncs = 1"]);
+    fake.forgive();
+    api.subscribe_again().unwrap();
+    assert!(api.is_subscribed());
+    assert_eq!(fake.diary(), at_first);
 }
 
 #[test]

@@ -21,6 +21,7 @@ struct State {
     version: u32,
     refusals: Vec<(String, Status)>,
     dropped: usize,
+    attribute: u8,
     diary: Vec<String>,
     callback: Option<(CallbackFn, usize)>,
     buffers: Option<(BufferRequestedFn, BufferCompletedFn)>,
@@ -147,6 +148,15 @@ unsafe extern "C" fn set_attribute(
     answer(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
+/// What another client has set.
+unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
+    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    unsafe { size.write(1) };
+    // SAFETY: likewise.
+    unsafe { value.cast::<u8>().write(with(|state| state.attribute)) };
+    Status::SUCCESS
+}
+
 unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Status {
     // SAFETY: the caller's pointer is valid.
     let last = unsafe { record.read() };
@@ -248,6 +258,7 @@ pub(super) fn library() -> Library {
         activity_enable: Some(enable),
         activity_enable_all_sync_records: Some(enable_all_sync_records),
         activity_configure_unified_memory_counter: Some(configure_unified_memory),
+        activity_get_attribute: Some(get_attribute),
         activity_set_attribute: Some(set_attribute),
         activity_get_next_record: Some(next_record),
         activity_get_num_dropped_records: Some(dropped),
@@ -289,6 +300,16 @@ impl Fake {
     /// Has it answer `what` (as the diary writes it) with `status`.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with(|state| state.refusals.push((what.to_owned(), status)));
+    }
+
+    /// From now on it refuses nothing.
+    pub(super) fn forgive(&self) {
+        with(|state| state.refusals.clear());
+    }
+
+    /// Has its attributes be this, as another client has set them.
+    pub(super) fn set_attributes(&self, value: u8) {
+        with(|state| state.attribute = value);
     }
 
     /// Has it say that so many records were dropped, once.

@@ -4,6 +4,7 @@
 use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
 use super::names::KernelNames;
+use crate::host::interpose::{self, Place};
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
@@ -82,4 +83,29 @@ fn the_pattern_picks_launches_copies_and_fills_from_all_names() {
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
     look_alikes.retain(|name| !explained.iter().any(|word| name.contains(word)));
     assert_eq!(look_alikes, [""; 0]);
+}
+
+extern "C" fn ours() {}
+
+/// By its own table of symbols, which is read-only: who asks for one of these functions afterwards is given ours.
+#[test]
+#[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
+fn functions_of_ours_stand_before_those_of_a_real_library() {
+    let file = CString::new(std::env::var_os("GPUFLAME_TEST_CUPTI").unwrap().into_vec()).unwrap();
+    library();
+    // SAFETY: it is loaded.
+    let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let ask = |name: &str| {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the handle is one, and the name ends.
+        unsafe { libc::dlsym(handle, name.as_ptr()) }.addr()
+    };
+    let ours = ours as *const () as usize;
+    let asked_for =
+        ["cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe", "cuptiFinalize"];
+    let places = asked_for.map(|name| Place { name, theirs: ask(name), ours });
+    assert_eq!(interpose::take(&places).unwrap(), places.len());
+    for Place { name, theirs, .. } in places {
+        assert!(theirs != ours && ask(name) == ours, "{name}");
+    }
 }

@@ -14,11 +14,12 @@
 //! and unloads nothing meanwhile.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 
-use super::descriptor;
+use super::descriptor::{self, Identity};
 
 /// One function.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +38,7 @@ pub struct Place {
 /// The memory of this process cannot be written as a file, or the library is not found.
 pub fn take(places: &[Place]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
-    descriptor::make_room();
-    let memory = descriptor::raise(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
+    let memory = Memory::open()?;
     let mut library = None;
     visit(|module| {
         if module.covers(first.theirs) {
@@ -49,7 +49,7 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     let mut written = 0;
     visit(|module| {
         let mut write = |at: usize, word: usize| {
-            written += usize::from(memory.write_all_at(&word.to_ne_bytes(), at as u64).is_ok());
+            written += usize::from(memory.write(at, word).is_ok());
         };
         if module.base == base {
             for place in places {
@@ -60,6 +60,40 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
         }
     });
     Ok(written)
+}
+
+/// This process's memory as a file. The host may close any descriptor, and open a file of its own under the number.
+struct Memory {
+    file: ManuallyDrop<File>,
+    identity: Identity,
+}
+
+impl Memory {
+    fn open() -> io::Result<Self> {
+        descriptor::make_room();
+        let file = descriptor::raise(OpenOptions::new().write(true).open("/proc/self/mem")?);
+        Ok(Self { identity: Identity::of(&file)?, file: ManuallyDrop::new(file) })
+    }
+
+    fn is_ours(&self) -> bool {
+        Identity::of(&self.file).is_ok_and(|identity| identity == self.identity)
+    }
+
+    fn write(&self, at: usize, word: usize) -> io::Result<()> {
+        if !self.is_ours() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.file.write_all_at(&word.to_ne_bytes(), at as u64)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: dropped here, and nowhere else.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
 }
 
 /// A module while the linker is visited: its tables are mapped, and stay.
