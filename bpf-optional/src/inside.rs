@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpuflame::Result;
 use gpuflame::record::{Detail, Frame, FrameKind, Loss, ModuleEpoch, Reader, Row};
@@ -109,7 +109,7 @@ fn is_of_launches(loss: Loss) -> bool {
 struct Modules<'a> {
     files: &'a Files,
     modules: Vec<gpuflame::record::Module>,
-    known: HashMap<String, Option<(FileNumber, Vec<Segment>)>>,
+    known: HashMap<PathBuf, Option<(FileNumber, Vec<Segment>)>>,
 }
 
 impl Modules<'_> {
@@ -141,7 +141,7 @@ impl Modules<'_> {
 }
 
 /// The loader may name a file by another path than the kernel does (`/lib` for `/usr/lib`).
-fn known(path: &str, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
+fn known(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = Bytes::of(&File::open(&path).ok()?).ok()?;
     Some((files.named(&path)?, entries::segments(bytes.get())))

@@ -1,9 +1,9 @@
 //! Opens what a verb is to read, says what is wrong with it in words that help, and shows how far it is.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,11 +34,9 @@ pub(super) enum Source {
     File(PathBuf),
 }
 
-impl FromStr for Source {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(if text == "-" { Self::Stdin } else { Self::File(text.into()) })
+impl From<OsString> for Source {
+    fn from(argument: OsString) -> Self {
+        if argument == "-" { Self::Stdin } else { Self::File(argument.into()) }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Where a verb writes to: standard output, or a file that gets its name when all of it is there.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use super::console::Console;
 use crate::error::{Error, Result};
@@ -18,11 +18,9 @@ pub(super) enum Target {
     File(PathBuf),
 }
 
-impl FromStr for Target {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+impl From<OsString> for Target {
+    fn from(argument: OsString) -> Self {
+        if argument == "-" { Self::Stdout } else { Self::File(argument.into()) }
     }
 }
 

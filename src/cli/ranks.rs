@@ -1,11 +1,14 @@
 //! Which rank of a job a file is from.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::Result;
+use crate::explain::path_of;
 use crate::import;
 use crate::settings::ABOUT;
 
@@ -116,10 +119,11 @@ fn beside(sources: &[Source]) -> Option<Vec<u32>> {
 
 /// What the file beside a recording says of its rank, if there is one.
 fn about(path: &Path) -> Option<Option<u32>> {
-    let name = path.file_name()?.to_str()?;
-    let set = path.with_file_name(format!("{}{ABOUT}", name.strip_suffix(".gfr")?));
+    let name = path.file_name()?;
+    let stem = name.as_bytes().strip_suffix(b".gfr")?;
+    let set = path.with_file_name(OsStr::from_bytes(&[stem, ABOUT.as_bytes()].concat()));
     let set: Value = serde_json::from_slice(&std::fs::read(set).ok()?).ok()?;
-    let is_of = set["files"].as_array()?.iter().any(|file| file.as_str() == Some(name));
+    let is_of = set["files"].as_array()?.iter().any(|file| path_of(file).is_some_and(|path| path == name));
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
 }
 
@@ -138,7 +142,7 @@ fn stated(path: &Path) -> Option<u32> {
 /// `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`; `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The
 /// word stands by itself: `h100_bert` is of no rank.
 fn behind(path: &Path, word: &str) -> Option<u32> {
-    let text = path.to_str()?.to_ascii_lowercase();
+    let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
     let numbers = text.match_indices(word).map(|(at, _)| at).filter(is_word);
     let numbers =
@@ -195,8 +199,8 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
 }
 
 fn is_trace(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let name = name.strip_suffix(".gz").unwrap_or(name);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
     name != INDEX
         && !name.ends_with(ABOUT)
         && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
@@ -205,9 +209,10 @@ fn is_trace(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
     fn ranks(names: &[&str], assume_order: bool) -> Result<Vec<u32>> {
-        let sources: Vec<Source> = names.iter().map(|name| name.parse().unwrap()).collect();
+        let sources: Vec<Source> = names.iter().map(|name| Source::from(OsString::from(name))).collect();
         of(&sources, assume_order, SameRank::Together)
     }
 

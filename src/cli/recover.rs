@@ -1,5 +1,7 @@
 //! `gpuflame recover`: the files that a process would have written at its exit, of what it left without one.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -110,11 +112,13 @@ const MOST_NUMBERS: u32 = 10_000;
 /// `NAME.svg` and the others for `NAME.gfr`, or `NAME.1.svg` where one of them is taken: as by an exit that was cut short,
 /// or by another process of that name, which may have left no more than a recording so far, or be at it. All get the same number.
 fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
-    let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.strip_suffix(".gfr").unwrap_or(&name);
+    let name = input.file_name().unwrap_or_default().as_bytes();
+    let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
     let named = |number: u32, suffix: &str| {
         let number = if number == 0 { String::new() } else { format!(".{number}") };
-        input.with_file_name(format!("{name}{number}{suffix}"))
+        let mut name = name.to_owned();
+        name.push(number + suffix);
+        input.with_file_name(name)
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();

@@ -13,11 +13,11 @@ pub struct Facts {
     /// `%h`: the host's name.
     pub host: String,
     /// `%e`: the program's file name.
-    pub program: String,
+    pub program: OsString,
     /// `%t`: when the process was injected, seconds since 1970.
     pub time: u64,
     /// `%r` and `%q{NAME}`: the environment.
-    pub environment: BTreeMap<String, String>,
+    pub environment: BTreeMap<OsString, OsString>,
 }
 
 /// Where launchers put a process's rank; the first that is set counts. torchrun, Open MPI, PMIx,
@@ -34,21 +34,19 @@ impl Facts {
         Self {
             process: std::process::id(),
             host: host(),
-            program: program.map_or_else(|| "unknown".to_owned(), |name| name.to_string_lossy().into_owned()),
+            program: program.unwrap_or(OsStr::new("unknown")).to_owned(),
             time: since_1970.map_or(0, |time| time.as_secs()),
-            environment: std::env::vars_os()
-                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                .collect(),
+            environment: std::env::vars_os().collect(),
         }
     }
 
     /// The process's number among those of its job, where a launcher says so.
-    pub fn known_rank(&self) -> Option<&str> {
-        RANKS.iter().find_map(|name| self.environment.get(*name)).map(String::as_str)
+    pub fn known_rank(&self) -> Option<&OsStr> {
+        RANKS.iter().find_map(|name| self.environment.get(OsStr::new(name))).map(OsString::as_os_str)
     }
 
-    fn rank(&self) -> &str {
-        self.known_rank().unwrap_or("0")
+    fn rank(&self) -> &OsStr {
+        self.known_rank().unwrap_or(OsStr::new("0"))
     }
 }
 
@@ -57,48 +55,44 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// `prefix` with its macros replaced. `%n` and `%w` stay for [`Outputs`], which knows what exists; an
+/// `prefix` with its macros replaced, which are bytes as it is. `%n` and `%w` stay for [`Outputs`], which knows what exists; an
 /// unknown macro stays as it is. A `/` inside a value becomes `_`: values name files, not folders.
-pub fn expand(prefix: &str, facts: &Facts) -> String {
-    let mut out = String::with_capacity(prefix.len() + 32);
-    let mut rest = prefix;
-    while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
+pub fn expand(prefix: &OsStr, facts: &Facts) -> OsString {
+    let mut out = Vec::with_capacity(prefix.len() + 32);
+    let mut rest = prefix.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        out.extend(&rest[..at]);
         rest = &rest[at + 1..];
-        let (value, used) = one_macro(rest, facts);
-        match value {
-            Some(value) => out.push_str(&value),
-            None => {
-                out.push('%');
-                out.push_str(&rest[..used]);
+        match one_macro(rest, facts) {
+            Some((value, used)) => {
+                out.extend(value.iter().map(|byte| if *byte == b'/' { b'_' } else { *byte }));
+                rest = &rest[used..];
             }
+            None => out.push(b'%'),
         }
-        rest = &rest[used..];
     }
-    out.push_str(rest);
-    out
+    out.extend(rest);
+    OsString::from_vec(out)
 }
 
 /// The value of the macro that begins `text` (without its `%`), and how many bytes it takes.
-fn one_macro(text: &str, facts: &Facts) -> (Option<String>, usize) {
-    let Some(letter) = text.chars().next() else { return (None, 0) };
-    let value = match letter {
-        'p' => facts.process.to_string(),
-        'h' => facts.host.clone(),
-        'e' => facts.program.clone(),
-        't' => facts.time.to_string(),
-        'r' => facts.rank().to_owned(),
-        '%' => "%".to_owned(),
-        'q' => {
-            let Some((name, _)) = text[1..].strip_prefix('{').and_then(|text| text.split_once('}')) else {
-                return (None, 1);
-            };
-            let value = facts.environment.get(name).map_or("", String::as_str);
-            return (Some(value.replace('/', "_")), name.len() + 3);
+fn one_macro(text: &[u8], facts: &Facts) -> Option<(Vec<u8>, usize)> {
+    let value = match text.first()? {
+        b'p' => facts.process.to_string().into_bytes(),
+        b'h' => facts.host.clone().into_bytes(),
+        b'e' => facts.program.clone().into_vec(),
+        b't' => facts.time.to_string().into_bytes(),
+        b'r' => facts.rank().as_bytes().to_vec(),
+        b'%' => b"%".to_vec(),
+        b'q' => {
+            let name = text.strip_prefix(b"q{")?;
+            let name = &name[..name.iter().position(|byte| *byte == b'}')?];
+            let value = facts.environment.get(OsStr::from_bytes(name)).cloned();
+            return Some((value.unwrap_or_default().into_vec(), name.len() + 3));
         }
-        other => return (None, other.len_utf8()),
+        _ => return None,
     };
-    (Some(value.replace('/', "_")), letter.len_utf8())
+    Some((value, 1))
 }
 
 /// A file that could not have the name it was meant to have.
@@ -119,13 +113,7 @@ pub struct Outputs {
 impl Outputs {
     /// Expands `prefix`, and makes it absolute now, since applications change their directory.
     pub fn new(prefix: impl AsRef<OsStr>, facts: &Facts) -> Self {
-        let mut expanded = Vec::new();
-        // No macro goes across bytes that are no text.
-        for chunk in prefix.as_ref().as_bytes().utf8_chunks() {
-            expanded.extend(expand(chunk.valid(), facts).bytes());
-            expanded.extend(chunk.invalid());
-        }
-        let expanded = PathBuf::from(OsString::from_vec(expanded));
+        let expanded = PathBuf::from(expand(prefix.as_ref(), facts));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
@@ -227,10 +215,10 @@ mod tests {
         Facts {
             process: 42,
             host: "node7".to_owned(),
-            program: "llm".to_owned(),
+            program: "llm".into(),
             time: 1_700_000_000,
             environment: [("SLURM_PROCID", "3"), ("RANK", "5"), ("JOB", "a/b")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .map(|(name, value)| (name.into(), value.into()))
                 .into(),
         }
     }
@@ -238,29 +226,30 @@ mod tests {
     #[test]
     fn every_macro_is_replaced() {
         assert_eq!(
-            expand("/out/%h/%e.%p-%t-r%r-%q{JOB}%%", &facts()),
+            expand(OsStr::new("/out/%h/%e.%p-%t-r%r-%q{JOB}%%"), &facts()),
             "/out/node7/llm.42-1700000000-r5-a_b%"
         );
     }
 
     #[test]
     fn what_is_no_macro_stays() {
-        assert_eq!(expand("a%z%q{x%é%", &facts()), "a%z%q{x%é%");
-        assert_eq!(expand("run%n", &facts()), "run%n");
-        assert_eq!(expand("%q{UNSET}x", &facts()), "x");
+        for (prefix, expected) in [("a%z%q{x%é%", "a%z%q{x%é%"), ("run%n", "run%n"), ("%q{UNSET}x", "x")] {
+            assert_eq!(expand(OsStr::new(prefix), &facts()), expected);
+        }
     }
 
     #[test]
     fn every_launcher_says_the_rank_in_its_own_way() {
         for name in ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"] {
-            let facts = Facts { environment: [(name.to_owned(), "3".to_owned())].into(), ..Facts::default() };
-            assert_eq!((expand("%r", &facts), facts.known_rank()), ("3".to_owned(), Some("3")), "{name}");
+            let facts = Facts { environment: [(name.into(), "3".into())].into(), ..Facts::default() };
+            assert_eq!(expand(OsStr::new("%r"), &facts), "3", "{name}");
+            assert_eq!(facts.known_rank(), Some(OsStr::new("3")), "{name}");
         }
     }
 
     #[test]
     fn no_rank_set_is_rank_zero() {
-        assert_eq!(expand("%r", &Facts::default()), "0");
+        assert_eq!(expand(OsStr::new("%r"), &Facts::default()), "0");
     }
 
     #[test]
@@ -284,10 +273,12 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_stay_as_they_are() {
-        let prefix = OsStr::from_bytes(b"/out/\xff%p/\xe9t\xe9%n%w");
-        let outputs = Outputs::new(prefix, &facts()).of_window(3);
-        let (names, _) = outputs.choose(&[".svg"], |_| false, |_| true);
-        assert_eq!(names[0].as_os_str().as_bytes(), b"/out/\xff42/\xe9t\xe903.svg");
+        let bytes = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+        let environment = [(bytes(b"\xfe"), bytes(b"\xc3/"))].into();
+        let facts = Facts { program: bytes(b"caf\xe9"), environment, ..facts() };
+        let prefix = bytes(b"/out/\xff%p/\xe9t\xe9%n%w%e%q{\xfe}");
+        let (names, _) = Outputs::new(prefix, &facts).of_window(3).choose(&[".svg"], |_| false, |_| true);
+        assert_eq!(names[0].as_os_str().as_bytes(), b"/out/\xff42/\xe9t\xe903caf\xe9\xc3_.svg");
     }
 
     #[test]

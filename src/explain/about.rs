@@ -1,6 +1,12 @@
 //! A few lines of JSON about what a process recorded and wrote: beside each set of files, for whoever finds it, and for
 //! whoever started the process.
 
+use std::ffi::OsStr;
+#[cfg(feature = "cli")]
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+#[cfg(feature = "cli")]
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 use super::Ledger;
@@ -10,7 +16,7 @@ use crate::record::{Provenance, WindowEdge};
 /// What stands beside a set of files of all windows, or of one: names of files are those in the same folder, which may be
 /// copied elsewhere.
 pub fn set_text(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
-    let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = |file: &PathBuf| quoted_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
     for (edge, time) in profile.windows() {
         match (edge, windows.last_mut()) {
@@ -36,7 +42,7 @@ pub fn process_text<'a>(
 ) -> String {
     let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
     let more = format!(",\"outside\":{}", ledger.tally.launches.outside);
-    object(profile, ledger, &more, files.map(|file| absolute(file).to_string_lossy().into_owned()))
+    object(profile, ledger, &more, files.map(|file| quoted_path(absolute(file).as_os_str())))
 }
 
 fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<Item = String>) -> String {
@@ -57,6 +63,37 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
         said(Provenance::RANK),
         ledger.launches().total,
         gpus.collect::<Vec<_>>().join(","),
-        files.map(|file| quoted(&file)).collect::<Vec<_>>().join(","),
+        files.collect::<Vec<_>>().join(","),
     )
+}
+
+/// A path as it stands among the files: a string, or the list of its bytes where it is no text.
+fn quoted_path(path: &OsStr) -> String {
+    path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), quoted)
+}
+
+/// The path that was written so.
+#[cfg(feature = "cli")]
+pub fn path_of(file: &serde_json::Value) -> Option<OsString> {
+    let byte = |byte: &serde_json::Value| byte.as_u64()?.try_into().ok();
+    match file.as_array() {
+        Some(bytes) => Some(OsString::from_vec(bytes.iter().map(byte).collect::<Option<_>>()?)),
+        None => file.as_str().map(OsString::from),
+    }
+}
+
+#[cfg(all(test, feature = "cli"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_path_is_what_it_was_when_it_is_read_again() {
+        for path in [&b""[..], b"/a/b.svg", "/a\n\"é".as_bytes(), b"caf\xe9/\0\xff"] {
+            let path = OsStr::from_bytes(path);
+            assert_eq!(path_of(&serde_json::from_str(&quoted_path(path)).unwrap()).as_deref(), Some(path));
+        }
+        for other in ["7", "null", "[256]", "[-1]", "[\"a\"]"] {
+            assert_eq!(path_of(&serde_json::from_str(other).unwrap()), None, "{other}");
+        }
+    }
 }

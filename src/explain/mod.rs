@@ -32,6 +32,8 @@ use crate::record::{
     ThreadId, Wait,
 };
 use crate::timeline::Timeline;
+#[cfg(feature = "cli")]
+pub use about::path_of;
 pub use about::{process_text, set_text};
 pub use apart::{Apart, Late, Part};
 pub use ceiling::Forgotten;

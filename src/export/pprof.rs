@@ -265,7 +265,7 @@ impl Code<'_> {
             return known.id;
         }
         let id = self.mapping.len() as u64 + 1;
-        let module = self.profile.modules().iter().find(|known| known.path == module);
+        let module = self.profile.modules().iter().find(|known| known.path.to_string_lossy() == module);
         let build_id = module.map_or_else(String::new, |module| {
             module.build_id.iter().map(|byte| format!("{byte:02x}")).collect()
         });
@@ -314,7 +314,7 @@ mod tests {
     /// `decode` is called from two lines of a file.
     fn profile() -> Profile {
         let mut profile = Profile::default();
-        let (epoch, path, build_id) = (ModuleEpoch(0), "/opt/app".to_owned(), vec![0xab, 1]);
+        let (epoch, path, build_id) = (ModuleEpoch(0), "/opt/app".into(), vec![0xab, 1]);
         profile.push(&Row::Module(Module { epoch, start: 0, end: 9, bias: 0, path, build_id }));
         for (id, line) in [(2, 40), (3, 12)] {
             let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));

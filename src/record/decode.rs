@@ -1,7 +1,9 @@
 //! Rows back out of a recording, one at a time: memory is that of the largest row. `encode` draws the
 //! format.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, Read};
+use std::os::unix::ffi::OsStrExt as _;
 
 use super::encode::{FORMAT, MAGIC, tag};
 use super::fields::Fields;
@@ -325,7 +327,7 @@ fn row<'a>(
         tag::SYNC => sync(&mut fields).map(Row::Sync),
         tag::EVENT_CALL => event_call(&mut fields)?.map(Row::EventCall),
         tag::UNIFIED => unified(&mut fields).map(Row::Unified),
-        tag::MODULE => module(&mut fields)?.map(Row::Module),
+        tag::MODULE => module(&mut fields).map(Row::Module),
         tag::THREAD => text(&mut fields)?.map(|(id, name)| Row::Thread { id: ThreadId(id), name }),
         tag::WINDOW => window(&mut fields)?,
         tag::TOLD => told(&mut fields),
@@ -562,17 +564,11 @@ fn unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
-fn module(fields: &mut Fields<'_>) -> Parsed<Module> {
-    let Some((mut module, path)) = module_fields(fields) else { return Ok(None) };
-    std::str::from_utf8(path).map_err(|_| "holds a path that is not UTF-8")?.clone_into(&mut module.path);
-    Ok(Some(module))
-}
-
-fn module_fields<'a>(fields: &mut Fields<'a>) -> Option<(Module, &'a [u8])> {
+fn module(fields: &mut Fields<'_>) -> Option<Module> {
     let epoch = ModuleEpoch(fields.u16()?);
     let (start, end, bias) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let (path, build_id) = (fields.bytes()?, fields.bytes()?.to_vec());
-    Some((Module { epoch, start, end, bias, path: String::new(), build_id }, path))
+    let (path, build_id) = (OsStr::from_bytes(fields.bytes()?).into(), fields.bytes()?.to_vec());
+    Some(Module { epoch, start, end, bias, path, build_id })
 }
 
 fn window<'a>(fields: &mut Fields<'_>) -> Parsed<Row<'a>> {

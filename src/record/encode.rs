@@ -55,7 +55,7 @@
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
 //!            | 3:u8                                                             a whole graph
 //! option    := is_there:u8 value:u32
-//! text      := length:u32 byte[length]                                          UTF-8; not for build ids and line tables
+//! text      := length:u32 byte[length]                                          UTF-8; not for paths and build ids of modules and line tables
 //! ```
 //!
 //! All numbers are little-endian and nothing is aligned.
@@ -97,6 +97,7 @@
 //! ```
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
 
 use super::about::{Mark, Standing, WriterId};
 use super::{Activity, Allocated, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
@@ -432,7 +433,7 @@ fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
 
 fn put_module(out: &mut Payload<'_>, module: &Module) {
     out.u16(module.epoch.0).u64(module.start).u64(module.end).u64(module.bias);
-    out.bytes(module.path.as_bytes()).bytes(&module.build_id);
+    out.bytes(module.path.as_os_str().as_bytes()).bytes(&module.build_id);
 }
 
 /// The parts that payloads are made of.

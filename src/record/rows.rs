@@ -1,5 +1,7 @@
 //! The rows: what happened, as plain data. Everything that explains is a consumer of these.
 
+use std::path::PathBuf;
+
 use super::activity::{Activity, MemoryKind};
 use super::deps::{EventCall, EventRecord, Sync};
 use super::frame::Frame;
@@ -338,8 +340,8 @@ pub struct Module {
     pub end: u64,
     /// `address - bias` is the address inside the file's own address space (ELF virtual address).
     pub bias: u64,
-    /// Where the file lies; empty for code without a file.
-    pub path: String,
+    /// Where the file lies, as the kernel has it: bytes, not always text; empty for code without a file.
+    pub path: PathBuf,
     /// The GNU build id; empty where the file has none.
     pub build_id: Vec<u8>,
 }

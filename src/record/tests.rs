@@ -1,5 +1,8 @@
 //! Recordings written and read back, cut off, and turned into garbage.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
 use super::testing::{Chance, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
@@ -38,7 +41,7 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             start: 0x7f00_0000_0000,
             end: 0x7f00_0010_0000,
             bias: 0x7eff_ffff_0000,
-            path: "/lib/déjà vu.so".to_owned(),
+            path: OsStr::from_bytes(b"/lib/d\xc3\xa9j\xe0 vu.so").into(),
             build_id: vec![0, 255, 10, 13],
         }),
         Row::Thread { id: ThreadId(99), name: "worker" },

@@ -2,7 +2,9 @@
 //! writes down where it lies, under the number that the process has in its own namespace, in its own `/tmp`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::messages::say;
@@ -76,12 +78,12 @@ impl NamesSoFar {
 fn sources() -> Sources {
     let process = std::process::id();
     // Whoever writes a dump maps it, for others to find; CPython unmaps its own when it ends, which is before we look.
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
-    let paths =
-        maps.lines().filter(|line| line.ends_with(&dump)).filter_map(|line| line.get(line.find('/')?..));
-    let dumps =
-        paths.map(PathBuf::from).chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
+    let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));
+    let paths = lines.filter_map(|line| Some(&line[line.iter().position(|byte| *byte == b'/')?..]));
+    let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let dumps = paths.chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
     Sources {
         maps: vec![PathBuf::from(format!("/tmp/perf-{process}.map"))],
         dumps: dumps.into_iter().collect(),

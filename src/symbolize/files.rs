@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -147,16 +148,16 @@ fn is_mangled(symbol: &str) -> bool {
 }
 
 /// Code that a compiler made at run time lies in no file, in one that has no name, or is the kernel's own.
-pub(super) fn is_generated(path: &str) -> bool {
-    path.is_empty() || path.starts_with('[') || path.starts_with("/memfd:") || path.starts_with("//anon")
+pub(super) fn is_generated(path: &Path) -> bool {
+    let path = path.as_os_str().as_bytes();
+    path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 
 /// Only what is a plain file now: opening a pipe or a device could block the host for good.
-fn is_there(path: &str) -> Result<&Path, Unnamed> {
+fn is_there(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);
     }
-    let path = Path::new(path);
     match path.metadata() {
         Ok(metadata) if metadata.is_file() && is_elf(path) => Ok(path),
         Ok(_) => Err(Unnamed::FileUnreadable),

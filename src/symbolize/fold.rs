@@ -6,6 +6,8 @@
 //! Python the interpreter's own frames are, and what `glue` lists is in all. Where a stack has no functions of Python but
 //! their trampolines (`-X perf`), as samples have, those stand for the functions.
 
+use std::path::Path;
+
 use super::glue::{Glue, OPERATOR, is_name_of};
 use super::vendor::VENDORS;
 
@@ -30,8 +32,8 @@ impl Origin {
         if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
     }
 
-    pub(super) fn of(path: &str) -> Self {
-        let file = path.rsplit('/').next().unwrap_or(path);
+    pub(super) fn of(path: &Path) -> Self {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
         // With a suffix of any kind: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
         let is = |stem: &str| {
             file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
@@ -40,7 +42,7 @@ impl Origin {
             Self::Vendor
         } else if ["libc", "libpthread", "ld", "ld-linux", "libstdc++", "libc++"].into_iter().any(is) {
             Self::Runtime
-        } else if is_interpreter(file) {
+        } else if is_interpreter(&file) {
             Self::Interpreter
         } else {
             Self::Code
@@ -274,7 +276,7 @@ mod tests {
             ("/x/python_app", Origin::Code),
             ("", Origin::Code),
         ] {
-            assert_eq!(Origin::of(path), origin, "{path}");
+            assert_eq!(Origin::of(Path::new(path)), origin, "{path}");
         }
     }
 

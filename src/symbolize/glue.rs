@@ -5,6 +5,8 @@
 //! backward pass has, `AddmmBackward0`. Between two functions of Python lie those by which a library calls what it was given:
 //! a module's hooks, decorators. What the interpreter itself does there is known by its file (see `fold::Origin`).
 
+use std::path::Path;
+
 /// When a frame says nothing to who looks at a picture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Glue {
@@ -141,7 +143,7 @@ const PYTHON_ROWS: [PythonRow; 11] = [
 pub(super) fn python_glue<'a>(
     file: &str,
     function: &str,
-    libraries: impl IntoIterator<Item = &'a str>,
+    libraries: impl IntoIterator<Item = &'a Path>,
 ) -> Glue {
     // Before 3.11 a function has no more than the last part of its name.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
@@ -151,11 +153,13 @@ pub(super) fn python_glue<'a>(
 
 /// Whether `path` is that file of the package itself, and none of the user's that has its name: it lies where packages are
 /// installed, or beside the package's libraries that are mapped, as of a build in its own folder.
-fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a str>) -> bool {
+fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
-    let is_beside =
-        |library: &str| library.strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES));
+    // What is no text stands for the same in both.
+    let is_beside = |library: &Path| {
+        library.to_string_lossy().strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES))
+    };
     is_installed || libraries.into_iter().any(is_beside)
 }
 
@@ -309,12 +313,12 @@ mod tests {
                 ("_functorch/_aot_autograd/utils.py", "f"),
             ] {
                 let path = format!("{folder}/torch/{file}");
-                let libraries = libraries.iter().map(String::as_str);
+                let libraries = libraries.iter().map(Path::new);
                 assert_eq!(python_glue(&path, function, libraries) == Glue::Always, is_glue, "{path}");
             }
         }
         let stays = |path: &str, libraries: &[&'static str]| {
-            let glue = python_glue(path, "__call__", libraries.iter().copied());
+            let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
         // A file whose name only ends as the library's, and one whose folder does.

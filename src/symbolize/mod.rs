@@ -365,7 +365,7 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     };
     let line = python::line(&code, at);
     let text = python::text(&code, if with_lines { line } else { code.first_line });
-    let libraries = profile.modules().iter().map(|module| &module.path[..]);
+    let libraries = profile.modules().iter().map(|module| &*module.path);
     let glue = glue::python_glue(code.file, code.name, libraries);
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| Source { file: profile.intern(&file), line });
@@ -397,8 +397,9 @@ fn name_code(
             is_hidden: false,
         };
     };
-    let path = profile.modules()[at].path.clone();
-    let (origin, is_hidden) = (Origin::of(&path), symbols.is_none());
+    let path = &profile.modules()[at].path;
+    let (origin, is_hidden) = (Origin::of(path), symbols.is_none());
+    let path = path.to_string_lossy().into_owned();
     let module = (!path.is_empty()).then(|| profile.intern(&path));
     let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
     let names = match symbols {

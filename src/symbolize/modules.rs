@@ -36,7 +36,7 @@ impl<'a> ModuleIndex<'a> {
         let first = found.next()?;
         let is_same = |at: usize| {
             let [one, other] = [first, at].map(|at| &self.modules[at]);
-            one.path == other.path && (one.path.is_empty() || one.bias == other.bias)
+            one.path == other.path && (one.path.as_os_str().is_empty() || one.bias == other.bias)
         };
         (epoch != ModuleEpoch::UNKNOWN && found.all(is_same)).then_some(first)
     }
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     fn module(epoch: u16, start: u64, end: u64) -> Module {
-        let (path, build_id) = (format!("/lib/{start:x}-{epoch}.so"), Vec::new());
+        let (path, build_id) = (format!("/lib/{start:x}-{epoch}.so").into(), Vec::new());
         Module { epoch: ModuleEpoch(epoch), start, end, bias: start, path, build_id }
     }
 
@@ -98,7 +98,7 @@ mod tests {
         let outside = ModuleEpoch::OUTSIDE.0;
         let modules = [module(outside, 0x1000, 0x2000), module(outside, 0x1000, 0x3000)];
         assert_eq!(ask(&modules, 0x2800, outside), Some(1));
-        let other = Module { path: "/lib/other.so".to_owned(), ..module(outside, 0x1000, 0x2000) };
+        let other = Module { path: "/lib/other.so".into(), ..module(outside, 0x1000, 0x2000) };
         assert_eq!(ask(&[modules[0].clone(), other], 0x1800, outside), None);
     }
 }

@@ -26,7 +26,7 @@ fn own_modules() -> Vec<Module> {
         let bias = *first.entry(path.to_owned()).or_insert(start - hex(offset));
         if permissions.contains('x') {
             let epoch = ModuleEpoch(0);
-            modules.push(Module { epoch, start, end, bias, path: path.to_owned(), build_id: Vec::new() });
+            modules.push(Module { epoch, start, end, bias, path: path.into(), build_id: Vec::new() });
         }
     }
     modules
@@ -96,7 +96,7 @@ fn what_has_no_symbol_shows_its_module_and_offset() {
         start,
         end: start + 0x1000,
         bias: start - 0x500,
-        path: path.to_owned(),
+        path: path.into(),
         build_id: Vec::new(),
     };
     let modules = [module(0x1000, "/no/such/lib.so"), module(0x3000, ""), module(0x5000, "/dev/null")];
@@ -203,7 +203,7 @@ fn address_of(program: &Path, symbol: &str) -> u64 {
 /// The whole of `program`, as if it were mapped at `bias`.
 fn mapped(program: &Path, bias: u64) -> Module {
     let build_id = blazesym::helper::read_elf_build_id(program).unwrap().unwrap().to_vec();
-    let path = program.to_str().unwrap().to_owned();
+    let path = program.to_owned();
     Module { epoch: ModuleEpoch(0), start: bias, end: bias + (1 << 20), bias, path, build_id }
 }
 
@@ -235,14 +235,14 @@ fn inlined_calls_become_frames_outermost_first() {
 /// Whichever of its names the symbol table has first, or the debug information of the C library where that is installed.
 #[test]
 fn functions_of_the_c_library_have_the_names_that_programs_call_them_by() {
-    let libc = own_modules().into_iter().find(|module| module.path.ends_with("/libc.so.6")).unwrap();
-    let output = Command::new("nm").args(["--dynamic", "--defined-only", &libc.path]).output().unwrap();
+    let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
+    let output = Command::new("nm").args(["--dynamic", "--defined-only"]).arg(&libc.path).output().unwrap();
     let exports = String::from_utf8(output.stdout).unwrap();
     for call in ["nanosleep", "read", "write", "poll", "select", "sigaction", "waitpid"] {
         let line = exports.lines().find(|line| line.contains(&format!(" {call}@@"))).unwrap();
         let address = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
         let symbols = Files::new().symbols(&libc, &[address]).remove(0).unwrap();
-        assert_eq!(symbols[0].name, call, "in {}", libc.path);
+        assert_eq!(symbols[0].name, call, "in {}", libc.path.display());
     }
 }
 
@@ -393,7 +393,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
             start: 0,
             end: 1 << 30,
             bias: 0,
-            path: program.to_str().unwrap().to_owned(),
+            path: program.clone(),
             build_id: Vec::new(),
         };
         let mut profile = profile_of(&[module], &[0x4321]);

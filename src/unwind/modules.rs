@@ -5,9 +5,11 @@
 //! and pages of code outside all objects, of which captures left notes (see `notes`). Names of functions are somebody
 //! else's work.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::ops::Range;
-use std::path::{self, Path};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{self, PathBuf};
 
 use super::counts::Counts;
 use super::known::{self, Known};
@@ -69,8 +71,8 @@ impl ModuleMap {
     fn read_notes(&mut self, counts: Counts, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         notes::drain(|note| notes.push(note));
-        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        let mappings: Vec<_> = maps.lines().filter_map(Mapping::parse).collect();
+        let maps = fs::read("/proc/self/maps").unwrap_or_default();
+        let mappings: Vec<_> = Mapping::all(&maps).collect();
         let is_current = loader::poll() == counts;
         for note in notes {
             let mapping = mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&note.page));
@@ -102,7 +104,7 @@ fn module_of_object(known: &Known) -> Module {
         start: known.start,
         end: known.end,
         bias: known.bias,
-        path: String::from_utf8_lossy(known.path()).into_owned(),
+        path: OsStr::from_bytes(known.path()).into(),
         build_id: known.build_id().to_vec(),
     }
 }
@@ -110,34 +112,34 @@ fn module_of_object(known: &Known) -> Module {
 /// Code outside all objects that may have been anything.
 fn nobody_knows(place: Range<u64>) -> Module {
     let Range { start, end } = place;
-    Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: String::new(), build_id: Vec::new() }
+    Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
 /// The loader names the program "", the vdso by a file that is not there, and others as they were
 /// asked for, perhaps relative to where the process was at that time.
 fn with_full_path(mut module: Module) -> Module {
-    if module.path.is_empty() {
+    let name = module.path.as_os_str().as_bytes();
+    if name.is_empty() {
         module.path = program(module.start);
-    } else if module.path.starts_with("linux-vdso") || module.path.starts_with("linux-gate") {
-        module.path = "[vdso]".to_owned();
-    } else if Path::new(&module.path).is_relative()
+    } else if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
+        module.path = "[vdso]".into();
+    } else if module.path.is_relative()
         && let Ok(full) = path::absolute(&module.path)
         && full.exists()
     {
-        module.path = full.to_string_lossy().into_owned();
+        module.path = full;
     }
     module
 }
 
 /// The program's file, which lies at `start`. What the kernel was asked to run is the loader where that was told to run it.
-fn program(start: u64) -> String {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut mappings = maps.lines().filter_map(Mapping::parse);
-    let mapping = mappings.find(|mapping| (mapping.start..mapping.end).contains(&start));
+fn program(start: u64) -> PathBuf {
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let mapping = Mapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
     // Odd characters are written in another way there.
-    match mapping.filter(|mapping| mapping.name.starts_with('/') && !mapping.name.contains('\\')) {
-        Some(mapping) => mapping.name.to_owned(),
-        None => fs::read_link("/proc/self/exe").unwrap_or_default().to_string_lossy().into_owned(),
+    match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
+        Some(mapping) => OsStr::from_bytes(mapping.name).into(),
+        None => fs::read_link("/proc/self/exe").unwrap_or_default(),
     }
 }
 
@@ -147,27 +149,32 @@ struct Mapping<'a> {
     start: u64,
     end: u64,
     offset: u64,
-    name: &'a str,
+    name: &'a [u8],
 }
 
 impl<'a> Mapping<'a> {
-    fn parse(line: &'a str) -> Option<Self> {
-        let mut fields = line.splitn(6, ' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let offset = fields.nth(1)?;
-        let name = fields.nth(2).unwrap_or_default().trim_start();
+    fn all(maps: &'a [u8]) -> impl Iterator<Item = Self> {
+        maps.split(|byte| *byte == b'\n').filter_map(Self::parse)
+    }
+
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let text = |field| std::str::from_utf8(field).ok();
         let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let (start, end) = text(fields.next()?)?.split_once('-')?;
+        let offset = text(fields.nth(1)?)?;
+        let name = fields.nth(2).unwrap_or_default().trim_ascii_start();
         Some(Self { start: hex(start)?, end: hex(end)?, offset: hex(offset)?, name })
     }
 
     fn module(&self) -> Module {
-        let path = if self.name.starts_with('/') { self.name } else { "" };
+        let path = if self.name.starts_with(b"/") { self.name } else { b"" };
         Module {
             epoch: ModuleEpoch::OUTSIDE,
             start: self.start,
             end: self.end,
             bias: self.start.wrapping_sub(self.offset),
-            path: path.to_owned(),
+            path: OsStr::from_bytes(path).into(),
             build_id: Vec::new(),
         }
     }
@@ -179,10 +186,10 @@ mod tests {
 
     #[test]
     fn a_line_of_the_maps_is_taken_apart() {
-        let line = "7f00a000-7f00c000 r-xp 00001000 08:01 42                         /lib/a b.so";
-        let expected = Mapping { start: 0x7f00_a000, end: 0x7f00_c000, offset: 0x1000, name: "/lib/a b.so" };
-        assert_eq!(Mapping::parse(line), Some(expected));
-        assert_eq!(Mapping::parse("1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(""));
+        let line = b"7f00a000-7f00c000 r-xp 00001000 08:01 42                         /lib/a \xe9.so";
+        let (start, end, offset) = (0x7f00_a000, 0x7f00_c000, 0x1000);
+        assert_eq!(Mapping::parse(line), Some(Mapping { start, end, offset, name: b"/lib/a \xe9.so" }));
+        assert_eq!(Mapping::parse(b"1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(&b""[..]));
     }
 
     #[test]
@@ -190,7 +197,7 @@ mod tests {
         let mut modules = Vec::new();
         ModuleMap::new().refresh(&mut modules);
         let program = std::env::current_exe().expect("a test is a program");
-        assert!(modules.iter().any(|module| Path::new(&module.path) == program));
-        assert!(modules.iter().any(|module| module.path == "[vdso]"));
+        assert!(modules.iter().any(|module| module.path == program));
+        assert!(modules.iter().any(|module| module.path.as_os_str() == "[vdso]"));
     }
 }

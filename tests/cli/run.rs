@@ -1,6 +1,8 @@
 //! `gpuflame run`: the command as without it, and a picture of every process of it.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -258,6 +260,78 @@ fn what_ends_without_a_word_is_recovered_in_the_formats_that_were_asked_for() {
             assert_eq!(names, files);
         }
     }
+}
+
+/// A name that is no text.
+fn odd_name(rest: &str) -> OsString {
+    OsString::from_vec([b"\xff", rest.as_bytes()].concat())
+}
+
+/// A folder for runs, of such a name, and with a percent sign.
+fn odd_folder() -> PathBuf {
+    let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9%p"));
+    fs::create_dir(&folder).unwrap();
+    folder
+}
+
+/// The files of such names in it.
+fn odd_files(folder: &Path) -> Vec<OsString> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    files.retain(|name| name.as_bytes()[0] == 0xff);
+    files.sort();
+    files
+}
+
+/// `gpuflame run -o PREFIX --formats gfr,svg --open -- ending HOW` there.
+fn run_odd(folder: &Path, prefix: OsString, how: &[&str]) -> Run {
+    let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None).in_folder(folder);
+    let ours = ours.arg("run").arg("--library").arg(support::gpuflame()).arg("-o").arg(prefix);
+    let ours = ours.args(["--formats", "gfr,svg", "--open", "--"]).arg(program());
+    ours.args(how.iter().copied()).env("PATH", desktop(0)).env("GPUSIM_TRUTH", "")
+}
+
+#[test]
+fn files_whose_names_are_no_text_are_named_opened_read_and_of_their_ranks() {
+    let folder = odd_folder();
+    for (rank, name) in [("3", odd_name("three")), ("5", odd_name("five"))] {
+        let done = run_odd(&folder, name, &["quick"]).env("RANK", rank).done();
+        assert_eq!(done.code, Some(7), "{}", done.stderr);
+        assert_eq!(said(&done, "ended without its exit hooks"), [""; 0], "{}", done.stderr);
+        let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
+        assert!(line.contains("/caf\u{fffd}%p/\u{fffd}") && line.ends_with(".svg"), "{line}");
+    }
+    let names = ["five.gfr", "five.set.json", "five.svg", "three.gfr", "three.set.json", "three.svg"];
+    assert_eq!(odd_files(&folder), names.map(odd_name));
+    let opened = fs::read(folder.join("opened")).unwrap();
+    let opened: Vec<_> = opened.split(|byte| *byte == b'\n').collect();
+    let pictures = ["three.svg", "five.svg"].map(|name| folder.join(odd_name(name)));
+    assert_eq!(opened, [pictures[0].as_os_str().as_bytes(), pictures[1].as_os_str().as_bytes(), b""]);
+    let (recording, folded) = (odd_name("three.gfr"), odd_name("three.folded"));
+    command(&folder, [OsStr::new("flamegraph"), &recording, OsStr::new("-o"), &folded]).ok();
+    assert!(fs::read_to_string(folder.join(folded)).unwrap().contains("[GPU_Kernel]"));
+    command(&folder, ["merge-ranks", ".", "-o", "all.folded"]).ok();
+    let merged = fs::read_to_string(folder.join("all.folded")).unwrap();
+    assert!(merged.contains("rank 3;") && merged.contains("rank 5;"), "{merged}");
+}
+
+#[test]
+fn what_ends_without_a_word_is_recovered_under_a_name_that_is_no_text() {
+    let folder = odd_folder();
+    let run = run_odd(&folder, odd_name(""), &["left", "_exit"]).env("GPUFLAME_CHECKPOINT", "0.05");
+    let (mut command, _) = run.into_command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(100);
+    let is_written = || {
+        let left = gpuflame::read(folder.join(odd_name(".gfr")), &gpuflame::ReadOptions::default());
+        left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
+    };
+    while !is_written() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::write(folder.join("go"), "").unwrap();
+    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    assert_eq!(said(&done, "ended without its exit hooks").len(), 1, "{}", done.stderr);
+    assert_eq!(odd_files(&done.folder), [".gfr", ".set.json", ".svg"].map(odd_name), "{}", done.stderr);
 }
 
 #[test]

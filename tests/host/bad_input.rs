@@ -350,6 +350,18 @@ fn a_folder_whose_name_is_no_text_gets_the_files_and_so_does_a_prefix_that_is_no
 }
 
 #[test]
+fn names_that_a_prefix_takes_from_the_program_and_the_environment_are_bytes_too() {
+    let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let folder = scratch("macros");
+    let copy = folder.join(named(b"caf\xe9"));
+    fs::copy(program(), &copy).unwrap();
+    let run = Run::new(&copy, Way::Injected).arg("plain").in_folder(&folder).env("JOB", named(b"\xff"));
+    let done = run.env("GPUFLAME_OUTPUT", "%q{JOB}-%e").env("GPUFLAME_FORMATS", "folded").done();
+    assert_eq!(done.code, CODE, "{}", done.stderr);
+    assert!(folder.join(named(b"\xff-caf\xe9.folded")).exists(), "{}", done.stderr);
+}
+
+#[test]
 fn all_settings_that_are_paths_are_taken_as_bytes() {
     let folder = scratch("paths");
     let named = |bytes: &[u8]| folder.join(OsStr::from_bytes(bytes));

@@ -173,7 +173,7 @@ fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     }
     let file = |address: u64| {
         let module = modules.iter().find(|module| (module.start..module.end).contains(&address));
-        Path::new(&module.unwrap().path).file_name().unwrap().to_string_lossy().into_owned()
+        module.unwrap().path.file_name().unwrap().to_string_lossy().into_owned()
     };
     stacks.into_values().map(|stack| stack.into_iter().map(file).collect()).collect()
 }

@@ -1,11 +1,16 @@
 //! Names of code that is gone by the time the outputs are written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Done, Run, Way, compile, plugin};
+#[cfg(feature = "cli")]
+use crate::support::command::gpuflame;
+use crate::support::{Done, Run, Way, compile, plugin, scratch};
 
 #[test]
 fn a_launch_from_an_unloaded_plugin_has_the_plugins_names() {
@@ -40,6 +45,38 @@ fn code_that_nobody_can_name_keeps_its_place() {
     let [(frames, 1000)] = &done.folded()[..] else { panic!("{:?}", done.folded()) };
     assert_eq!(frames[..3], ["main", "run", "plugin_run"], "the exported name survives");
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
+}
+
+/// Paths are bytes: what is no text is opened as it is, at the exit and by who reads the recording, and shown as well as can be.
+#[cfg(feature = "cli")]
+#[test]
+fn code_in_files_whose_paths_are_no_text_has_its_names() {
+    let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
+    fs::create_dir(&folder).unwrap();
+    let moved = |file: PathBuf, name: &[u8]| {
+        let there = folder.join(OsStr::from_bytes(name));
+        fs::rename(file, &there).unwrap();
+        there
+    };
+    let program = moved(compile("tests/programs/plugins.c", &["-O2"]), b"plugins");
+    let stripped = moved(plugin("gone"), b"\xff.so");
+    assert!(Command::new("strip").arg("--strip-all").arg(&stripped).status().unwrap().success());
+    moved(plugin("near"), b"near.so");
+    let run = Run::new(&program, Way::Injected).in_folder(&folder);
+    let run = run.arg(moved(plugin("far"), b"far\xe9.so")).arg("./near.so").arg(stripped);
+    let outputs = scratch("outputs");
+    let run = run.env("GPUFLAME_OUTPUT", outputs.join("out")).env("GPUFLAME_FORMATS", "folded,gfr");
+    let done = Done { folder: outputs, ..run.ok() };
+    let mut stacks: Vec<_> = done.folded().into_iter().map(|(frames, _)| frames.join(";")).collect();
+    stacks.sort();
+    let [far, near, unnamed] = &stacks[..] else { panic!("{stacks:?}") };
+    for (stack, name) in [(far, "far"), (near, "near")] {
+        let expected = format!("main;run;plugin_run;inner_{name};cudaLaunchKernel;[GPU_Kernel]step_d1000");
+        assert_eq!(*stack, expected, "{}", done.stderr);
+    }
+    assert!(unnamed.starts_with("main;run;plugin_run;\u{fffd}.so+0x"), "{unnamed}");
+    let again = gpuflame(&done.folder, ["flamegraph", "out.gfr", "--format", "folded"]).ok();
+    assert_eq!(again.stdout, done.file("out.folded"));
 }
 
 /// Runs `reloads` with these plugins.

@@ -8,6 +8,7 @@ pub(super) mod library;
 mod processes;
 
 use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -170,7 +171,8 @@ impl Run {
 
 /// Puts this folder before paths that the options name: processes of the command may go to others.
 fn make_absolute(command: &mut Command, here: &Path) {
-    let as_prefix = PathBuf::from(here.to_string_lossy().replace('%', "%%"));
+    let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
+    let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
     for (name, here) in [(OUTPUT, as_prefix.as_path()), (chosen::FLAG, here)] {
         let given = command.get_envs().find(|(given, _)| *given == name).and_then(|(_, value)| value);
         if let Some(absolute) = given.map(|path| here.join(path)) {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::cli::recover::Recovered;
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::Device;
+use crate::explain::{Device, path_of};
 
 /// So many folders are tried; each that is there is another run's.
 const MOST_FOLDERS: u32 = 1000;
@@ -153,7 +153,7 @@ impl Report {
             launches: value["launches"].as_u64()?,
             outside: value["outside"].as_u64().unwrap_or(0),
             gpus: value["gpus"].as_array()?.iter().filter_map(gpu).collect(),
-            files: value["files"].as_array()?.iter().filter_map(|file| Some(file.as_str()?.into())).collect(),
+            files: value["files"].as_array()?.iter().filter_map(path_of).map(PathBuf::from).collect(),
         })
     }
 
