@@ -11,7 +11,7 @@ const LEAST: usize = 24 * MIB;
 /// The part of what a process may have in all.
 const PART: u64 = 10;
 
-/// The ceiling of this process in bytes, see [`rule`].
+/// The ceiling of this process in bytes.
 pub fn ceiling(asked: Option<usize>) -> usize {
     rule(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
