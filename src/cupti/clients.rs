@@ -10,6 +10,7 @@
 //! enables, functions    it is given the records again that it had before: it does not know that we took them back
 //! known and not in use
 //! subscribes, is refused    on request we let go, and the call is made again
+//! ends CUPTI            before: what is complete comes to us, and no call of the program is under way; after: we subscribe again
 //! ```
 //!
 //! Who was given the address of a function before we came is not seen here; that nothing comes any more tells of him
@@ -40,10 +41,14 @@ pub struct Others {
     pub takes: u64,
     /// Whether one has them now.
     pub have_records: bool,
+    /// Whether any kind of records is on that they enabled.
+    pub are_at_work: bool,
     /// Whether all kinds of records are off that they enabled, and nothing was called for a while.
     pub are_done: bool,
     /// Whether one waits for the subscription, which was refused to it.
     pub want_subscription: bool,
+    /// Whether one waits to end CUPTI.
+    pub want_end: bool,
     /// Whether one has it that was seen to subscribe.
     pub have_subscription: bool,
     /// How often one has ended CUPTI in this process, for all.
@@ -69,6 +74,7 @@ struct Known {
     called: AtomicU64,
     yields: AtomicBool,
     wants_subscription: AtomicBool,
+    wants_end: AtomicBool,
     subscriber: AtomicPtr<c_void>,
     finalized: AtomicU64,
 }
@@ -85,6 +91,7 @@ static KNOWN: Known = Known {
     called: AtomicU64::new(0),
     yields: AtomicBool::new(false),
     wants_subscription: AtomicBool::new(false),
+    wants_end: AtomicBool::new(false),
     subscriber: AtomicPtr::new(ptr::null_mut()),
     finalized: AtomicU64::new(0),
 };
@@ -98,13 +105,15 @@ fn millis() -> u64 {
 /// What other clients have now.
 pub(super) fn others() -> Others {
     let is_set = |flag: &AtomicBool| flag.load(Ordering::Acquire);
-    let are_off = is_set(&KNOWN.any_kind) && KNOWN.kinds.load(Ordering::Acquire) == 0;
+    let are_at_work = KNOWN.kinds.load(Ordering::Acquire) != 0;
     let rest = millis().saturating_sub(KNOWN.called.load(Ordering::Acquire)) >= REST.as_millis() as u64;
     Others {
         takes: KNOWN.takes.load(Ordering::Acquire),
         have_records: is_set(&KNOWN.has_records),
-        are_done: are_off && rest,
+        are_at_work,
+        are_done: is_set(&KNOWN.any_kind) && !are_at_work && rest,
         want_subscription: is_set(&KNOWN.wants_subscription),
+        want_end: is_set(&KNOWN.wants_end),
         have_subscription: !KNOWN.subscriber.load(Ordering::Acquire).is_null(),
         ends: KNOWN.finalized.load(Ordering::Acquire),
         rest,
@@ -382,7 +391,10 @@ unsafe extern "C" fn unsubscribe(subscriber: Subscriber) -> Status {
 unsafe extern "C" fn finalize<T: Tracer>() -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.finalize);
-        leave_records::<T>(shared);
+        if !shared.subscriber().0.is_null() {
+            KNOWN.wants_end.store(true, Ordering::Release);
+            tell::<T>(shared, Approach::End);
+        }
         // SAFETY: the client's call.
         let status = unsafe { theirs() };
         if status.is_success() {
@@ -392,6 +404,7 @@ unsafe extern "C" fn finalize<T: Tracer>() -> Status {
             KNOWN.kinds.store(0, Ordering::Release);
             KNOWN.finalized.fetch_add(1, Ordering::AcqRel);
         }
+        KNOWN.wants_end.store(false, Ordering::Release);
         status
     })
 }

@@ -9,10 +9,12 @@
 //! All but the question whether the subscription is ours is the collector's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::capture;
 use crate::control::window;
 use crate::cupti::{Api, Others, Traffic};
 use crate::record::WindowEdge;
@@ -22,6 +24,9 @@ use super::messages::{say, tell};
 use super::progress;
 use super::rivals::{Change, Rivals};
 use super::told::Told;
+
+/// How long a client waits for calls that are under way: half of what it waits for us.
+const LONGEST_CALL: Duration = Duration::from_millis(500);
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -52,6 +57,11 @@ pub(super) struct Lent {
 }
 
 impl Lent {
+    fn ends(&mut self) {
+        self.before = self.long();
+        self.since = None;
+    }
+
     /// In all, so far.
     pub(super) fn long(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
@@ -98,11 +108,16 @@ impl Clients {
             return false;
         }
         let others = api.others();
-        let mut known = self.known.lock();
-        if others.ends != known.ends {
-            known.ends = others.ends;
-            self.lend(&mut known, told, edges);
-            drop(known);
+        let is_lent = self.is_lent.load(Ordering::Acquire);
+        if others.want_end && !is_lent {
+            self.lend(told, edges);
+            let _ = is_quiet();
+            return false;
+        }
+        if self.is_ended_anew(&others) {
+            if !is_lent {
+                self.lend(told, edges);
+            }
             api.was_ended();
             say(
                 "another client has ended CUPTI in this process (cuptiFinalize): nothing is seen until it is to be had again",
@@ -110,20 +125,14 @@ impl Clients {
             return false;
         }
         if others.want_subscription && api.is_subscribed() {
-            self.lend(&mut known, told, edges);
-            drop(known);
-            progress::in_others(|| api.let_go());
-            say(
-                "another client of CUPTI asks for the subscription, and has it, as GPUFLAME_YIELD=1 says: nothing is seen until \
-                 it is done",
-            );
-            return false;
+            self.lend(told, edges);
+            return self.give_subscription(api, told);
         }
-        let is_free = !others.want_subscription && !others.have_subscription && others.rest;
-        if self.is_lent.load(Ordering::Acquire) {
-            drop(known);
-            return is_free && self.is_ours_again(api, told);
+        if is_lent {
+            let is_wanted = others.want_subscription || others.want_end || others.have_subscription;
+            return !is_wanted && others.rest && self.is_ours_again(api, told);
         }
+        let mut known = self.known.lock();
         let change = known.rivals.told(&others);
         let is_to_be_asked_for = others.are_done && known.refused != Some(others.takes);
         drop(known);
@@ -134,35 +143,54 @@ impl Clients {
         false
     }
 
+    fn is_ended_anew(&self, others: &Others) -> bool {
+        others.ends != std::mem::replace(&mut self.known.lock().ends, others.ends)
+    }
+
     /// The window closes, and what is launched from now on is not seen.
-    fn lend(&self, known: &mut Known, told: &Told, edges: &Edges) {
-        if self.is_lent.load(Ordering::Acquire) {
-            return;
-        }
-        let is_open = window::state().is_open();
+    fn lend(&self, told: &Told, edges: &Edges) {
+        self.is_to_open.store(window::state().is_open(), Ordering::Release);
+        self.is_lent.store(true, Ordering::Release);
         edges.turn(WindowEdge::Close, window::close);
         told.ends(edges);
-        self.is_to_open.store(is_open, Ordering::Release);
-        self.is_lent.store(true, Ordering::Release);
-        known.lent.times += 1;
-        known.lent.since = Some(Instant::now());
+        let lent = &mut self.known.lock().lent;
+        lent.times += 1;
+        lent.since = Some(Instant::now());
+    }
+
+    /// Whoever asked has the subscription now, unless a call of the program is under way, of whose end we would not be told.
+    /// True: a window is to open.
+    fn give_subscription(&self, api: &Api, told: &Told) -> bool {
+        if is_quiet() {
+            progress::in_others(|| api.let_go());
+            say(
+                "another client of CUPTI asks for the subscription, and has it, as GPUFLAME_YIELD=1 says: nothing is seen until \
+                 it is done",
+            );
+            return false;
+        }
+        say(
+            "another client of CUPTI asks for the subscription, and is refused: a call that makes work is under way",
+        );
+        self.goes_on(told)
     }
 
     /// True: a window is to open.
+    fn goes_on(&self, told: &Told) -> bool {
+        told.begins();
+        self.known.lock().lent.ends();
+        self.is_lent.store(false, Ordering::Release);
+        self.is_to_open.swap(false, Ordering::AcqRel)
+    }
+
+    /// The same.
     fn is_ours_again(&self, api: &Api, told: &Told) -> bool {
         if progress::in_others(|| api.subscribe_again()).is_err() {
             // One that was not seen to subscribe has it.
             return false;
         }
-        told.begins();
-        let mut known = self.known.lock();
-        if let Some(since) = known.lent.since.take() {
-            known.lent.before += since.elapsed();
-        }
-        drop(known);
-        self.is_lent.store(false, Ordering::Release);
         say("the subscription is ours again");
-        self.is_to_open.swap(false, Ordering::AcqRel)
+        self.goes_on(told)
     }
 
     /// Looks after a flush, that has left so many launches open. One of everything tells what had passed before it.
@@ -179,10 +207,13 @@ impl Clients {
         say_of_records(change, false);
     }
 
-    /// Asks for the records again, if another client has them: whoever opens a window wants them.
+    /// Asks for the records again, if another client has them: whoever opens a window wants them. One that is seen to be at work
+    /// keeps them until it is done.
     pub(super) fn reclaim_if_taken(&self, api: &Api) {
-        if self.known.lock().rivals.have_records() {
-            self.reclaim(api, &api.others());
+        let others = api.others();
+        let is_in_use = others.have_records && others.are_at_work;
+        if !is_in_use && self.known.lock().rivals.have_records() {
+            self.reclaim(api, &others);
         }
     }
 
@@ -195,12 +226,24 @@ impl Clients {
     }
 }
 
+/// Whether no call of the program that makes work is under way any more: new ones are passed over by now.
+fn is_quiet() -> bool {
+    let begin = Instant::now();
+    while capture::any_under_way() {
+        if begin.elapsed() >= LONGEST_CALL {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 /// `is_seen`: it will be seen when the client is done.
 fn say_of_records(change: Option<Change>, is_seen: bool) {
     match change {
         None => {}
         Some(Change::Taken) => {
-            let until = if is_seen { "it is done or a window opens anew" } else { "a window opens anew" };
+            let until = if is_seen { "it is done" } else { "a window opens anew" };
             say(&format!(
                 "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
                  now on, and nothing that they did, until {until}; each needs a run of its own"

@@ -92,6 +92,8 @@ pub enum Approach {
     Records,
     /// The subscription, which it has if we let go of it.
     Subscription,
+    /// That the library tells and records nothing more, for anybody.
+    End,
 }
 
 /// An API call that begins or is over.

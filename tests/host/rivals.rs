@@ -130,6 +130,16 @@ fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_th
     }
 }
 
+/// Whoever opens it does not know of the client, which is at work.
+#[test]
+fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
+    let [program, _] = clients();
+    let done = Run::new(&program, Way::Injected).arg("window").ok();
+    assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+    assert_before_and_after(&done, 1);
+    assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
+}
+
 /// It does not register its functions anew, and does not know that ours were meanwhile.
 #[test]
 fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
@@ -179,6 +189,28 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
         }
         let (launches, parts) = done.sum("launches");
         assert_eq!(parts["matched"], launches - parts["outside"], "{}", done.stderr);
+    }
+}
+
+/// Another thread launches when the client comes, while it is there and when it goes: of no launch is more or less than one end
+/// told, and no work is taken for another launch's.
+#[test]
+fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
+    for program in clients() {
+        for how in ["records", "subscription", "finalize"] {
+            let done = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1").ok();
+            let (launches, parts) = done.sum("launches");
+            let (activities, all) = done.sum("activities");
+            assert_eq!(all["matched"] + all["outside"], activities, "{how}\n{}", done.stderr);
+            assert_eq!(parts["dropped"], 0, "{how}\n{}", done.stderr);
+            if how != "records" {
+                assert_eq!(parts["matched"] + parts["outside"], launches, "{how}\n{}", done.stderr);
+            }
+            let folded: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
+            assert_eq!(folded, 1000 * all["matched"], "{how}\n{}", done.stderr);
+            let busy = nanos_under(&done, "[GPU_Kernel]busy");
+            assert!(busy.is_some_and(|nanos| nanos > 1_000_000), "{how}: {busy:?}");
+        }
     }
 }
 

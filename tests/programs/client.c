@@ -1,18 +1,20 @@
 /* A program with another client of CUPTI in it, that comes, does its work and goes.
  *
- *     client records|again|clock|subscription|finalize
+ *     client records|again|clock|window|subscription|finalize [busy]
  *
  * Launches 50 times and waits; the client comes; launches 40 times and waits; the client goes; launches for 2.5 s; launches 70
- * times and waits. records: it registers its functions, enables kinds, and when it goes flushes what it disabled. clock: with a
- * clock of its own, that goes three times as fast. again: it comes once more, by enabling its kind alone, and goes. subscription: it subscribes,
- * wants all calls of the runtime, and unsubscribes. finalize: it ends CUPTI. Prints what it was answered and has: kernels by its records,
- * calls, and what setting it found.
+ * times and waits. records: it registers its functions, enables kinds, and when it goes flushes what it disabled. again: it comes
+ * once more, by enabling its kind alone, and goes. clock: with a clock of its own, that goes three times as fast. window: one is
+ * closed and opened while it is there. subscription: it subscribes, wants all calls of the runtime, and unsubscribes.
+ * finalize: it ends CUPTI. busy: another thread launches all the time. Prints what the client was answered and has: kernels by
+ * its records, calls, and what setting it found.
  *
  * TO_CUPTI: linked to CUPTI; else it asks for each function when it needs it. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +26,7 @@ KERNEL(before_d1000, "before_d1000", (int n), &n)
 KERNEL(theirs_d1000, "theirs_d1000", (int n), &n)
 KERNEL(rest_d1000, "rest_d1000", (int n), &n)
 KERNEL(after_d1000, "after_d1000", (int n), &n)
+KERNEL(busy_d1000, "busy_d1000", (int n), &n)
 
 #ifdef TO_CUPTI
 int cuptiActivityRegisterCallbacks(void *, void *), cuptiActivityRegisterTimestampCallback(void *), cuptiActivityEnable(int),
@@ -160,11 +163,39 @@ OWN_FRAME static void after(void)
     cudaDeviceSynchronize();
 }
 
+static volatile int is_over;
+
+OWN_FRAME static void *busy(void *nothing)
+{
+    SITE("busy");
+    while (!is_over) {
+        struct timespec pause = {0, 50000};
+        LAUNCH(busy_d1000, 1, 32, 0)(1);
+        nanosleep(&pause, NULL);
+    }
+    return nothing;
+}
+
+static void window(const char *what)
+{
+    void *library = dlopen(getenv("CUDA_INJECTION64_PATH") ? getenv("CUDA_INJECTION64_PATH") : "", RTLD_LAZY);
+    int (*set)(void) = library ? (int (*)(void))dlsym(library, what) : NULL;
+    if (set && set())
+        exit(27);
+}
+
 int main(int count, char **words)
 {
     const char *how = count > 1 ? words[1] : "records";
+    pthread_t thread;
+    if (count > 2 && pthread_create(&thread, NULL, busy, NULL))
+        exit(28);
     before();
     comes(how);
+    if (!strcmp(how, "window")) {
+        window("gpuflame_stop");
+        window("gpuflame_start");
+    }
     theirs();
     goes(how);
     rest();
@@ -177,6 +208,10 @@ int main(int count, char **words)
         rest();
         after();
     }
+    is_over = 1;
+    if (count > 2)
+        pthread_join(thread, NULL);
+    cudaDeviceSynchronize();
     printf("kernels %u, calls %u\n", kernels, calls);
     return 0;
 }
