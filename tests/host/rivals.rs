@@ -198,7 +198,9 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
 fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
-            let done = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1").ok();
+            let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
+            // So that the thread is in a launch nearly all the time.
+            let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
             assert_eq!(all["matched"] + all["outside"], activities, "{how}\n{}", done.stderr);
