@@ -6,6 +6,7 @@
 
 use super::kinds;
 use super::names::KernelNames;
+use super::traffic;
 use crate::record::{
     Activity, CopyDetail, CopyKind, CorrelationId, Detail, DeviceId, EventId, EventRecord, GpuContextId,
     GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, Sync, SyncId, Unified,
@@ -55,9 +56,28 @@ pub(super) unsafe fn read(
             sink(row);
         } else {
             tally.unreadable += 1;
+            if record.kind().is_some_and(is_anothers) {
+                traffic::UNASKED.add_one();
+            }
         }
     }
     tally
+}
+
+/// Whether CUPTI has this kind (13.5 ends at 57), and we ask for it never.
+fn is_anothers(kind: ActivityKind) -> bool {
+    const OURS: [ActivityKind; 9] = [
+        ActivityKind::CONCURRENT_KERNEL,
+        ActivityKind::KERNEL,
+        ActivityKind::MEMCPY,
+        ActivityKind::MEMCPY2,
+        ActivityKind::MEMSET,
+        ActivityKind::GRAPH_TRACE,
+        ActivityKind::CUDA_EVENT,
+        ActivityKind::SYNCHRONIZATION,
+        ActivityKind::UNIFIED_MEMORY_COUNTER,
+    ];
+    (1..64).contains(&kind.0) && !OURS.contains(&kind)
 }
 
 /// How many records there are in `bytes`, whatever they are.

@@ -67,7 +67,7 @@ struct Known {
     /// The clock for its records, if it registered one; and whether it is CUPTI's now.
     clock: AtomicPtr<c_void>,
     clock_is_theirs: AtomicBool,
-    /// Kinds of records that they have enabled, a bit each, and whether any was since the records were ours.
+    /// Kinds of records that they have enabled, a bit each, and whether any was switched since the records were ours.
     kinds: AtomicU64,
     any_kind: AtomicBool,
     /// When one called last, in ms since [`BEGINNING`].
@@ -312,6 +312,8 @@ unsafe extern "C" fn disable(kind: ActivityKind) -> Status {
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             KNOWN.kinds.fetch_and(!bit(kind), Ordering::AcqRel);
+            // It may be one of ours: there is one switch for all.
+            KNOWN.any_kind.store(true, Ordering::Release);
         }
         status
     })

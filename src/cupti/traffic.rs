@@ -23,6 +23,8 @@ pub(super) static STRANGERS: Count = Count(AtomicU64::new(0));
 pub(super) static WHOLE_WAITS: Count = Count(AtomicU64::new(0));
 /// Callbacks about a call or a resource that did not say which.
 pub(super) static WITHOUT_DATA: Count = Count(AtomicU64::new(0));
+/// Records of kinds that CUPTI has, and that we do not ask for.
+pub(super) static UNASKED: Count = Count(AtomicU64::new(0));
 
 /// What has passed between CUPTI and us so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Traffic {
     pub whole_waits: u64,
     /// Callbacks about a call or a resource that did not say which.
     pub without_data: u64,
+    /// Records of kinds that it has, and that we do not ask for: another client does, and does not get them.
+    pub unasked: u64,
 }
 
 impl Traffic {
@@ -47,6 +51,7 @@ impl Traffic {
             strangers: STRANGERS.get(),
             whole_waits: WHOLE_WAITS.get(),
             without_data: WITHOUT_DATA.get(),
+            unasked: UNASKED.get(),
         }
     }
 }

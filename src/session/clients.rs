@@ -44,6 +44,8 @@ struct Known {
     lent: Lent,
     /// How often others had ended CUPTI when that was last looked at.
     ends: u64,
+    /// It was said that one gets nothing of what it asked for.
+    is_robbed: bool,
     /// With how many takings the records were refused when they were asked for again.
     refused: Option<u64>,
 }
@@ -79,7 +81,13 @@ pub(super) struct Had {
 
 impl Clients {
     pub(super) fn new(now: Instant) -> Self {
-        let known = Known { rivals: Rivals::new(now), lent: Lent::default(), ends: 0, refused: None };
+        let known = Known {
+            rivals: Rivals::new(now),
+            lent: Lent::default(),
+            ends: 0,
+            is_robbed: false,
+            refused: None,
+        };
         Self { known: Mutex::new(known), is_lent: AtomicBool::new(false), is_to_open: AtomicBool::new(false) }
     }
 
@@ -135,8 +143,16 @@ impl Clients {
         let mut known = self.known.lock();
         let change = known.rivals.told(&others);
         let is_to_be_asked_for = others.are_done && known.refused != Some(others.takes);
+        let is_robbed = !known.is_robbed && api.traffic().unasked > 0;
+        known.is_robbed |= is_robbed;
         drop(known);
         say_of_records(change, true);
+        if is_robbed {
+            say(
+                "CUPTI hands over records that gpuflame does not ask for: another client of it asked before gpuflame came, and \
+                 does not get them; run it without gpuflame (GPUFLAME_DISABLE=1)",
+            );
+        }
         if is_to_be_asked_for {
             self.reclaim(api, &others);
         }

@@ -140,6 +140,23 @@ fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
     assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
 }
 
+/// Nobody is told of who registered before. It is found by what it asked for.
+#[test]
+fn a_client_that_came_before_us_and_gets_nothing_is_said() {
+    let [program, _] = clients();
+    let done = Run::new(&program, Way::Injected).arg("early").ok();
+    assert_eq!(done.stdout, "zeroed 0; kernels 0, calls 0\n", "{}", done.stderr);
+    assert_eq!(
+        done.ledger("CUPTI hands over records that gpuflame does not ask for").len(),
+        1,
+        "{}",
+        done.stderr
+    );
+    assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
+    // It switches off what it wanted, and there is one switch for all.
+    assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
+}
+
 /// It does not register its functions anew, and does not know that ours were meanwhile.
 #[test]
 fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {

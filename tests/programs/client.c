@@ -1,11 +1,11 @@
 /* A program with another client of CUPTI in it, that comes, does its work and goes.
  *
- *     client records|again|clock|window|subscription|finalize [busy]
+ *     client records|again|clock|window|early|subscription|finalize [busy]
  *
  * Launches 50 times and waits; the client comes; launches 40 times and waits; the client goes; launches for 2.5 s; launches 70
  * times and waits. records: it registers its functions, enables kinds, and when it goes flushes what it disabled. again: it comes
  * once more, by enabling its kind alone, and goes. clock: with a clock of its own, that goes three times as fast. window: one is
- * closed and opened while it is there. subscription: it subscribes, wants all calls of the runtime, and unsubscribes.
+ * closed and opened while it is there. early: it comes before CUDA is called, and wants calls. subscription: it subscribes, wants all calls of the runtime, and unsubscribes.
  * finalize: it ends CUPTI. busy: another thread launches all the time. Prints what the client was answered and has: kernels by
  * its records, calls, and what setting it found.
  *
@@ -38,7 +38,7 @@ int cuptiActivityRegisterCallbacks(void *, void *), cuptiActivityRegisterTimesta
 #define CALL(name, types, ...) ((int(*) types)cupti(#name))(__VA_ARGS__)
 #endif
 
-enum { KERNELS = 10, ZEROED = 5, RUNTIME = 2 };
+enum { KERNELS = 10, CALLS = 5, ZEROED = 5, RUNTIME = 2 };
 
 static volatile unsigned kernels, calls;
 
@@ -187,8 +187,13 @@ int main(int count, char **words)
     pthread_t thread;
     if (count > 2 && pthread_create(&thread, NULL, busy, NULL))
         exit(28);
+    if (!strcmp(how, "early")) {
+        comes(how);
+        CALL(cuptiActivityEnable, (int), CALLS);
+    }
     before();
-    comes(how);
+    if (strcmp(how, "early"))
+        comes(how);
     if (!strcmp(how, "window")) {
         window("gpuflame_stop");
         window("gpuflame_start");
