@@ -101,6 +101,8 @@ functions! {
     activity_enable = cuptiActivityEnable(ActivityKind);
     /// Stops collecting a kind of record.
     activity_disable = cuptiActivityDisable(ActivityKind);
+    /// The same for one context alone.
+    activity_enable_context = cuptiActivityEnableContext(*mut c_void, ActivityKind);
     /// Reads a setting: which, the room in and the size out (bytes), the value.
     activity_get_attribute = cuptiActivityGetAttribute(ActivityAttribute, *mut usize, *mut c_void);
     /// Writes a setting: which, its size (bytes), the value.

@@ -40,10 +40,13 @@ pub struct Api {
 /// One that is told.
 type Callback = (Domain, CallbackId);
 
+/// Asks for the records, or takes what others are decided to have left.
+type TakeRecords = fn(&'static Shared, &Options, Option<&Others>) -> Result<Vec<String>, Refusal>;
+
 /// The steps of the set-up that are made again after another client had what they ask for.
 struct Again {
     subscribe: fn(&'static Shared) -> Result<(), Refusal>,
-    take_records: fn(&'static Shared, &Options, &mut Vec<String>) -> Result<(), Refusal>,
+    take_records: TakeRecords,
     /// All that is told.
     callbacks: Vec<Callback>,
 }
@@ -68,13 +71,12 @@ impl Api {
         let functions = if shares { functions.shared() } else { functions };
         let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions, options.events)));
         subscribe::<T>(shared)?;
+        records::begin();
 
-        let mut notes = Vec::new();
-        if let Err(refusal) = take_records::<T>(shared, options, &mut notes) {
+        let mut notes = take_records::<T>(shared, options, None).inspect_err(|_| {
             let _ = functions.unsubscribe(shared.subscriber());
             functions.forget_error();
-            return Err(refusal);
-        }
+        })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
         // At least of the names asked for beyond the last one that there is.
         functions.forget_error();
@@ -136,7 +138,7 @@ impl Api {
     ///
     /// Errors: CUPTI refused.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
-        if self.is_retired() || !self.shared.seen_work.load(Ordering::Relaxed) {
+        if self.is_silent() || !self.shared.seen_work.load(Ordering::Relaxed) {
             return Ok(());
         }
         let flag = if forced { FlushFlag::FORCED } else { FlushFlag::NONE };
@@ -148,7 +150,7 @@ impl Api {
 
     /// How many records CUPTI dropped since this was last asked. Ask after a flush, outside all locks.
     pub fn dropped(&self) -> u64 {
-        if self.is_retired() {
+        if self.is_silent() {
             0
         } else {
             self.shared.functions.dropped(self.shared.subscriber()).unwrap_or(0)
@@ -157,7 +159,7 @@ impl Api {
 
     /// Now, on the clock of the records; `None` if CUPTI does not say.
     pub fn timestamp(&self) -> Option<Nanos> {
-        if self.is_retired() {
+        if self.is_silent() {
             return None;
         }
         self.shared.functions.timestamp(self.shared.subscriber()).ok().map(Nanos)
@@ -180,21 +182,21 @@ impl Api {
 
     /// Another client has the records: it gets what CUPTI has from nobody else, not what we have set for ourselves.
     pub fn yield_records(&self) {
-        if !self.is_retired() {
+        if !self.is_silent() {
             records::leave(self.shared);
         }
     }
 
-    /// Has CUPTI hand the records to us again, where another client has them.
+    /// Has CUPTI hand the records to us again, where another client has left them, as `decided` says; not if one has called since.
     ///
     /// To be called from a thread of ours or of the program's, not from a callback.
     ///
     /// Errors: CUPTI refused.
-    pub fn take_records_back(&self) -> Result<(), Error> {
-        if self.is_retired() {
+    pub fn take_records_back(&self, decided: &Others) -> Result<(), Error> {
+        if self.is_silent() {
             return Ok(());
         }
-        (self.again.take_records)(self.shared, &self.options, &mut Vec::new()).map_err(refused)
+        (self.again.take_records)(self.shared, &self.options, Some(decided)).map(drop).map_err(refused)
     }
 
     /// Whether the subscription is ours.
@@ -212,12 +214,7 @@ impl Api {
         }
     }
 
-    /// Another client has ended CUPTI, and with it our subscription.
-    pub fn was_ended(&self) {
-        self.shared.subscriber.store(ptr::null_mut(), Ordering::Release);
-    }
-
-    /// Subscribes again: all is told and recorded as at the beginning.
+    /// Subscribes again: all is told, and recorded where no other client has the records, as at the beginning.
     ///
     /// To be called from a thread of ours.
     ///
@@ -227,7 +224,10 @@ impl Api {
             return Ok(());
         }
         (self.again.subscribe)(self.shared).map_err(refused)?;
-        self.take_records_back()?;
+        let others = self.others();
+        if !others.have_records {
+            self.take_records_back(&others).inspect_err(|_| self.let_go())?;
+        }
         let (functions, subscriber) = (&self.shared.functions, self.shared.subscriber());
         for (domain, id) in &self.again.callbacks {
             let _ = functions.enable_callback(subscriber, *domain, *id, true);
@@ -274,6 +274,11 @@ impl Api {
         self.shared.retire();
     }
 
+    /// Whether no call is to be made now.
+    fn is_silent(&self) -> bool {
+        self.is_retired() || self.shared.is_ended.load(Ordering::Acquire)
+    }
+
     /// Whether it has given up, or was given up: it is not called any more, and hands nothing over.
     pub fn is_retired(&self) -> bool {
         self.shared.retired.load(Ordering::Acquire)
@@ -290,18 +295,16 @@ fn subscribe<T: Tracer>(shared: &'static Shared) -> Result<(), Refusal> {
     let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
         .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
     shared.subscriber.store(subscriber.0, Ordering::Release);
+    shared.is_ended.store(false, Ordering::Release);
     Ok(())
 }
 
 fn take_records<T: Tracer>(
     shared: &'static Shared,
     options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<(), Refusal> {
-    clients::take_clock(&shared.functions);
-    records::take::<T>(shared, options, notes)?;
-    clients::records_are_ours();
-    Ok(())
+    decided: Option<&Others>,
+) -> Result<Vec<String>, Refusal> {
+    clients::taking(&shared.functions, decided, || records::take::<T>(shared, options))
 }
 
 /// Where each client has records of its own there is nothing to see.

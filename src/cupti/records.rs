@@ -34,20 +34,20 @@ const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTE
 /// Whether buffers are zero when CUPTI is handed them.
 const ZEROED: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// What that was before it was ours.
-static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(0);
+/// What that was before we set it; [`NOT_SET`]: we have not, or it was put back.
+static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
+const NOT_SET: u8 = u8::MAX;
 
-/// Asks for the records, at first or again.
-pub(super) fn take<T: Tracer>(
-    shared: &'static Shared,
-    options: &Options,
-    notes: &mut Vec<String>,
-) -> Result<(), Refusal> {
+/// Asks for the records, at first or again. Gives what could not be set up, one sentence each.
+pub(super) fn take<T: Tracer>(shared: &'static Shared, options: &Options) -> Result<Vec<String>, Refusal> {
+    let mut notes = Vec::new();
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
     // not know it, and then only take longer.
-    let before = functions.attribute(subscriber, ZEROED).unwrap_or(0);
-    ZEROED_BEFORE.store(before, Ordering::Relaxed);
+    if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
+        let before = functions.attribute(subscriber, ZEROED).map_or(0, |before| before.min(1));
+        ZEROED_BEFORE.store(before, Ordering::Release);
+    }
     let _ = functions.set_attribute(subscriber, ZEROED, 1);
 
     shared.make_current();
@@ -84,14 +84,26 @@ pub(super) fn take<T: Tracer>(
         }
     }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
-    Ok(())
+    Ok(notes)
 }
 
-/// What was set for ourselves alone is as it was before.
+/// What was set for ourselves alone is as it was before. Leaves no error for who asks CUPTI what went wrong last.
 pub(super) fn leave(shared: &Shared) {
     let functions = &shared.functions;
-    let _ = functions.set_attribute(shared.subscriber(), ZEROED, ZEROED_BEFORE.load(Ordering::Relaxed));
-    if shared.events {
-        let _ = functions.record_unfinished_queries(true);
+    let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
+    let mut all = Ok(());
+    if before != NOT_SET {
+        all = functions.set_attribute(shared.subscriber(), ZEROED, before);
     }
+    if shared.events {
+        all = all.and(functions.record_unfinished_queries(true));
+    }
+    if all.is_err() {
+        functions.forget_error();
+    }
+}
+
+/// Nothing of ours is set: so it is at first, and after CUPTI was ended.
+pub(super) fn begin() {
+    ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
 }

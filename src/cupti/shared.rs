@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) seen_work: AtomicBool,
     /// No CUPTI call may be made any more.
     pub(super) retired: AtomicBool,
+    /// Another client has ended CUPTI: no call is made until it is subscribed to again.
+    pub(super) is_ended: AtomicBool,
     panicked: AtomicBool,
 }
 
@@ -51,6 +53,7 @@ impl Shared {
             subscriber: AtomicPtr::new(ptr::null_mut()),
             seen_work: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            is_ended: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         }
     }
@@ -116,7 +119,7 @@ impl Shared {
     }
 
     pub(super) fn is_off(&self) -> bool {
-        self.panicked.load(Ordering::Acquire) || self.retired.load(Ordering::Acquire)
+        [&self.panicked, &self.retired].into_iter().any(|flag| flag.load(Ordering::Acquire))
     }
 }
 

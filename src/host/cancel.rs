@@ -12,11 +12,16 @@ unsafe extern "C" {
 /// Runs `body` on a thread that is not cancelled meanwhile; where that was asked for, it is at the first place behind it
 /// where a thread may be. For what calls into the system: the way of a launch whose stack is known has no such place.
 pub fn barred<T>(body: impl FnOnce() -> T) -> T {
-    let mut old = 0;
-    // SAFETY: `old` is one int.
-    unsafe { pthread_setcancelstate(DISABLE, &mut old) };
-    let result = body();
-    // SAFETY: as above; a state that it had.
-    unsafe { pthread_setcancelstate(old, &mut 0) };
-    result
+    struct Before(c_int);
+    // Also where an exception of the application's passes.
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // SAFETY: a state that it had; room for one int.
+            unsafe { pthread_setcancelstate(self.0, &mut 0) };
+        }
+    }
+    let mut before = Before(0);
+    // SAFETY: room for one int.
+    unsafe { pthread_setcancelstate(DISABLE, &mut before.0) };
+    body()
 }

@@ -28,6 +28,10 @@ use super::told::Told;
 /// How long a client waits for calls that are under way: half of what it waits for us.
 const LONGEST_CALL: Duration = Duration::from_millis(500);
 
+/// Between two questions for the subscription, while somebody has it whom nobody saw.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Clients {
@@ -44,6 +48,8 @@ struct Known {
     lent: Lent,
     /// How often others had ended CUPTI when that was last looked at.
     ends: u64,
+    /// When the subscription was asked for again in vain, and for how long it is not now.
+    pause: Option<(Instant, Duration)>,
     /// It was said that one gets nothing of what it asked for.
     is_robbed: bool,
     /// With how many takings the records were refused when they were asked for again.
@@ -82,6 +88,7 @@ pub(super) struct Had {
 impl Clients {
     pub(super) fn new(now: Instant) -> Self {
         let known = Known {
+            pause: None,
             rivals: Rivals::new(now),
             lent: Lent::default(),
             ends: 0,
@@ -126,7 +133,6 @@ impl Clients {
             if !is_lent {
                 self.lend(told, edges);
             }
-            api.was_ended();
             say(
                 "another client has ended CUPTI in this process (cuptiFinalize): nothing is seen until it is to be had again",
             );
@@ -201,10 +207,18 @@ impl Clients {
 
     /// The same.
     fn is_ours_again(&self, api: &Api, told: &Told) -> bool {
+        let mut known = self.known.lock();
+        if known.pause.is_some_and(|(since, pause)| since.elapsed() < pause) {
+            return false;
+        }
+        let pause = known.pause.map_or(SHORTEST_PAUSE, |(_, pause)| LONGEST_PAUSE.min(2 * pause));
+        known.pause = Some((Instant::now(), pause));
+        drop(known);
         if progress::in_others(|| api.subscribe_again()).is_err() {
             // One that was not seen to subscribe has it.
             return false;
         }
+        self.known.lock().pause = None;
         say("the subscription is ours again");
         self.goes_on(told)
     }
@@ -234,7 +248,7 @@ impl Clients {
     }
 
     fn reclaim(&self, api: &Api, others: &Others) {
-        let asked = progress::in_others(|| api.take_records_back());
+        let asked = progress::in_others(|| api.take_records_back(others));
         self.known.lock().refused = asked.is_err().then_some(others.takes);
         if let Err(error) = asked {
             tell(&format!("the records are not to be had again: {error}"));

@@ -119,7 +119,11 @@ fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_th
     for program in clients() {
         for way in [Way::Injected, Way::Preloaded] {
             let done = Run::new(&program, way).arg("records").ok();
-            assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+            assert_eq!(
+                done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n",
+                "{}",
+                done.stderr
+            );
             assert_before_and_after(&done, 1);
             let taken =
                 done.stderr.find("has taken the records over: launches are seen").expect(&done.stderr);
@@ -135,7 +139,7 @@ fn who_takes_the_records_has_all_that_are_its_own_and_when_it_is_done_we_have_th
 fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("window").ok();
-    assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+    assert_eq!(done.stdout, "zeroed 0; kernels 40 of 40, calls 0, at another time 0\n", "{}", done.stderr);
     assert_before_and_after(&done, 1);
     assert_eq!(done.ledger("records come again").len(), 1, "{}", done.stderr);
 }
@@ -145,7 +149,7 @@ fn a_window_that_opens_leaves_the_records_to_a_client_that_is_at_work() {
 fn a_client_that_came_before_us_and_gets_nothing_is_said() {
     let [program, _] = clients();
     let done = Run::new(&program, Way::Injected).arg("early").ok();
-    assert_eq!(done.stdout, "zeroed 0; kernels 0, calls 0\n", "{}", done.stderr);
+    assert_eq!(done.stdout, "zeroed 0; kernels 0 of 40, calls 0, at another time 0\n", "{}", done.stderr);
     assert_eq!(
         done.ledger("CUPTI hands over records that gpuflame does not ask for").len(),
         1,
@@ -162,7 +166,11 @@ fn a_client_that_came_before_us_and_gets_nothing_is_said() {
 fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("again").ok();
-        assert_eq!(done.stdout, "zeroed 0; kernels 80, calls 0\n", "{}", done.stderr);
+        assert_eq!(
+            done.stdout, "zeroed 0; kernels 80 of 80, calls 0, at another time 0\n",
+            "{}",
+            done.stderr
+        );
         assert_before_and_after(&done, 2);
         assert_eq!(done.ledger("records come again").len(), 2, "{}", done.stderr);
     }
@@ -173,8 +181,41 @@ fn who_begins_again_has_the_records_again_and_so_have_we_when_it_is_done() {
 fn a_client_that_brings_a_clock_of_its_own_takes_it_away_again() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("clock").ok();
-        assert_eq!(done.stdout, "zeroed 0; kernels 40, calls 0\n", "{}", done.stderr);
+        assert_eq!(
+            done.stdout, "zeroed 0; zeroed 0; kernels 80 of 80, calls 0, at another time 0\n",
+            "{}",
+            done.stderr
+        );
+        assert_before_and_after(&done, 2);
+    }
+}
+
+/// One that flushes late, one whose functions take their time, one that switched a kind before it came, and one that subscribed as well.
+#[test]
+fn a_client_has_all_that_is_its_own_however_it_goes_about_it() {
+    let [program, _] = clients();
+    for (how, subscribes) in [("late", false), ("slow", false), ("switch", false), ("both", true)] {
+        let done = Run::new(&program, Way::Injected).arg(how).env("GPUFLAME_YIELD", "1").ok();
+        let (_, rest) = done.stdout.split_once("zeroed 0; kernels 40 of 40, calls ").expect(&done.stdout);
+        assert!(rest.ends_with(", at another time 0\n"), "{how}: {}", done.stdout);
+        assert_eq!(done.stdout.starts_with("subscribe 0"), subscribes, "{how}: {}", done.stdout);
+        // Who flushes late is not done before.
+        let afters = if how == "late" { "[GPU_Kernel]after" } else { "[GPU_Kernel]" };
+        assert!(nanos_under(&done, afters) >= Some(70 * 1000), "{how}\n{}", done.stderr);
         assert_before_and_after(&done, 1);
+    }
+}
+
+/// Where it is not known when a client is done, it keeps the records; and that another subscribes meanwhile takes none from it.
+#[test]
+fn no_record_is_taken_from_a_client_that_may_be_at_work() {
+    let [program, _] = clients();
+    for how in ["context", "two"] {
+        let done = Run::new(&program, Way::Injected).arg(how).env("GPUFLAME_YIELD", "1").ok();
+        let numbers: Vec<u64> =
+            done.stdout.split("kernels ").nth(1).unwrap().split([' ', ',']).flat_map(str::parse).collect();
+        assert!(numbers[0] == numbers[1] && numbers[0] > 40 + 100, "{how}: {}\n{}", done.stdout, done.stderr);
+        assert_eq!(nanos_under(&done, "[GPU_Kernel]theirs"), None, "{how}\n{}", done.stderr);
     }
 }
 
@@ -183,7 +224,11 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
     let [asking, linked] = clients();
     for (program, yields) in [(&asking, "records"), (&linked, "0")] {
         let done = Run::new(program, Way::Injected).arg("subscription").env("GPUFLAME_YIELD", yields).ok();
-        assert_eq!(done.stdout, "subscribe 39, then 39; kernels 0, calls 0\n", "{}", done.stderr);
+        assert_eq!(
+            done.stdout, "subscribe 39, then 39; kernels 0 of 0, calls 0, at another time 0\n",
+            "{}",
+            done.stderr
+        );
         done.assert_exact();
     }
     // With a CUPTI and a driver that could share, too.
@@ -197,8 +242,9 @@ fn a_client_that_is_refused_the_subscription_has_it_on_request_until_it_is_done(
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
         // At least 40 launches and a wait, at both ends.
-        let (said, calls) = done.stdout.trim().rsplit_once(' ').unwrap();
-        assert_eq!(said, "subscribe 0, then 0; kernels 0, calls", "{}", done.stderr);
+        let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
+        let calls = calls.split(',').next().unwrap();
+        assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
         assert!(calls.parse::<u32>().unwrap() >= 82, "{calls}");
         assert_before_and_after(&done, 1);
         for said in ["another client of CUPTI asks for the subscription", "the subscription is ours again"] {
@@ -237,7 +283,11 @@ fn what_is_launched_meanwhile_is_seen_whole_or_not_at_all() {
 fn when_a_client_ends_cupti_it_is_subscribed_to_again() {
     for program in clients() {
         let done = Run::new(&program, Way::Injected).arg("finalize").ok();
-        assert_eq!(done.stdout, "finalize 0; kernels 0, calls 0\n", "{}", done.stderr);
+        assert_eq!(
+            done.stdout, "finalize 0; kernels 0 of 0, calls 0, at another time 0\n",
+            "{}",
+            done.stderr
+        );
         assert_before_and_after(&done, 1);
         assert_eq!(done.ledger("another client has ended CUPTI").len(), 1, "{}", done.stderr);
     }

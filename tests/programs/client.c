@@ -1,13 +1,26 @@
 /* A program with another client of CUPTI in it, that comes, does its work and goes.
  *
- *     client records|again|clock|window|early|subscription|finalize [busy]
+ *     client HOW [busy]
  *
  * Launches 50 times and waits; the client comes; launches 40 times and waits; the client goes; launches for 2.5 s; launches 70
- * times and waits. records: it registers its functions, enables kinds, and when it goes flushes what it disabled. again: it comes
- * once more, by enabling its kind alone, and goes. clock: with a clock of its own, that goes three times as fast. window: one is
- * closed and opened while it is there. early: it comes before CUDA is called, and wants calls. subscription: it subscribes, wants all calls of the runtime, and unsubscribes.
- * finalize: it ends CUPTI. busy: another thread launches all the time. Prints what the client was answered and has: kernels by
- * its records, calls, and what setting it found.
+ * times and waits. How the client does it:
+ *
+ *     records        it registers its functions, enables kinds, and flushes what it disabled
+ *     again          and comes once more, by enabling its kind alone
+ *     clock          with a clock of its own, that goes three times as fast; and comes once more, by its functions and its kind
+ *     late           and flushes 2.5 s after it disabled; 2.5 s later it is done
+ *     slow           and takes 0.4 s for a small buffer
+ *     switch         2.5 s after it enabled and disabled another kind
+ *     context        it enables its kind for one context, and never goes
+ *     window         a window is closed and opened while it is there
+ *     early          it comes before CUDA is called, and wants calls
+ *     subscription   it subscribes, wants all calls of the runtime, and unsubscribes
+ *     both           it subscribes, and then as records
+ *     two            as records; meanwhile another subscribes and goes, and launches go on for 2.5 s
+ *     finalize       it ends CUPTI
+ *
+ * busy: another thread launches all the time. Prints what the client was answered and has: kernels by its records, calls, and what
+ * setting it found.
  *
  * TO_CUPTI: linked to CUPTI; else it asks for each function when it needs it. */
 #define _GNU_SOURCE
@@ -32,7 +45,8 @@ KERNEL(busy_d1000, "busy_d1000", (int n), &n)
 int cuptiActivityRegisterCallbacks(void *, void *), cuptiActivityRegisterTimestampCallback(void *), cuptiActivityEnable(int),
     cuptiActivityDisable(int), cuptiActivityFlushAll(uint32_t), cuptiActivityGetNextRecord(uint8_t *, size_t, uint8_t **),
     cuptiActivityGetAttribute(int, size_t *, void *), cuptiSubscribe(void **, void *, void *), cuptiUnsubscribe(void *),
-    cuptiEnableDomain(uint32_t, void *, int), cuptiFinalize(void), cuptiGetLastError(void);
+    cuptiEnableDomain(uint32_t, void *, int), cuptiFinalize(void), cuptiGetLastError(void),
+    cuptiActivityEnableContext(void *, int);
 #define CALL(name, types, ...) name(__VA_ARGS__)
 #else
 #define CALL(name, types, ...) ((int(*) types)cupti(#name))(__VA_ARGS__)
@@ -40,32 +54,44 @@ int cuptiActivityRegisterCallbacks(void *, void *), cuptiActivityRegisterTimesta
 
 enum { KERNELS = 10, CALLS = 5, ZEROED = 5, RUNTIME = 2 };
 
-static volatile unsigned kernels, calls;
+int cuCtxGetCurrent(void **);
 
-static void requested(uint8_t **buffer, size_t *size, size_t *most)
-{
-    *size = 256 << 10;
-    *buffer = malloc(*size);
-    *most = 0;
-}
-
-static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
-{
-    uint8_t *record = NULL;
-    int kind;
-    (void)context, (void)stream, (void)size;
-    while (!CALL(cuptiActivityGetNextRecord, (uint8_t *, size_t, uint8_t **), buffer, valid, &record)) {
-        memcpy(&kind, record, sizeof kind);
-        kernels += kind == KERNELS;
-    }
-    free(buffer);
-}
+static volatile unsigned kernels, calls, strange;
+static unsigned owed;
+static int is_slow, has_clock, is_at_work;
 
 static uint64_t fast_clock(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return 3 * (time.tv_sec * 1000000000ull + time.tv_nsec);
+}
+
+static void requested(uint8_t **buffer, size_t *size, size_t *most)
+{
+    *size = is_slow ? 2 << 10 : 256 << 10;
+    *buffer = malloc(*size);
+    *most = 0;
+}
+
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
+{
+    struct timespec pause = {0, 400000000};
+    uint8_t *record = NULL;
+    uint64_t end;
+    int kind;
+    (void)context, (void)stream, (void)size;
+    if (is_slow)
+        nanosleep(&pause, NULL);
+    while (!CALL(cuptiActivityGetNextRecord, (uint8_t *, size_t, uint8_t **), buffer, valid, &record)) {
+        memcpy(&kind, record, sizeof kind);
+        memcpy(&end, record + 24, sizeof end);
+        kernels += kind == KERNELS;
+        /* Further than an hour from now */
+        if (has_clock)
+            strange += end > fast_clock() || end + 3 * 3600000000000ull < fast_clock();
+    }
+    free(buffer);
 }
 
 static void on_call(void *user, int domain, int id, const void *data)
@@ -85,36 +111,32 @@ static void *subscriber;
 
 static void comes(const char *how)
 {
-    if (!strcmp(how, "subscription")) {
+    is_slow = !strcmp(how, "slow");
+    if (!strcmp(how, "subscription") || !strcmp(how, "both") || !strcmp(how, "two")) {
         int refused = CALL(cuptiSubscribe, (void **, void *, void *), &subscriber, (void *)on_call, NULL);
         int last = CALL(cuptiGetLastError, (void), );
         if (!refused && CALL(cuptiEnableDomain, (uint32_t, void *, int), 1, subscriber, RUNTIME))
             exit(21);
         printf("subscribe %d, then %d; ", refused, last);
-        return;
+        if (strcmp(how, "both"))
+            return;
     }
     if (!strcmp(how, "finalize")) {
         printf("finalize %d; ", CALL(cuptiFinalize, (void), ));
         return;
     }
-    if (!strcmp(how, "clock") && CALL(cuptiActivityRegisterTimestampCallback, (void *), (void *)fast_clock))
+    if (!strcmp(how, "clock") && !has_clock++ && CALL(cuptiActivityRegisterTimestampCallback, (void *), (void *)fast_clock))
         exit(22);
     if (CALL(cuptiActivityRegisterCallbacks, (void *, void *), (void *)requested, (void *)completed))
         exit(23);
     printf("zeroed %d; ", zeroed());
-    if (CALL(cuptiActivityEnable, (int), KERNELS))
+    if (!strcmp(how, "context")) {
+        void *context = NULL;
+        if (cuCtxGetCurrent(&context) || CALL(cuptiActivityEnableContext, (void *, int), context, KERNELS))
+            exit(29);
+    } else if (CALL(cuptiActivityEnable, (int), KERNELS))
         exit(24);
-}
-
-static void goes(const char *how)
-{
-    if (!strcmp(how, "subscription")) {
-        if (subscriber && CALL(cuptiUnsubscribe, (void *), subscriber))
-            exit(25);
-    } else if (strcmp(how, "finalize")) {
-        CALL(cuptiActivityDisable, (int), KERNELS);
-        CALL(cuptiActivityFlushAll, (uint32_t), 0);
-    }
+    is_at_work = 1;
 }
 
 static double now(void)
@@ -139,6 +161,7 @@ OWN_FRAME static void theirs(void)
     SITE("main;theirs");
     for (i = 0; i < 40; i++)
         LAUNCH(theirs_d1000, 1, 32, 0)(i);
+    owed += is_at_work ? 40 : 0;
     cudaDeviceSynchronize();
 }
 
@@ -149,6 +172,7 @@ OWN_FRAME static void rest(void)
     SITE("main;rest");
     while (now() - begin < 2500) {
         LAUNCH(rest_d1000, 1, 32, 0)(1);
+        owed += is_at_work;
         cudaDeviceSynchronize();
         nanosleep(&pause, NULL);
     }
@@ -160,7 +184,24 @@ OWN_FRAME static void after(void)
     SITE("main;after");
     for (i = 0; i < 70; i++)
         LAUNCH(after_d1000, 1, 32, 0)(i);
+    owed += is_at_work ? 70 : 0;
     cudaDeviceSynchronize();
+}
+
+static void goes(const char *how)
+{
+    if (subscriber) {
+        if (CALL(cuptiUnsubscribe, (void *), subscriber))
+            exit(25);
+        subscriber = NULL;
+    }
+    if (strcmp(how, "subscription") && strcmp(how, "finalize") && strcmp(how, "context")) {
+        CALL(cuptiActivityDisable, (int), KERNELS);
+        is_at_work = 0;
+        if (!strcmp(how, "late"))
+            rest();
+        CALL(cuptiActivityFlushAll, (uint32_t), 0);
+    }
 }
 
 static volatile int is_over;
@@ -192,8 +233,19 @@ int main(int count, char **words)
         CALL(cuptiActivityEnable, (int), CALLS);
     }
     before();
+    if (!strcmp(how, "switch")) {
+        CALL(cuptiActivityEnable, (int), CALLS);
+        CALL(cuptiActivityDisable, (int), CALLS);
+        rest();
+    }
+    if (!strcmp(how, "two"))
+        comes("records");
     if (strcmp(how, "early"))
         comes(how);
+    if (!strcmp(how, "two")) {
+        goes("subscription");
+        rest();
+    }
     if (!strcmp(how, "window")) {
         window("gpuflame_stop");
         window("gpuflame_start");
@@ -202,9 +254,12 @@ int main(int count, char **words)
     goes(how);
     rest();
     after();
-    if (!strcmp(how, "again")) {
-        if (CALL(cuptiActivityEnable, (int), KERNELS))
+    if (!strcmp(how, "again") || !strcmp(how, "clock")) {
+        if (!strcmp(how, "clock"))
+            comes(how);
+        else if (CALL(cuptiActivityEnable, (int), KERNELS))
             exit(26);
+        is_at_work = 1;
         theirs();
         goes(how);
         rest();
@@ -214,6 +269,8 @@ int main(int count, char **words)
     if (count > 2)
         pthread_join(thread, NULL);
     cudaDeviceSynchronize();
-    printf("kernels %u, calls %u\n", kernels, calls);
+    if (is_at_work)
+        CALL(cuptiActivityFlushAll, (uint32_t), 0);
+    printf("kernels %u of %u, calls %u, at another time %u\n", kernels, owed, calls, strange);
     return 0;
 }
