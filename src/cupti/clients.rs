@@ -64,7 +64,7 @@ pub struct Others {
     /// Whether none has called for a while, and no call is under way.
     pub rest: bool,
     /// How many calls there were.
-    calls: u64,
+    pub calls: u64,
 }
 
 /// What is known of them. One a process, as CUPTI is.
