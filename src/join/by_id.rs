@@ -17,7 +17,7 @@
 
 use super::Launched;
 use super::orphans::Chain;
-use super::repeats::{self, KernelOn, Print};
+use super::repeats::Last;
 use crate::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 
 /// What an id stands for.
@@ -38,18 +38,23 @@ const _: () = assert!(size_of::<Option<Entry>>() == 24, "it grew: there is room 
 pub(super) enum Progress {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity, of which this was the last, and where it was a kernel's.
-    Matched(Print, KernelOn),
+    /// The launch has at least one activity, of which this was the last.
+    Matched(Last),
     /// At least one node of a graph, so that more may follow for as long as the graph runs.
     Graph,
 }
 
 impl Progress {
+    /// Its last activity, where that is known.
+    pub(super) fn last(self) -> Option<Last> {
+        if let Self::Matched(last) = self { Some(last) } else { None }
+    }
+
     pub(super) fn advance(&mut self, activity: &Activity) {
         if activity.graph != GraphId(0) {
             *self = Self::Graph;
         } else if *self != Self::Graph {
-            *self = repeats::matched(activity);
+            *self = Self::Matched(Last::of(activity));
         }
     }
 }

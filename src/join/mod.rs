@@ -327,7 +327,7 @@ fn deliver(
     sink: &mut impl Sink,
 ) {
     let outside = launched.context == ContextId::OUTSIDE;
-    if repeats.is_repeated(*progress, activity) {
+    if repeats.is_repeated(progress.last(), activity) {
         tally.activities.seen -= 1;
         tally.activities.repeated += 1;
         return;

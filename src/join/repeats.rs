@@ -4,7 +4,6 @@
 //! parts, one after another; and a graph has many nodes, each of which may run several times. So of a launch the last activity
 //! is remembered, and of graphs the last tens of thousands, each by a number that is made of what tells it from all others.
 
-use super::by_id::Progress;
 use crate::record::{Activity, GraphId, Work};
 
 /// Numbers in a set, which are one line of the processor's cache, and sets: 6 MiB of records, where CUPTI delivers up to 1 MiB at once.
@@ -22,7 +21,7 @@ pub(super) struct Repeats {
 
 /// What tells one activity of a launch from another: where and when it ran. No two can do so on one stream at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Print(u32);
+struct Print(u32);
 
 impl Print {
     fn of(activity: &Activity) -> Self {
@@ -44,7 +43,7 @@ fn mix(sum: u64, word: u64) -> u64 {
 
 /// The GPU on which a launch's kernel ran, if its last activity was one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KernelOn(u16);
+struct KernelOn(u16);
 
 impl KernelOn {
     const NO_KERNEL: Self = Self(u16::MAX);
@@ -64,21 +63,26 @@ fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
 }
 
-/// The progress of a launch that this is the last activity of.
-pub(super) fn matched(activity: &Activity) -> Progress {
-    Progress::Matched(Print::of(activity), KernelOn::of(activity))
+/// The last activity of a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Last(Print, KernelOn);
+
+impl Last {
+    pub(super) fn of(activity: &Activity) -> Self {
+        Self(Print::of(activity), KernelOn::of(activity))
+    }
 }
 
 impl Repeats {
-    /// Whether the activity of a launch that is so far was delivered before.
-    pub(super) fn is_repeated(&mut self, progress: Progress, activity: &Activity) -> bool {
+    /// Whether an activity was delivered before whose launch had this one last.
+    pub(super) fn is_repeated(&mut self, last: Option<Last>, activity: &Activity) -> bool {
         if !is_timed(activity) {
             return false;
         }
         if activity.graph != GraphId(0) {
             return self.has_node(activity);
         }
-        let Progress::Matched(last, kernel) = progress else { return false };
+        let Some(Last(last, kernel)) = last else { return false };
         let is_second = self.is_ours && kernel != KernelOn::NO_KERNEL && kernel == KernelOn::of(activity);
         is_second || last == Print::of(activity)
     }
