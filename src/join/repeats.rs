@@ -63,7 +63,8 @@ fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
 }
 
-/// The last activity of a launch.
+/// The last activity of a launch. Packed: there are hundreds of thousands.
+#[repr(C, packed(2))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Last(Print, KernelOn);
 
