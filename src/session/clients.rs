@@ -28,6 +28,9 @@ use super::told::Told;
 /// How long a client waits for calls that are under way: half of what it waits for us.
 const LONGEST_CALL: Duration = Duration::from_millis(500);
 
+/// How often it is said that another client took the records.
+const MOST_SAID: u64 = 10;
+
 /// Between two questions for the subscription, while somebody has it whom nobody saw.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -151,8 +154,9 @@ impl Clients {
         let is_to_be_asked_for = others.are_done && known.refused != Some(others.takes);
         let is_robbed = !known.is_robbed && api.traffic().unasked > 0;
         known.is_robbed |= is_robbed;
+        let times = known.rivals.times();
         drop(known);
-        say_of_records(change, true);
+        say_of_records(change, times, true);
         if is_robbed {
             say(
                 "CUPTI hands over records that gpuflame does not ask for: another client of it asked before gpuflame came, and \
@@ -230,11 +234,14 @@ impl Clients {
         }
         let traffic = api.traffic();
         // Not held while CUPTI is called.
-        let change = self.known.lock().rivals.look(Instant::now(), traffic, open, before_everything);
+        let mut known = self.known.lock();
+        let change = known.rivals.look(Instant::now(), traffic, open, before_everything);
+        let times = known.rivals.times();
+        drop(known);
         if change == Some(Change::Taken) {
             progress::in_others(|| api.yield_records());
         }
-        say_of_records(change, false);
+        say_of_records(change, times, false);
     }
 
     /// Asks for the records again, if another client has them: whoever opens a window wants them. One that is seen to be at work
@@ -268,10 +275,12 @@ fn is_quiet() -> bool {
     true
 }
 
-/// `is_seen`: it will be seen when the client is done.
-fn say_of_records(change: Option<Change>, is_seen: bool) {
+/// `is_seen`: it will be seen when the client is done. A profiler that comes every few steps is not said for ever: how often it
+/// came stands in the ledger.
+fn say_of_records(change: Option<Change>, times: u64, is_seen: bool) {
     match change {
         None => {}
+        Some(_) if times > MOST_SAID => {}
         Some(Change::Taken) => {
             let until = if is_seen { "it is done" } else { "a window opens anew" };
             say(&format!(

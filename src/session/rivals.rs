@@ -74,18 +74,18 @@ impl Rivals {
         self.times
     }
 
-    /// What clients that are seen have.
+    /// What clients that are seen have. One that took them and left them before anybody looked is counted, and not worth a word.
     pub(super) fn told(&mut self, others: &Others) -> Option<Change> {
-        if others.takes != self.takes {
-            (self.takes, self.is_told) = (others.takes, true);
+        let is_news = others.takes != std::mem::replace(&mut self.takes, others.takes);
+        if is_news && others.have_records {
+            self.is_told = true;
             return self.turn(true);
         }
-        let is_back = self.is_told && !others.have_records;
-        if is_back {
-            self.is_told = false;
-            return self.turn(false);
+        self.times += u64::from(is_news && !self.is_taken);
+        if others.have_records || !std::mem::take(&mut self.is_told) {
+            return None;
         }
-        None
+        self.turn(false)
     }
 
     /// Looks after a flush, with so many launches that nothing is known of yet. One of everything tells what had passed
@@ -202,8 +202,11 @@ mod tests {
         assert!(looks.0.have_records());
         assert_eq!(looks.0.told(&has(2, false)), Some(Change::Back));
         assert!(!looks.0.have_records() && looks.0.times() == 1);
-        assert_eq!(looks.0.told(&has(3, false)), Some(Change::Taken), "and left them before anybody looked");
-        assert_eq!(looks.0.told(&has(3, false)), Some(Change::Back));
+        assert_eq!(looks.0.told(&has(3, false)), None, "and left them before anybody looked");
+        assert!(!looks.0.have_records() && looks.0.times() == 2);
+        assert_eq!(looks.0.told(&has(4, true)), Some(Change::Taken));
+        assert_eq!(looks.0.told(&has(5, false)), Some(Change::Back));
+        assert_eq!(looks.0.times(), 3);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::*;
 use crate::join::{Join, Limits};
 use crate::profile::{Cause, DeviceTime};
 use crate::record::testing::{Chance, kernel, launch};
-use crate::record::{ContextId, Launch, Nanos};
+use crate::record::{ContextId, GraphId, Launch, Nanos};
 
 const COLUMN: u64 = 5_000;
 /// Nothing happens at 0, which means "not collected".
@@ -98,7 +98,9 @@ impl Drawing {
     fn work(&mut self, columns: &str, device: u32) {
         for (letter, from, to) in runs(columns) {
             let work = kernel(id(letter), time(from), time(to));
-            self.rows.push(Row::Activity(Activity { device: DeviceId(device), ..work }));
+            // A launch of its own makes one kernel.
+            let graph = GraphId(u32::from(letter == 'G'));
+            self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
         }
     }
 
@@ -377,9 +379,10 @@ fn the_sums_are_those_of_the_oracle_in_any_order() {
     }
 }
 
-/// Work of 7 ns every 10 ns from 1,000 on; the launches are not known.
+/// Work of 7 ns every 10 ns from 1,000 on, all of one graph; the launches are not known.
 fn steady(count: u64) -> Vec<Row<'static>> {
-    (0..count).map(|at| Row::Activity(kernel(1, 1000 + at * 10, 1007 + at * 10))).collect()
+    let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
+    (0..count).map(|at| Row::Activity(work(at))).collect()
 }
 
 #[test]
