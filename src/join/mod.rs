@@ -113,10 +113,7 @@ impl Join {
             Row::Launch(launch) => self.push_launch(launch, sink),
             Row::Activity(activity) => self.push_activity(activity, sink),
             Row::Outside(launches) => self.push_outside(launches, sink),
-            Row::Window { edge: WindowEdge::Open, time } => {
-                self.repeats.is_ours = true;
-                self.order.open(*time);
-            }
+            Row::Window { edge: WindowEdge::Open, time } => self.order.open(*time),
             Row::Told { on, time } => {
                 let nanos = self.order.unseen.told(*on, *time);
                 self.tally.launches.not_told_nanos = self.tally.launches.not_told_nanos.saturating_add(nanos);

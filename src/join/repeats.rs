@@ -1,10 +1,10 @@
 //! Activities that the tracer delivers twice: the second counts as such, and is nothing else.
 //!
-//! A launch of its own makes one kernel on a GPU, so that a second one is none, whatever its times are; a copy may have several
-//! parts, one after another; and a graph has many nodes, each of which may run several times. So of a launch the last activity
-//! is remembered, and of graphs the last tens of thousands, each by a number that is made of what tells it from all others.
+//! A copy may have several parts, one after another, and a graph has many nodes, each of which may run several times. So of a
+//! launch the last activity is remembered, and of graphs the last tens of thousands, each by a number that is made of what tells it
+//! from all others.
 
-use crate::record::{Activity, GraphId, Work};
+use crate::record::{Activity, GraphId};
 
 /// Numbers in a set, which are one line of the processor's cache, and sets: 6 MiB of records, where CUPTI delivers up to 1 MiB at once.
 const WAYS: usize = 8;
@@ -13,18 +13,16 @@ const SETS: usize = 1 << 12;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
-    /// What is read is what we have recorded. Other tools' traces may have one id for several launches.
-    pub(super) is_ours: bool,
     /// Of nodes of graphs, the youngest first; none until there is a graph.
     nodes: Vec<[u64; WAYS]>,
 }
 
-/// What tells one activity of a launch from another: where and when it ran. No two can do so on one stream at once.
+/// The last activity of a launch, told from its others by where and when it ran. No two can do so on one stream at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Print(u32);
+pub(super) struct Last(u32);
 
-impl Print {
-    fn of(activity: &Activity) -> Self {
+impl Last {
+    pub(super) fn of(activity: &Activity) -> Self {
         let number = number(activity);
         // What has the GPU in it ends in the lower half.
         Self((number ^ number >> 32) as u32)
@@ -41,37 +39,9 @@ fn mix(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// The GPU on which a launch's kernel ran, if its last activity was one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct KernelOn(u16);
-
-impl KernelOn {
-    const NO_KERNEL: Self = Self(u16::MAX);
-
-    fn of(activity: &Activity) -> Self {
-        match activity.work() {
-            Work::Kernel(_) if is_timed(activity) => {
-                u16::try_from(activity.device.0).map_or(Self::NO_KERNEL, Self)
-            }
-            _ => Self::NO_KERNEL,
-        }
-    }
-}
-
 /// Of what has no times there may be any number.
 fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
-}
-
-/// The last activity of a launch. Packed: there are hundreds of thousands.
-#[repr(C, packed(2))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Last(Print, KernelOn);
-
-impl Last {
-    pub(super) fn of(activity: &Activity) -> Self {
-        Self(Print::of(activity), KernelOn::of(activity))
-    }
 }
 
 impl Repeats {
@@ -83,9 +53,7 @@ impl Repeats {
         if activity.graph != GraphId(0) {
             return self.has_node(activity);
         }
-        let Some(Last(last, kernel)) = last else { return false };
-        let is_second = self.is_ours && kernel != KernelOn::NO_KERNEL && kernel == KernelOn::of(activity);
-        is_second || last == Print::of(activity)
+        last == Some(Last::of(activity))
     }
 
     /// Whether the node was there before. From now on it is.
