@@ -10,7 +10,7 @@
 //!
 //! Written are words that the linker itself wrote or reads, in this process's own copy of the page, through `/proc/self/mem`: that
 //! writes where the linker has made pages read-only behind it, and where it may not it answers with an error. So no page changes
-//! its protection under those who use it, and nothing can fault. All of it happens in a visit of the linker's, which loads
+//! its protection under those who use it, and no write can fault. All of it happens in a visit of the linker's, which loads
 //! and unloads nothing meanwhile.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -32,7 +32,8 @@ pub struct Place {
     pub ours: usize,
 }
 
-/// Puts ours in all `places`, which are of one library; says how many words that took. What cannot be written stays as it was, and is called as before.
+/// Puts ours in all `places`, which are of one library; says how many words that took. What cannot be written stays as it was,
+/// and is called as before.
 ///
 /// # Errors
 /// The memory of this process cannot be written as a file, or the library is not found.

@@ -6,7 +6,8 @@
 
 use crate::record::{Activity, GraphId};
 
-/// Numbers in a set, which are one line of the processor's cache, and sets: 6 MiB of records, where CUPTI delivers up to 1 MiB at once.
+/// Numbers in a set, which are one line of the processor's cache, and sets: 6 MiB of records, where CUPTI delivers up to 1 MiB
+/// at once.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 

@@ -3,8 +3,9 @@
 //! Kineto asks without a subscription, so that it is not refused one as others are. From then on launches are seen and
 //! nothing that they did. What was handed over by us goes to that client too.
 //!
-//! Most are seen when they ask. Of others it is seen by what no longer passes. Work that somebody has waited for is complete, and a flush hands over what is
-//! complete; and every piece of work takes room in a buffer, so that so much of it needs another one.
+//! Most clients are seen when they ask. Of the others it is seen by what no longer passes. Work that somebody has waited for is
+//! complete, and a flush hands over what is complete; and every piece of work takes room in a buffer, so that so much of it
+//! needs another one.
 
 use std::time::{Duration, Instant};
 
