@@ -2,7 +2,7 @@
 //!
 //! A program may shut itself into a sandbox when it has started, by a filter (seccomp) of what it was seen to call until
 //! then. So each kind of call is made by the end of set-up, in a form that does nothing, and who watches has seen it: what would be
-//! killed at the program's end is killed at its start. `docs/troubleshooting.md` names all; the list below has those that no
+//! killed at the program's end is killed at its start. `docs/inside-the-process.md` names all; the list below has those that no
 //! part of set-up makes by itself.
 
 use std::mem::MaybeUninit;

@@ -322,7 +322,7 @@ fn launches_of_threads_for_which_no_state_is_to_be_had_are_counted_once() {
 
 /// The system calls that the documentation names; those of samples are asked for by themselves.
 fn documented_calls(of_samples: bool) -> Vec<String> {
-    let text = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
     let is_wanted = |row: &&str| of_samples || !row.contains("GPUFLAME_CPU_SAMPLES");
     let rows = table.lines().filter(|line| line.starts_with("| ")).filter(is_wanted);

@@ -1,5 +1,5 @@
 /* A program in a sandbox: when it has launched for the first time, a filter lets no system call pass but those that
- * docs/troubleshooting.md names. Any other ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that
+ * docs/inside-the-process.md names. Any other ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that
  * takes no signals.
  *
  *     sandboxed NAME...     the calls that pass, by name; none: there is no filter, it is only asked for where one would be set
