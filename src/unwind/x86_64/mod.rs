@@ -6,6 +6,7 @@ mod compile;
 mod copied;
 mod end;
 mod epilogue;
+mod generated;
 mod memo;
 mod registers;
 mod routes;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use self::compile::Compiler;
 use self::end::End;
+use self::generated::Recheck;
 use self::memo::Memo;
 use self::routes::Routes;
 use self::stub::Entry;
@@ -66,6 +68,10 @@ pub(super) struct Engine {
     hint: u64,
     /// The number of the stack that the last capture met.
     met: Option<usize>,
+    /// Whether the last stack has frames of code that may be replaced, and whether a rule for them may be out of date.
+    is_generated: bool,
+    is_suspicious: bool,
+    recheck: Recheck,
     whole: Whole,
     /// The thread's own stack.
     own: Stack,
@@ -173,7 +179,7 @@ impl Engine {
         let mut counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         self.met = None;
         if self.tells && self.own.contains(entry.sp()) {
-            let met = self.whole.recognise(entry, self.hint, counts);
+            let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
             // Rules of an older loader state say nothing of what is there now.
             self.met = met.filter(|_| counts::latest() == counts);
             if self.met.is_some() {
@@ -182,6 +188,9 @@ impl Engine {
         }
         for _ in 0..ATTEMPTS {
             self.capture_once(entry, counts);
+            if self.is_generated {
+                self.look_again(entry, counts);
+            }
             // Rules of an older loader state may have been overwritten while we read them.
             let now = counts::latest();
             if now == counts {
@@ -220,6 +229,24 @@ impl Engine {
             return self.capture_once_more(entry, counts);
         }
         self.keep(&walked, joined, counts);
+    }
+
+    /// Captures a stack with generated code again, if rules or caches may be out of date.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self, entry: &Entry, counts: Counts) {
+        if !self.recheck.count(self.is_suspicious) {
+            return;
+        }
+        let (checks, is_outdated) = self.recheck.begin();
+        self.compiler.checks = checks;
+        self.memo.clear(counts);
+        self.capture_once_more(entry, counts);
+        let checks = std::mem::take(&mut self.compiler.checks);
+        if is_outdated || checks.found_replacement {
+            self.whole.forget_generated();
+        }
+        self.recheck.end(checks);
     }
 
     /// Captures where another stack than the thread's own is to be read, the own one too if a signal leads there:
@@ -279,6 +306,9 @@ impl Engine {
             *frame = step.rule.frame(step.pc);
         }
         self.flags = self.judge(walked);
+        let joins_generated = matches!(walked.end, End::Joined(frame) if self.memo.is_generated(frame));
+        self.is_generated = walked.is_generated | joins_generated;
+        self.is_suspicious = walked.is_suspicious;
         if walked.is_plain && !self.forgets {
             self.memo.extend(walked.count, walked.end);
         } else {

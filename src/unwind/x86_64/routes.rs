@@ -82,7 +82,8 @@ impl Routes {
             return None;
         }
         let end = route.follow(entry, counts, steps)?;
-        Some(Walked { count: route.len as usize, end, is_guessed: false, is_plain: false })
+        let [is_guessed, is_plain, is_generated, is_suspicious] = [false; 4];
+        Some(Walked { count: route.len as usize, end, is_guessed, is_plain, is_generated, is_suspicious })
     }
 
     /// Keeps what a walk through a copy found, if it is met again.

@@ -60,6 +60,10 @@ pub(super) struct Walked {
     pub(super) is_guessed: bool,
     /// It was by rules, on the thread's own stack: the memo may have it.
     pub(super) is_plain: bool,
+    /// At least one step left code that may be replaced.
+    pub(super) is_generated: bool,
+    /// A rule of such code that was not compared with the code may be out of date.
+    pub(super) is_suspicious: bool,
 }
 
 /// Where a walk is.
@@ -92,6 +96,11 @@ impl Cursor {
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0
+    }
+
+    /// The epilogue that the frame's call returns to, as the code is now.
+    fn epilogue(&self) -> Option<Epilogue> {
+        if self.is_exact() { None } else { Epilogue::behind(self.place) }
     }
 
     #[inline(always)]
@@ -129,6 +138,12 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
+    /// At least one step left code that may be replaced.
+    is_generated: bool,
+    /// The rule of at least one of them was not compared with the code.
+    is_trusting: bool,
+    /// After that an address was new.
+    is_surprised: bool,
     /// The ways that walks have taken.
     pub(super) trails: Option<&'a Trails>,
     /// From which step on none of them led the walk.
@@ -142,7 +157,8 @@ impl<'a> Walk<'a> {
         steps: &'a mut [Step; MAX_FRAMES],
         trails: Option<&'a Trails>,
     ) -> Self {
-        Self { counts, compiler, steps, is_guessed: false, trails, lost: None }
+        let [is_guessed, is_generated, is_trusting, is_surprised] = [false; 4];
+        Self { counts, compiler, steps, is_guessed, is_generated, is_trusting, is_surprised, trails, lost: None }
     }
 }
 
@@ -183,10 +199,10 @@ impl Walk<'_> {
         for count in 0..MAX_FRAMES {
             let known = lead.rule((cursor.place, cursor.sp), count);
             let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
-                Some(rule) => rule,
+                Some(rule) if rule.is_step() => rule,
+                Some(rule) => self.up_to_date(rule, cursor, lead),
                 None => self.compile_beside(lead, cursor),
             };
-            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor, lead) };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, words)
@@ -212,7 +228,15 @@ impl Walk<'_> {
     }
 
     pub(super) fn result(&self, count: usize, end: End, is_plain: bool) -> Walked {
-        Walked { count, end, is_guessed: self.is_guessed, is_plain }
+        let is_cut = matches!(end, End::NoInformation | End::Lost);
+        Walked {
+            count,
+            end,
+            is_guessed: self.is_guessed,
+            is_plain,
+            is_generated: self.is_generated,
+            is_suspicious: self.is_trusting & (self.is_surprised | is_cut),
+        }
     }
 
     /// The rule for where `cursor` is.
@@ -229,6 +253,7 @@ impl Walk<'_> {
     #[inline(never)]
     fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
         lead.forget();
+        self.is_surprised |= self.is_trusting;
         self.compile(cursor)
     }
 
@@ -248,22 +273,42 @@ impl Walk<'_> {
             notes::outside(address, counts);
             (None, Some(ModuleEpoch::OUTSIDE))
         });
-        let rule = rule.unwrap_or_else(|| match Epilogue::behind(cursor.place) {
-            Some(epilogue) if !cursor.is_exact() => Rule::unknown_with(counts.loads(), epilogue),
-            _ => Rule::unknown(counts.loads()),
+        let rule = rule.unwrap_or_else(|| match cursor.epilogue() {
+            Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
+            None => Rule::unknown(counts.loads()),
         });
         // Where a signal handler could not be told the epoch, the next capture asks again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
+        self.is_generated |= rule.may_be_replaced();
         table::remember(cursor.place, rule, counts);
         rule
     }
 
-    /// The rule, unless it says that nothing is known here and an object was loaded since: it may have been here.
+    /// The rule, unless it says that nothing is known here and an object was loaded since, which may have been here; or unless
+    /// other code is here by now.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
-        if is_old { self.compile_beside(lead, cursor) } else { rule }
+        if is_old || (rule.may_be_replaced() && self.is_replaced(rule, cursor)) {
+            self.compile_beside(lead, cursor)
+        } else {
+            rule
+        }
+    }
+
+    /// Whether other code is here than `rule` was made for, if that is to be checked.
+    #[cold]
+    #[inline(never)]
+    fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
+        self.is_generated = true;
+        if cursor.is_exact() || !self.compiler.checks.take() {
+            self.is_trusting = true;
+            return false;
+        }
+        let is_replaced = cursor.epilogue() != rule.epilogue();
+        self.compiler.checks.found_replacement |= is_replaced;
+        is_replaced
     }
 
     /// Where there is no unwind information, goes by the epilogue, or trusts rbp if it can be a frame pointer at all.

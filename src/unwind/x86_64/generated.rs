@@ -1,0 +1,146 @@
+//! When to compare the rules of generated code with its instructions again.
+//!
+//! The rule for code without unwind information comes from its instructions (see `epilogue`), and a program may replace
+//! generated code at its address at any time. Only the kernel can read code safely, which costs a system call per frame: too
+//! much for every capture. So a thread checks the rules of a stack
+//!
+//! * in the first capture with such code, and after each check without a finding twice as many captures later, up to 4,096;
+//! * 64 times as often while the walk fails at or after such code, or gets from there to an address that no walk has seen
+//!   before, since a rule that is out of date leads into the middle of a frame;
+//! * in the next capture after a check that found replaced code.
+//!
+//! The stack is then walked a second time, without caches. Another thread's caches may depend on the old rule, so replacements
+//! are counted, and threads compare the count at stacks with such code. Until a check, a stack may be wrong from the replaced
+//! code on; like every stack with such code it is marked as guessed.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of replacements that any thread has found, modulo 2^32.
+static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
+
+/// A capture of a suspicious stack counts for this number of others.
+const SUSPICIOUS: u32 = 64;
+/// At most 2^12 captures from one check to the next.
+const MAX_BACK_OFF: u32 = 12;
+/// Rules that one walk checks.
+const MAX_CHECKS: u32 = 256;
+
+/// One thread's back-off. Zeroed memory is valid.
+#[derive(Debug, Default)]
+pub(super) struct Recheck {
+    /// Captures since the last check.
+    captures: u32,
+    /// Binary logarithm of the captures from one check to the next.
+    back_off: u32,
+    /// The number of replacements that this thread's caches know of.
+    replacements: u32,
+    is_due: bool,
+}
+
+/// What the rules of generated code are to be compared with in one walk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Checks {
+    /// Number of rules that the walk may still check.
+    left: u32,
+    /// Whether one of them was out of date.
+    pub(super) found_replacement: bool,
+}
+
+impl Recheck {
+    /// Counts a capture of a stack with generated code. True: its rules must be checked.
+    pub(super) fn count(&mut self, is_suspicious: bool) -> bool {
+        self.captures = self.captures.saturating_add(if is_suspicious { SUSPICIOUS } else { 1 });
+        self.is_due |= self.captures >= 1 << self.back_off;
+        self.is_due || self.is_outdated()
+    }
+
+    /// Whether another thread has found a replacement since.
+    fn is_outdated(&self) -> bool {
+        self.replacements != REPLACEMENTS.load(Ordering::Acquire)
+    }
+
+    /// Begins a walk without caches: what it may check. Whether a replacement is known that the caches do not know of.
+    pub(super) fn begin(&mut self) -> (Checks, bool) {
+        let is_outdated = self.is_outdated();
+        self.replacements = REPLACEMENTS.load(Ordering::Acquire);
+        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, found_replacement: false }, is_outdated)
+    }
+
+    /// Takes in what the walk found.
+    pub(super) fn end(&mut self, checks: Checks) {
+        if !self.is_due {
+            return;
+        }
+        (self.is_due, self.captures) = (false, 0);
+        self.back_off = (self.back_off + 1).min(MAX_BACK_OFF);
+        if checks.found_replacement {
+            REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
+            self.replacements = self.replacements.wrapping_add(1);
+            self.back_off = 0;
+        }
+    }
+}
+
+impl Checks {
+    /// Checks all that a walk may check.
+    pub(super) const ALL: Self = Self { left: MAX_CHECKS, found_replacement: false };
+
+    /// Whether to check one more rule.
+    pub(super) fn take(&mut self) -> bool {
+        let is_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The captures, of so many, in which this thread checks, which finds something in those of `replaced`.
+    fn checked(recheck: &mut Recheck, captures: u32, replaced: &[u32], is_suspicious: bool) -> Vec<u32> {
+        let check = |capture: &u32| {
+            recheck.count(is_suspicious) && {
+                let (mut checks, _) = recheck.begin();
+                let is_taken = checks.take();
+                checks.found_replacement = replaced.contains(capture);
+                recheck.end(checks);
+                is_taken
+            }
+        };
+        (1..=captures).filter(check).collect()
+    }
+
+    #[test]
+    fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
+        let mut recheck = Recheck::default();
+        // Another test of this process may find something, which is a reason to walk again and not to check.
+        assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
+        for _ in 0..MAX_BACK_OFF {
+            recheck.back_off = MAX_BACK_OFF;
+            let found = checked(&mut recheck, 3 << MAX_BACK_OFF, &[], false);
+            assert!(found.windows(2).all(|two| two[1] - two[0] == 1 << MAX_BACK_OFF), "{found:?}");
+        }
+        let found = checked(&mut recheck, 640, &[], true);
+        assert!(found.windows(2).all(|two| two[1] - two[0] == 64) && found.len() >= 9, "{found:?}");
+    }
+
+    #[test]
+    fn a_walk_checks_a_limited_number_of_rules() {
+        let mut checks = Checks::ALL;
+        assert_eq!((0..1000).filter(|_| checks.take()).count(), MAX_CHECKS as usize);
+        assert!(!Checks::default().take());
+    }
+
+    #[test]
+    fn a_replacement_that_one_thread_finds_makes_each_other_walk_again_once() {
+        let [mut one, mut other] = [Recheck::default(), Recheck::default()];
+        checked(&mut one, 1, &[1], false);
+        (other.back_off, other.captures) = (MAX_BACK_OFF, 0);
+        assert!(other.count(false));
+        let (mut checks, is_outdated) = other.begin();
+        assert!(is_outdated && !checks.take());
+        other.end(checks);
+        assert_eq!(other.back_off, MAX_BACK_OFF);
+    }
+}
