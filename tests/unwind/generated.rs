@@ -195,7 +195,12 @@ impl Ways {
 
     fn report(&self, what: &str) {
         for (way, score) in ["cached", "numbered", "plain", "copied"].iter().zip(&self.scores) {
-            eprintln!("{what}, {way}: {} of {} right, {:.2} %", score.right, score.all, 100.0 * score.share());
+            eprintln!(
+                "{what}, {way}: {} of {} right, {:.2} %",
+                score.right,
+                score.all,
+                100.0 * score.share()
+            );
         }
     }
 }

@@ -99,7 +99,7 @@ impl Room {
             return;
         }
         // On a thread of ours, where a system call per frame of generated code does not matter.
-        self.compiler.checks = Checks::ALL;
+        self.compiler.checks = Checks::all();
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
         let walked = walk.run(&at, &mut words, &mut Nowhere);

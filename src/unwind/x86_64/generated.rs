@@ -37,13 +37,19 @@ pub(super) struct Recheck {
     is_due: bool,
 }
 
-/// What the rules of generated code are to be compared with in one walk.
+/// The rules of generated code in one walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
     left: u32,
     /// Whether one of them was out of date.
     pub(super) found_replacement: bool,
+    /// Whether there was any.
+    pub(super) met_generated: bool,
+    /// Whether one was taken unchecked.
+    is_trusting: bool,
+    /// Whether the walk met an address without a rule after that.
+    is_surprised: bool,
 }
 
 impl Recheck {
@@ -63,7 +69,7 @@ impl Recheck {
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let is_outdated = self.is_outdated();
         self.replacements = REPLACEMENTS.load(Ordering::Acquire);
-        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, found_replacement: false }, is_outdated)
+        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
     /// Takes in what the walk found.
@@ -83,13 +89,27 @@ impl Recheck {
 
 impl Checks {
     /// Checks all that a walk may check.
-    pub(super) const ALL: Self = Self { left: MAX_CHECKS, found_replacement: false };
+    pub(super) fn all() -> Self {
+        Self { left: MAX_CHECKS, ..Self::default() }
+    }
 
     /// Whether to check one more rule.
     pub(super) fn take(&mut self) -> bool {
+        self.met_generated = true;
+        self.is_trusting |= self.left == 0;
         let is_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
         is_left
+    }
+
+    /// The walk met an address that has no rule yet.
+    pub(super) fn met_new_address(&mut self) {
+        self.is_surprised |= self.is_trusting;
+    }
+
+    /// Whether a rule that was not checked may have led a walk astray, which was cut or not.
+    pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
+        self.is_trusting && (self.is_surprised || is_cut)
     }
 }
 
@@ -127,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_walk_checks_a_limited_number_of_rules() {
-        let mut checks = Checks::ALL;
+        let mut checks = Checks::all();
         assert_eq!((0..1000).filter(|_| checks.take()).count(), MAX_CHECKS as usize);
         assert!(!Checks::default().take());
     }

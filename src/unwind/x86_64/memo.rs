@@ -415,7 +415,8 @@ impl State {
     /// Marks of a step by `rule`.
     fn marks_of(rule: Rule) -> u64 {
         let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
-        mark(rule.kind() == Kind::Unknown, Self::IS_GUESSED) | mark(rule.may_be_replaced(), Self::IS_GENERATED)
+        mark(rule.kind() == Kind::Unknown, Self::IS_GUESSED)
+            | mark(rule.may_be_replaced(), Self::IS_GENERATED)
     }
 
     #[inline(always)]

@@ -68,9 +68,6 @@ pub(super) struct Engine {
     hint: u64,
     /// The number of the stack that the last capture met.
     met: Option<usize>,
-    /// Whether the last stack has frames of code that may be replaced, and whether a rule for them may be out of date.
-    is_generated: bool,
-    is_suspicious: bool,
     recheck: Recheck,
     whole: Whole,
     /// The thread's own stack.
@@ -176,9 +173,12 @@ impl Engine {
     }
 
     fn capture_idle(&mut self, entry: &Entry) {
-        let mut counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
+        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         self.met = None;
-        if self.tells && self.own.contains(entry.sp()) {
+        if !self.own.contains(entry.sp()) {
+            return self.capture_on_another_stack(entry, counts);
+        }
+        if self.tells {
             let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
             // Rules of an older loader state say nothing of what is there now.
             self.met = met.filter(|_| counts::latest() == counts);
@@ -186,9 +186,27 @@ impl Engine {
                 return;
             }
         }
-        for _ in 0..ATTEMPTS {
-            self.capture_once(entry, counts);
-            if self.is_generated {
+        self.capture_once(entry, counts);
+        // A stack with code that may be replaced is cut or a guess.
+        if (self.flags.0 != 0) | (counts::latest() != counts) {
+            self.confirm(entry, counts);
+        }
+    }
+
+    /// Captures a stack that is not the thread's own. Apart from the other path, whose frame would take part of a stack that may
+    /// be small.
+    #[inline(never)]
+    fn capture_on_another_stack(&mut self, entry: &Entry, counts: Counts) {
+        self.capture_elsewhere(entry, counts);
+        self.confirm(entry, counts);
+    }
+
+    /// Captures again if the stack may not be the one that is there.
+    #[cold]
+    #[inline(never)]
+    fn confirm(&mut self, entry: &Entry, mut counts: Counts) {
+        for left in (0..ATTEMPTS).rev() {
+            if self.flags.0 != 0 {
                 self.look_again(entry, counts);
             }
             // Rules of an older loader state may have been overwritten while we read them.
@@ -197,6 +215,9 @@ impl Engine {
                 return;
             }
             counts = now;
+            if left > 0 {
+                self.capture_once_more(entry, counts);
+            }
         }
         // Objects come and go all the time. This once they wait.
         if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
@@ -205,11 +226,9 @@ impl Engine {
         }
     }
 
+    /// Captures on the thread's own stack.
     #[inline(always)]
     fn capture_once(&mut self, entry: &Entry, counts: Counts) {
-        if !self.own.contains(entry.sp()) {
-            return self.capture_elsewhere(entry, counts);
-        }
         self.memo.expire(counts);
         let mut standing = self.memo.verify(&self.steps, entry.sp());
         let mut words = Own::above(entry.sp(), self.own);
@@ -231,11 +250,14 @@ impl Engine {
         self.keep(&walked, joined, counts);
     }
 
-    /// Captures a stack with generated code again, if rules or caches may be out of date.
+    /// Captures a stack with code that may be replaced again, if rules or caches may be out of date.
     #[cold]
     #[inline(never)]
     fn look_again(&mut self, entry: &Entry, counts: Counts) {
-        if !self.recheck.count(self.is_suspicious) {
+        let checks = std::mem::take(&mut self.compiler.checks);
+        let is_generated = checks.met_generated || self.memo.is_generated(self.joined);
+        let is_cut = self.flags.0 & ContextFlags::CUT != 0;
+        if !(is_generated && self.recheck.count(checks.are_suspicious(is_cut))) {
             return;
         }
         let (checks, is_outdated) = self.recheck.begin();
@@ -294,7 +316,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
-        self.capture_once(entry, counts);
+        if self.own.contains(entry.sp()) {
+            self.capture_once(entry, counts);
+        } else {
+            self.capture_elsewhere(entry, counts);
+        }
     }
 
     /// Turns the steps of a walk into frames, in front of those that it joined.
@@ -306,9 +332,6 @@ impl Engine {
             *frame = step.rule.frame(step.pc);
         }
         self.flags = self.judge(walked);
-        let joins_generated = matches!(walked.end, End::Joined(frame) if self.memo.is_generated(frame));
-        self.is_generated = walked.is_generated | joins_generated;
-        self.is_suspicious = walked.is_suspicious;
         if walked.is_plain && !self.forgets {
             self.memo.extend(walked.count, walked.end);
         } else {

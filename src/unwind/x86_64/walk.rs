@@ -60,10 +60,6 @@ pub(super) struct Walked {
     pub(super) is_guessed: bool,
     /// It was by rules, on the thread's own stack: the memo may have it.
     pub(super) is_plain: bool,
-    /// At least one step left code that may be replaced.
-    pub(super) is_generated: bool,
-    /// A rule of such code that was not compared with the code may be out of date.
-    pub(super) is_suspicious: bool,
 }
 
 /// Where a walk is.
@@ -138,12 +134,6 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// At least one step left code that may be replaced.
-    is_generated: bool,
-    /// The rule of at least one of them was not compared with the code.
-    is_trusting: bool,
-    /// After that an address was new.
-    is_surprised: bool,
     /// The ways that walks have taken.
     pub(super) trails: Option<&'a Trails>,
     /// From which step on none of them led the walk.
@@ -157,8 +147,7 @@ impl<'a> Walk<'a> {
         steps: &'a mut [Step; MAX_FRAMES],
         trails: Option<&'a Trails>,
     ) -> Self {
-        let [is_guessed, is_generated, is_trusting, is_surprised] = [false; 4];
-        Self { counts, compiler, steps, is_guessed, is_generated, is_trusting, is_surprised, trails, lost: None }
+        Self { counts, compiler, steps, is_guessed: false, trails, lost: None }
     }
 }
 
@@ -228,15 +217,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn result(&self, count: usize, end: End, is_plain: bool) -> Walked {
-        let is_cut = matches!(end, End::NoInformation | End::Lost);
-        Walked {
-            count,
-            end,
-            is_guessed: self.is_guessed,
-            is_plain,
-            is_generated: self.is_generated,
-            is_suspicious: self.is_trusting & (self.is_surprised | is_cut),
-        }
+        Walked { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
     /// The rule for where `cursor` is.
@@ -253,7 +234,7 @@ impl Walk<'_> {
     #[inline(never)]
     fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
         lead.forget();
-        self.is_surprised |= self.is_trusting;
+        self.compiler.checks.met_new_address();
         self.compile(cursor)
     }
 
@@ -280,7 +261,7 @@ impl Walk<'_> {
         // Where a signal handler could not be told the epoch, the next capture asks again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
-        self.is_generated |= rule.may_be_replaced();
+        self.compiler.checks.met_generated |= rule.may_be_replaced();
         table::remember(cursor.place, rule, counts);
         rule
     }
@@ -301,9 +282,7 @@ impl Walk<'_> {
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
-        self.is_generated = true;
         if cursor.is_exact() || !self.compiler.checks.take() {
-            self.is_trusting = true;
             return false;
         }
         let is_replaced = cursor.epilogue() != rule.epilogue();

@@ -386,7 +386,11 @@ mod tests {
         assert!(number < STACKS);
         assert_eq!(place.met(&mut whole, 7), Some(number));
         assert_eq!(place.met(&mut whole, 8), None, "another hint");
-        assert_eq!(whole.recognise(&place.entry, 7, Counts::new(1, 0), &mut Recheck::default()), None, "an object was loaded");
+        assert_eq!(
+            whole.recognise(&place.entry, 7, Counts::new(1, 0), &mut Recheck::default()),
+            None,
+            "an object was loaded"
+        );
         for at in 0..WORDS {
             for bit in [0, 17, 63] {
                 place.words[at] ^= 1 << bit;
