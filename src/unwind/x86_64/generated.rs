@@ -42,8 +42,8 @@ pub(super) struct Recheck {
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
     left: u32,
-    /// Whether one of them was out of date.
-    pub(super) found_replacement: bool,
+    /// Number of those that were out of date.
+    found: u32,
     /// Whether there was any.
     pub(super) met_generated: bool,
     /// Whether one was taken unchecked.
@@ -67,8 +67,8 @@ impl Recheck {
 
     /// Begins a walk without caches: what it may check. Whether a replacement is known that the caches do not know of.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
-        let is_outdated = self.is_outdated();
-        self.replacements = REPLACEMENTS.load(Ordering::Acquire);
+        let replacements = REPLACEMENTS.load(Ordering::Acquire);
+        let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
         (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
@@ -79,9 +79,8 @@ impl Recheck {
         }
         (self.is_due, self.captures) = (false, 0);
         self.back_off = (self.back_off + 1).min(MAX_BACK_OFF);
-        if checks.found_replacement {
-            REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
-            self.replacements = self.replacements.wrapping_add(1);
+        if checks.found > 0 {
+            self.replacements = self.replacements.wrapping_add(checks.found);
             self.back_off = 0;
         }
     }
@@ -100,6 +99,17 @@ impl Checks {
         let is_left = self.left > 0;
         self.left = self.left.saturating_sub(1);
         is_left
+    }
+
+    /// A rule that was checked is out of date, and all caches that depend on it.
+    pub(super) fn report_replacement(&mut self) {
+        self.found += 1;
+        REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether one was.
+    pub(super) fn found_replacement(&self) -> bool {
+        self.found > 0
     }
 
     /// The walk met an address that has no rule yet.
@@ -123,7 +133,9 @@ mod tests {
             recheck.count(is_suspicious) && {
                 let (mut checks, _) = recheck.begin();
                 let is_taken = checks.take();
-                checks.found_replacement = replaced.contains(capture);
+                if replaced.contains(capture) {
+                    checks.report_replacement();
+                }
                 recheck.end(checks);
                 is_taken
             }

@@ -265,7 +265,7 @@ impl Engine {
         self.memo.clear(counts);
         self.capture_once_more(entry, counts);
         let checks = std::mem::take(&mut self.compiler.checks);
-        if is_outdated || checks.found_replacement {
+        if is_outdated || checks.found_replacement() {
             self.whole.forget_generated();
         }
         self.recheck.end(checks);

@@ -286,7 +286,9 @@ impl Walk<'_> {
             return false;
         }
         let is_replaced = cursor.epilogue() != rule.epilogue();
-        self.compiler.checks.found_replacement |= is_replaced;
+        if is_replaced {
+            self.compiler.checks.report_replacement();
+        }
         is_replaced
     }
 
