@@ -41,7 +41,7 @@
 //! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
-//! makes**, the own one too; and **words on the page that its own frames reach up to**, where all is as it was when such a copy
+//! makes**, the own one too; and **words on the page that its own frames reach up to**, if they are as they were when such a copy
 //! was walked to the stack's end.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are remembered that could be out of date
@@ -57,7 +57,7 @@
 //!    `a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was` there; by the copy's judgement
 //!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
 //!    `pages_that_another_thread_protects_are_not_read` of `host/generated.rs`).
-//! 9. What it costs does not depend on how many stacks there are: at most one copying system call, and no file opened
+//! 9. Its cost does not depend on the number of stacks: at most one copying system call, and no file opened
 //!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
 //!    `fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page` of `unwind/fibers.rs`).
 //! 10. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
@@ -68,9 +68,9 @@
 //! 11. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
 //!     there, is asked (`return_to_nearly_an_address`, as 2).
 //!
-//! **Code is read through the kernel.** That of a frame without unwind information may be gone, or other code be there
-//! (`x86_64/generated.rs`). What its instructions lead to is held against the stack like all else, and rbp, which may hold
-//! anything there, is only followed within it (`generated_frames_are_walked_to_the_root_whatever_rbp_holds`,
+//! **Code is read through the kernel**, since code without unwind information may be unmapped or replaced at any time
+//! (`x86_64/generated.rs`). Every address that its instructions lead to is checked against the stack's bounds, and so is rbp,
+//! which may hold any value there (`generated_frames_are_walked_to_the_root_whatever_rbp_holds`,
 //! `frames_that_cannot_be_walked_crash_nothing` of `unwind/generated.rs`).
 //!
 //! **An object is looked at only while the loader is held**, so that no other thread unloads it, whatever address led

@@ -1,5 +1,5 @@
-//! Launches through functions made at run time, which have no unwind information and keep anything in rbp, and on stacks that
-//! come and go: the program ends as it does without us, and its stacks are complete.
+//! Launches through functions that are generated at run time, have no unwind information and keep any value in rbp, and on
+//! stacks whose pages come and go: the exit status is the same as without gpuflame, and stacks are complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ fn program() -> &'static Path {
         .get_or_init(|| compile("tests/programs/odd_frames.c", &["-O2", "-fomit-frame-pointer", "-pthread"]))
 }
 
-/// Runs it as often as that, with the same exit status each time as without us.
+/// Runs the program `RUNS` times. Its exit status is the same as without gpuflame.
 fn runs(how: &str) -> Vec<Done> {
     assert_eq!(Run::new(program(), Way::None).arg(how).done().code, Some(CODE));
     let run = |_| {
@@ -28,7 +28,7 @@ fn runs(how: &str) -> Vec<Done> {
     (0..RUNS).map(run).collect()
 }
 
-/// GPU time of stacks that reach `main`, and of all.
+/// GPU time of stacks that reach `main`, and of all stacks.
 fn whole(done: &Done) -> (u64, u64) {
     let stacks = done.folded();
     let is_whole = |frames: &[String]| frames[0] == "main";

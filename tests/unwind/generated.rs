@@ -1,4 +1,4 @@
-//! Random stacks of functions made at run time, whose rbp holds anything, and which others replace at their addresses.
+//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other at their addresses.
 //!
 //! The test knows each return address, so a stack is *right* if it reaches the thread's first frame and has those return
 //! addresses, in their order, with the same frames between each two.
@@ -33,7 +33,7 @@ struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// One in so many calls is of a function that was written just now in the place of another.
+    /// Calls per function that is written over an older one before the call.
     replaces: Option<usize>,
     /// The slots of the functions that are on the stack, outermost first.
     active: Vec<usize>,
@@ -120,7 +120,7 @@ impl Truth<'_> {
     }
 }
 
-/// Stacks that were captured in one way, and those of them that were right.
+/// Number of stacks captured in one way, and of correct ones.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -145,7 +145,7 @@ struct Ways {
     plain: Unwinder,
     copies: CopyUnwinder,
     numbers: Vec<(Vec<Frame>, ContextFlags)>,
-    /// The outermost frames of all stacks, and where they end.
+    /// Outermost frames, which all stacks share, and the end of the stack.
     root: Vec<Frame>,
     top: usize,
     scores: [Score; 4],
@@ -205,7 +205,7 @@ impl Ways {
     }
 }
 
-/// The order of DWARF, of which `rsp` is the eighth.
+/// DWARF's order of registers: `rsp` is the eighth.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -226,7 +226,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// What the kernel would copy of this thread here: its registers, and its stack up to `top`.
+/// A sample as the kernel would take it here: the registers, and the stack up to `top`.
 #[inline(always)]
 fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -262,7 +262,7 @@ fn seeds(which: u64) -> impl Iterator<Item = u64> {
 }
 
 thread_local! {
-    /// What a coroutine does.
+    /// The work of the next coroutine.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
@@ -287,7 +287,7 @@ fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option
     black_box(ways)
 }
 
-/// Captures on stacks that take turns, above the last of which are zeroes.
+/// Captures on four stacks in turn. Zeroes follow the last one.
 fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     const STACK: usize = 128 << 10;
     let mut stacks = vec![0u128; 5 * STACK / 16];
@@ -315,10 +315,10 @@ fn generated_frames_are_walked_to_the_root_whatever_rbp_holds() {
     }
 }
 
-/// A rule may be out of date until it is checked. Without checks 21 % of these stacks are right on the thread's own stack and
-/// 18 % on other stacks; with them, 98 % and more.
+/// A rule may be out of date until it is checked. Share of correct stacks without checks: 21 % on the thread's own stack, 18 % on
+/// other stacks; with checks: 98 % and more.
 #[test]
-fn most_stacks_are_right_while_functions_replace_others_at_their_addresses() {
+fn most_stacks_are_right_while_functions_replace_each_other_at_their_addresses() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
     own.report("own stack");
     let others = on_other_stacks(seeds(4), Mix::Walkable, Some(20));
@@ -329,7 +329,7 @@ fn most_stacks_are_right_while_functions_replace_others_at_their_addresses() {
     }
 }
 
-/// Each of the caches is right again within as many captures as the back-off allows, at the most.
+/// The back-off limits the number of captures until each cache is right again.
 #[test]
 fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     const MAX_CAPTURES: usize = 2 << 12;

@@ -1,4 +1,4 @@
-//! When to compare the rules of generated code with its instructions again.
+//! Back-off for checks that the rules of generated code still match its instructions.
 //!
 //! The rule for code without unwind information comes from its instructions (see `epilogue`), and a program may replace
 //! generated code at its address at any time. Only the kernel can read code safely, which costs a system call per frame: too
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of replacements that any thread has found, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// A capture of a suspicious stack counts for this number of others.
+/// Weight of a capture whose stack is suspicious.
 const SUSPICIOUS: u32 = 64;
 /// At most 2^12 captures from one check to the next.
 const MAX_BACK_OFF: u32 = 12;
 /// Rules that one walk checks.
 const MAX_CHECKS: u32 = 256;
 
-/// One thread's back-off. Zeroed memory is valid.
+/// Back-off of one thread. Zeroed memory is valid.
 #[derive(Debug, Default)]
 pub(super) struct Recheck {
     /// Captures since the last check.
@@ -42,11 +42,11 @@ pub(super) struct Recheck {
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
     left: u32,
-    /// Number of those that were out of date.
+    /// Number of rules that were out of date.
     found: u32,
-    /// Whether there was any.
+    /// Whether the walk met generated code.
     pub(super) met_generated: bool,
-    /// Whether one was taken unchecked.
+    /// Whether it used a rule without a check.
     is_trusting: bool,
     /// Whether the walk met an address without a rule after that.
     is_surprised: bool,
@@ -65,14 +65,15 @@ impl Recheck {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Begins a walk without caches: what it may check. Whether a replacement is known that the caches do not know of.
+    /// Begins a walk without caches. Returns its checks, and whether another thread has found a replacement that this thread's
+    /// caches may depend on.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
         (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
-    /// Takes in what the walk found.
+    /// Adjusts the back-off to the outcome of the walk.
     pub(super) fn end(&mut self, checks: Checks) {
         if !self.is_due {
             return;
@@ -107,7 +108,7 @@ impl Checks {
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether one was.
+    /// Whether a rule was out of date.
     pub(super) fn found_replacement(&self) -> bool {
         self.found > 0
     }
@@ -127,7 +128,7 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// The captures, of so many, in which this thread checks, which finds something in those of `replaced`.
+    /// Numbers of the captures that check; those in `replaced` find replaced code.
     fn checked(recheck: &mut Recheck, captures: u32, replaced: &[u32], is_suspicious: bool) -> Vec<u32> {
         let check = |capture: &u32| {
             recheck.count(is_suspicious) && {

@@ -266,8 +266,8 @@ impl Walk<'_> {
         rule
     }
 
-    /// The rule, unless it says that nothing is known here and an object was loaded since, which may have been here; or unless
-    /// other code is here by now.
+    /// Returns `rule`, or a new one if `rule` is from before an object was loaded, which may be here, or if other code is here
+    /// now.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
@@ -278,7 +278,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether other code is here than `rule` was made for, if that is to be checked.
+    /// Whether the code that `rule` was made for has been replaced. False without a check.
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {

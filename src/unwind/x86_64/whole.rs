@@ -75,7 +75,7 @@ struct Stack {
     bp: u64,
     sum: [u64; 2],
     bp_matters: bool,
-    /// Whether it has a frame of code that may be replaced.
+    /// Whether a frame's code may be replaced.
     is_generated: bool,
     /// How many words there are.
     len: u16,
@@ -101,7 +101,7 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// No stack has this beginning.
+    /// A beginning that no stack has.
     const NOWHERE: Self = Self { place: 0, sp: 0, hint: 0, counts: 0 };
 
     fn new(place: u64, sp: u64, hint: u64, counts: Counts) -> Self {
@@ -118,7 +118,7 @@ impl Beginning {
 }
 
 impl Whole {
-    /// The number of the stack that `entry` begins, if it is kept, and if `recheck` does not want to have its code checked.
+    /// The number of the stack that `entry` begins, if it is kept, unless `recheck` asks for a check.
     #[inline(always)]
     pub(super) fn recognise(
         &mut self,

@@ -1,4 +1,4 @@
-//! Random functions made at run time, without unwind information. Each calls what it is given.
+//! Random functions generated at run time, without unwind information. Each calls its first argument.
 //!
 //! A function is written before and after a fixed return address in its slot, so that one that replaces another has the same
 //! return address, and another frame.
@@ -148,13 +148,13 @@ fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8
     (before, vec![NOP, 0x58, 0x58, 0x5d, RET])
 }
 
-/// Bytes of a frame below so many registers, which leave the stack pointer at a multiple of 16.
+/// Size of the locals below this number of saved registers; aligns the stack pointer to 16 bytes.
 fn room(random: &mut Random, registers: usize) -> usize {
     let words = if random.below(10) == 0 { random.below(400) } else { random.below(8) };
     8 * (words + (1 + registers + words) % 2)
 }
 
-/// add or sub of so many bytes.
+/// Adds a number of bytes to rsp, or subtracts it.
 fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     match bytes {
         0 => vec![],
@@ -163,7 +163,7 @@ fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     }
 }
 
-/// Puts into rbp what is no frame pointer: a number, an address that cannot be read, or one anywhere on the stack.
+/// Loads rbp with a number, an unreadable address, or any address on the stack.
 fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     let values = [
         0,
