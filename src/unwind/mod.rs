@@ -41,8 +41,8 @@
 //! 5. Expressions end: 256 operations, fixed room (`sp_for_ever` and `cfa_for_ever`, as 2).
 //!
 //! **A capture that begins on another stack, or is led to one, reads no stack but through a copy that the kernel
-//! makes**, the own one too; and **what lies on pages in use by its own callers**, where all is as it was when such a copy was
-//! walked to the stack's end.
+//! makes**, the own one too; and **words on the page that its own frames reach up to**, if they are as they were when such a copy
+//! was walked to the stack's end.
 //!
 //! 6. The kernel checks each page when it copies, so no bounds are remembered that could be out of date
 //!    (`stacks_beside_which_others_come_and_go_are_walked_to_their_end` of `unwind/foreign.rs`,
@@ -51,15 +51,15 @@
 //! 7. A walk through it stays in what is readable without a gap, from its stack pointer upwards, for 8 MiB at most, and a
 //!    capture copies 16 MiB at most (`words_are_found_from_the_red_zone_to_the_first_page_that_cannot_be_read`,
 //!    `a_capture_copies_no_more_than_it_may` of `copy`).
-//! 8. What is read without a copy is a frame that has the return address, the place and the size that a frame had from which
-//!    such a walk went on to a caller: so it was called, and what it returns by is there. The outermost frame may lie at the
-//!    very end: its word is read on the page of its callee's, or copied. And before another page is read, the kernel says
-//!    that it can be (`x86_64/routes.rs`; `a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end`,
+//! 8. Stacks of one page are read without a copy if they are as one that was walked through a copy before. That page holds
+//!    our own frames, so no other thread can unmap it under a live program (`x86_64/routes.rs`;
+//!    `a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end`,
 //!    `a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was` there; by the copy's judgement
-//!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`).
-//! 9. What it costs does not depend on how many stacks there are: one copying system call, or a short one for each further
-//!    page; no file opened (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
-//!    `where_fibers_do_the_same_in_turn_none_is_copied` of `unwind/fibers.rs`).
+//!    `known_ways_on_other_stacks_give_what_a_copy_gives` of `unwind/fuzz.rs`; a page that comes and goes:
+//!    `pages_that_another_thread_protects_are_not_read` of `host/generated.rs`).
+//! 9. Its cost does not depend on the number of stacks: at most one copying system call, and no file opened
+//!    (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
+//!    `fibers_that_do_the_same_in_turn_are_copied_only_if_their_stack_exceeds_a_page` of `unwind/fibers.rs`).
 //! 10. Where a sandbox refuses that call, memory is read by a file, and where that is refused too, the stack is cut and
 //!     says so; the host finds errno as it was (`unwind/sandboxed.rs`).
 //!
@@ -67,6 +67,11 @@
 //!
 //! 11. A return address of 0 ends a stack; one beyond 2^47 cuts it before the rule table, whose keys have a tag up
 //!     there, is asked (`return_to_nearly_an_address`, as 2).
+//!
+//! **Code is read through the kernel**, since code without unwind information may be unmapped or replaced at any time
+//! (`x86_64/generated.rs`). Every address that its instructions lead to is checked against the stack's bounds, and so is rbp,
+//! which may hold any value there (`generated_frames_are_walked_to_the_root_whatever_rbp_holds`,
+//! `frames_that_cannot_be_walked_crash_nothing` of `unwind/generated.rs`).
 //!
 //! **An object is looked at only while the loader is held**, so that no other thread unloads it, whatever address led
 //! there.
@@ -94,9 +99,7 @@
 //!     (`a_file_at_an_address_that_had_too_many_is_not_known_and_counted` of `recorded/modules.rs`,
 //!     `where_two_files_were_mapped_by_hand_nobody_knows` of `symbolize`).
 //!
-//! Not covered: a function that one coroutine calls and that is jumped to at the very end of another's stack, with all else
-//! the same, while a third thread takes the memory above away within the nanoseconds between the question of 8 and the
-//! read; a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;
+//! Not covered: a program that puts a `dl_iterate_phdr` of its own, one without the loader's lock, in place of libc's;
 //! files that are mapped by hand, one where another was, with no object loaded or unloaded in between; and `portable`,
 //! which reads unwind information of objects that may be gone.
 //!

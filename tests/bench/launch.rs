@@ -29,6 +29,8 @@ mod page;
 mod paths;
 #[path = "launch/process.rs"]
 mod process;
+#[path = "../unwind/support/random.rs"]
+mod random;
 #[path = "launch/simulated.rs"]
 mod simulated;
 #[path = "staged.rs"]

@@ -11,6 +11,7 @@ mod checkpoint;
 mod descriptors;
 mod ending;
 mod forks;
+mod generated;
 mod limits;
 mod memory;
 mod moments;

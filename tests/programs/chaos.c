@@ -1,4 +1,5 @@
-/* Threads that launch, fill, wait, fork and are interrupted, as a number has it, and one of many ends.
+/* Threads that launch, fill, wait, fork and are interrupted, as a number has it, and one of many ends. One number in four
+ * launches through functions made at run time.
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival]]]]
  *
@@ -110,6 +111,28 @@ OWN_FRAME static void fill(void *memory)
     KEEP_FRAME();
 }
 
+/* The same through a function made at run time, which keeps a number in rbp, and which others replace at its address. */
+OWN_FRAME static void launch_through_code(int which, uint64_t dice)
+{
+    static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
+    static __thread unsigned char *code;
+    /* push %rbx; push %rbp; sub, as much as the dice say; movabs a number, %rbp; xchg %rdi, %rsi; call *%rsi; add; pop; pop; ret */
+    unsigned char bytes[] = {0x53, 0x55, 0x48, 0x83, 0xec, 0, 0x48, 0xbd, 0, 0, 0, 0, 0, 0, 0, 0, 0x48, 0x87, 0xf7, 0xff, 0xd6,
+                             0x48, 0x83, 0xc4, 0, 0x5d, 0x5b, 0xc3};
+    if (!code) {
+        int all = PROT_READ | PROT_WRITE | PROT_EXEC;
+        code = mmap(NULL, 4096, all, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        dice = 0;
+    }
+    if (dice % 16 == 0) {
+        bytes[5] = bytes[24] = (unsigned char)(8 + 16 * (dice / 16 % 7));
+        memcpy(bytes + 8, &numbers[dice / 112 % 6], 8);
+        memcpy(code, bytes, sizeof bytes);
+    }
+    ((void (*)(void (*)(int), int))(uintptr_t)code)(launch, which);
+    KEEP_FRAME();
+}
+
 static void launch_alone(void)
 {
     int at;
@@ -153,7 +176,9 @@ static void *worker(void *number)
     pthread_sigmask(SIG_SETMASK, NULL, &before);
     for (turn = 0; turn < TURNS || is_midst; turn++) {
         uint64_t dice = next(&state) % 100;
-        if (dice < 50)
+        if (dice < 50 && seed % 4 == 1)
+            launch_through_code(dice % 2, next(&state));
+        else if (dice < 50)
             launch(dice % 2);
         else if (dice < 70)
             interrupted_launch();

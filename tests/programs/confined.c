@@ -1,7 +1,8 @@
 /* A program that has forbidden itself, or us, something.
  *
  *     confined depth          prints how many bytes of the stack each launch takes: the first of all, and those of another thread, half
- *                             of them each from another stack, and some when a library has just been loaded
+ *                             of them each from another stack, and some when a library has just been loaded; and six in a
+ *                             signal handler on a stack of its own
  *     confined descriptors    no further descriptor can be opened, from the first launches on
  *     confined threads        no thread can be made by gpuflame
  *     confined memory         eight threads find no memory to be had, launch 100 times each, and once more when there is some
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,10 +84,35 @@ static void *painted(void *is_first)
     return NULL;
 }
 
-static void on_a_thread(void *is_first)
+static void launch_in_handler(int signal)
+{
+    (void)signal;
+    launch(1);
+}
+
+static void *on_a_signal_stack(void *nothing)
+{
+    static unsigned char area[PAINTED];
+    stack_t stack = {.ss_sp = area, .ss_size = sizeof area};
+    struct sigaction action = {.sa_handler = launch_in_handler, .sa_flags = SA_ONSTACK};
+    long turn, at;
+    launch(1);
+    sigaltstack(&stack, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    for (turn = 0; turn < 6; turn++) {
+        memset(area, PAINT, sizeof area);
+        raise(SIGUSR1);
+        for (at = 0; at < PAINTED && area[at] == PAINT; at++)
+            ;
+        printf("%ld\n", PAINTED - at);
+    }
+    return nothing;
+}
+
+static void on_a_thread(void *(*body)(void *), void *is_first)
 {
     pthread_t thread;
-    pthread_create(&thread, NULL, painted, is_first);
+    pthread_create(&thread, NULL, body, is_first);
     pthread_join(thread, NULL);
 }
 
@@ -151,8 +178,9 @@ int main(int argc, char **argv)
     const char *how = argc > 1 ? argv[1] : "";
     refuses = !strcmp(how, "threads");
     if (!strcmp(how, "depth")) {
-        on_a_thread(&refuses);
-        on_a_thread(NULL);
+        on_a_thread(painted, &refuses);
+        on_a_thread(painted, NULL);
+        on_a_thread(on_a_signal_stack, NULL);
     } else {
         launch(10);
         if (!strcmp(how, "memory"))

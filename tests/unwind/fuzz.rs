@@ -9,6 +9,8 @@ mod build;
 mod generate;
 #[path = "support/oracle.rs"]
 mod oracle;
+#[path = "support/random.rs"]
+mod random;
 #[path = "support/switch.rs"]
 mod switch;
 

@@ -10,6 +10,7 @@ use gimli::{
     UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, Value, X86_64,
 };
 
+use super::generated::Checks;
 use super::rule::{Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
 use crate::unwind::loader::Object;
 
@@ -47,11 +48,13 @@ pub(super) struct Compiler {
     context: UnwindContext<usize, Room>,
     /// What it runs: here, and not on the stack.
     found: Option<Found>,
+    /// Rules of generated code that the present walk compares with the code.
+    pub(super) checks: Checks,
 }
 
 impl Compiler {
     pub(super) fn new() -> Self {
-        Self { context: UnwindContext::new_in(), found: None }
+        Self { context: UnwindContext::new_in(), found: None, checks: Checks::default() }
     }
 
     /// The unwind information at `address`, or `None` where `object` has none for it.

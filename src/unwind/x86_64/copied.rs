@@ -9,6 +9,7 @@ use gimli::X86_64;
 
 use super::compile::Compiler;
 use super::end::End;
+use super::generated::Checks;
 use super::registers::Registers;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
@@ -97,6 +98,8 @@ impl Room {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
+        // On a thread of ours, where a system call per frame of generated code does not matter.
+        self.compiler.checks = Checks::all();
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
         let walked = walk.run(&at, &mut words, &mut Nowhere);

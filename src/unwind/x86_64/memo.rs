@@ -15,6 +15,7 @@
 //!   capture finds that everything behind them still stands, and no further than they do themselves. So
 //!   where stacks share nothing the memo costs what a plain walk does, and need not step aside.
 //! * Only words of the thread's own stack are kept: it stays mapped. Other stacks are walked plainly.
+//! * The instructions of generated code decide about the walk too, and are not verified: see `generated`.
 //! * A signal frame and what it interrupted are barriers: they, and what lies leafward of them, are not kept.
 //!   Nor is a stack with a frame that needs the slow walk (each capture of it is one), that was cut for another
 //!   reason than rbp, or that is too deep.
@@ -22,7 +23,7 @@
 
 use super::ADDRESS;
 use super::end::End;
-use super::rule::Kind;
+use super::rule::{Kind, Rule};
 use super::walk::{Cursor, Join, Step};
 use crate::record::Frame;
 use crate::unwind::MAX_FRAMES;
@@ -73,8 +74,8 @@ pub(super) struct Memo {
 #[repr(C)]
 struct State {
     bp: u64,
-    /// How many other words were read from here to the root, and two bits: whether `bp` decides about
-    /// anything from here to the root, and whether a step on that way was a guess.
+    /// How many other words were read from here to the root, and three bits: whether `bp` decides about
+    /// anything from here to the root, and the marks of the steps on that way.
     rest: u64,
 }
 
@@ -308,7 +309,7 @@ impl Memo {
         let bp_change = (self.word(bp_slot) ^ outer.state.bp) & u64::from(matters).wrapping_neg();
         let words = outer.state.words() + usize::from(matters);
         let bp_is_live = step.rule.is_bp_based() | (!restores & outer.state.bp_is_live());
-        let state = State::new(step.bp, words, bp_is_live, outer.state.is_guessed());
+        let state = State::new(step.bp, words, bp_is_live, outer.state.marks());
         (state, bp_change | self.return_change(outer))
     }
 
@@ -328,9 +329,10 @@ impl Memo {
         };
         match step.rule.kind() {
             Kind::Signal | Kind::Slow => return None,
-            Kind::End => return Some((State::new(step.bp, words, false, false), 0)),
+            Kind::End => return Some((State::new(step.bp, words, false, 0), 0)),
             Kind::Unknown if is_root && end == End::NoInformation => {
-                return Some((State::new(step.bp, words, true, false), 0));
+                let state = State::new(step.bp, words, true, State::marks_of(step.rule) & !State::IS_GUESSED);
+                return Some((state, 0));
             }
             Kind::Step | Kind::Unknown => {}
             Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), outer.sp),
@@ -339,15 +341,16 @@ impl Memo {
         if is_root {
             note(outer.sp.wrapping_sub(8), outer.pc);
         }
-        if outer.state.bp_is_live() {
-            note(step.bp, outer.state.bp);
+        let bp_slot = step.rule.bp_slot(step.bp, outer.sp);
+        if let Some(slot) = bp_slot.filter(|_| outer.state.bp_is_live()) {
+            note(slot, outer.state.bp);
         }
         if !is_root {
             change |= self.return_change(outer);
         }
-        let is_guess = step.rule.kind() == Kind::Unknown;
-        let state = State::new(step.bp, words, step.rule.reads_bp(), outer.state.is_guessed() || is_guess);
-        Some((state, change))
+        let bp_is_live = step.rule.reads_bp() || (bp_slot.is_none() && outer.state.bp_is_live());
+        let marks = outer.state.marks() | State::marks_of(step.rule);
+        Some((State::new(step.bp, words, bp_is_live, marks), change))
     }
 
     /// Notes what the next frame read, as the word `at`.
@@ -384,6 +387,11 @@ impl Memo {
         self.states.get(frame).is_some_and(State::is_guessed)
     }
 
+    /// Whether `frame`, or one between it and the root, is of code that may be replaced.
+    pub(super) fn is_generated(&self, frame: usize) -> bool {
+        self.states.get(frame).is_some_and(State::is_generated)
+    }
+
     /// The stack pointer of a frame; the end of memory for that beyond the root.
     #[inline(always)]
     pub(super) fn sp(&self, frame: usize) -> u64 {
@@ -395,11 +403,25 @@ impl State {
     /// What is known beyond the root.
     const NOTHING: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
+    /// Marks: a step was a guess; its code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
+    const IS_GENERATED: u64 = 1 << 34;
 
     #[inline(always)]
-    fn new(bp: u64, words: usize, bp_is_live: bool, is_guessed: bool) -> Self {
-        Self { bp, rest: words as u64 | u64::from(bp_is_live) << 32 | u64::from(is_guessed) << 33 }
+    fn new(bp: u64, words: usize, bp_is_live: bool, marks: u64) -> Self {
+        Self { bp, rest: words as u64 | u64::from(bp_is_live) << 32 | marks }
+    }
+
+    /// Marks of a step by `rule`.
+    fn marks_of(rule: Rule) -> u64 {
+        let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
+        mark(rule.kind() == Kind::Unknown, Self::IS_GUESSED)
+            | mark(rule.may_be_replaced(), Self::IS_GENERATED)
+    }
+
+    #[inline(always)]
+    fn marks(&self) -> u64 {
+        self.rest & (Self::IS_GUESSED | Self::IS_GENERATED)
     }
 
     #[inline(always)]
@@ -415,6 +437,11 @@ impl State {
     #[inline(always)]
     fn is_guessed(&self) -> bool {
         self.rest & Self::IS_GUESSED != 0
+    }
+
+    #[inline(always)]
+    fn is_generated(&self) -> bool {
+        self.rest & Self::IS_GENERATED != 0
     }
 }
 

@@ -6,6 +6,7 @@ mod compile;
 mod copied;
 mod end;
 mod epilogue;
+mod generated;
 mod memo;
 mod registers;
 mod routes;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use self::compile::Compiler;
 use self::end::End;
+use self::generated::Recheck;
 use self::memo::Memo;
 use self::routes::Routes;
 use self::stub::Entry;
@@ -66,6 +68,7 @@ pub(super) struct Engine {
     hint: u64,
     /// The number of the stack that the last capture met.
     met: Option<usize>,
+    recheck: Recheck,
     whole: Whole,
     /// The thread's own stack.
     own: Stack,
@@ -170,24 +173,51 @@ impl Engine {
     }
 
     fn capture_idle(&mut self, entry: &Entry) {
-        let mut counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
+        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
         self.met = None;
-        if self.tells && self.own.contains(entry.sp()) {
-            let met = self.whole.recognise(entry, self.hint, counts);
+        if !self.own.contains(entry.sp()) {
+            return self.capture_on_another_stack(entry, counts);
+        }
+        if self.tells {
+            let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
             // Rules of an older loader state say nothing of what is there now.
             self.met = met.filter(|_| counts::latest() == counts);
             if self.met.is_some() {
                 return;
             }
         }
-        for _ in 0..ATTEMPTS {
-            self.capture_once(entry, counts);
+        self.capture_once(entry, counts);
+        // A stack with code that may be replaced is cut or a guess.
+        if (self.flags.0 != 0) | (counts::latest() != counts) {
+            self.confirm(entry, counts);
+        }
+    }
+
+    /// Captures a stack that is not the thread's own. Apart from the other path, whose frame would take part of a stack that may
+    /// be small.
+    #[inline(never)]
+    fn capture_on_another_stack(&mut self, entry: &Entry, counts: Counts) {
+        self.capture_elsewhere(entry, counts);
+        self.confirm(entry, counts);
+    }
+
+    /// Captures again if the stack may not be the one that is there.
+    #[cold]
+    #[inline(never)]
+    fn confirm(&mut self, entry: &Entry, mut counts: Counts) {
+        for left in (0..ATTEMPTS).rev() {
+            if self.flags.0 != 0 {
+                self.look_again(entry, counts);
+            }
             // Rules of an older loader state may have been overwritten while we read them.
             let now = counts::latest();
             if now == counts {
                 return;
             }
             counts = now;
+            if left > 0 {
+                self.capture_once_more(entry, counts);
+            }
         }
         // Objects come and go all the time. This once they wait.
         if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
@@ -196,11 +226,9 @@ impl Engine {
         }
     }
 
+    /// Captures on the thread's own stack.
     #[inline(always)]
     fn capture_once(&mut self, entry: &Entry, counts: Counts) {
-        if !self.own.contains(entry.sp()) {
-            return self.capture_elsewhere(entry, counts);
-        }
         self.memo.expire(counts);
         let mut standing = self.memo.verify(&self.steps, entry.sp());
         let mut words = Own::above(entry.sp(), self.own);
@@ -220,6 +248,27 @@ impl Engine {
             return self.capture_once_more(entry, counts);
         }
         self.keep(&walked, joined, counts);
+    }
+
+    /// Captures a stack with code that may be replaced again, if rules or caches may be out of date.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&mut self, entry: &Entry, counts: Counts) {
+        let checks = std::mem::take(&mut self.compiler.checks);
+        let is_generated = checks.met_generated || self.memo.is_generated(self.joined);
+        let is_cut = self.flags.0 & ContextFlags::CUT != 0;
+        if !(is_generated && self.recheck.count(checks.are_suspicious(is_cut))) {
+            return;
+        }
+        let (checks, is_outdated) = self.recheck.begin();
+        self.compiler.checks = checks;
+        self.memo.clear(counts);
+        self.capture_once_more(entry, counts);
+        let checks = std::mem::take(&mut self.compiler.checks);
+        if is_outdated || checks.found_replacement() {
+            self.whole.forget_generated();
+        }
+        self.recheck.end(checks);
     }
 
     /// Captures where another stack than the thread's own is to be read, the own one too if a signal leads there:
@@ -267,7 +316,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
-        self.capture_once(entry, counts);
+        if self.own.contains(entry.sp()) {
+            self.capture_once(entry, counts);
+        } else {
+            self.capture_elsewhere(entry, counts);
+        }
     }
 
     /// Turns the steps of a walk into frames, in front of those that it joined.

@@ -7,21 +7,14 @@
 //! lay above the first, its return address, its rule. Which stack it was is not part of it, so thousands of coroutines
 //! that do the same have one route. It is kept if it is met a second time.
 //!
-//! A word is read where it lies only if it is on a page that is in use by this very thread:
+//! All words of a route are on the page that our own frames reach up to: no thread can take that away without ending us. A
+//! stack of more pages is copied each time. To ask the kernel whether a page can be read costs a tenth of a copy, but the
+//! page may be unmapped between the answer and the read, where what looks like the stack of before is not in use.
 //!
-//! * The frame has the return address that the route has there, lies as far from the first one, and is left to the same
-//!   distance. The route went on to a caller from there, so this frame was called too, and its return address lies on
-//!   the stack.
-//! * Of the outermost frame nobody knows whether it was called. Where its return address would lie on the page of its
-//!   callee's, that is readable whatever lies there; where not, the kernel copies this one word.
-//! * Before the first word of another page than the one that our own frames reach up to, the kernel is asked whether it can
-//!   be read: a tenth of a copy. So a stack that is shorter than it was is no danger either.
-//!
-//! Anything else, and the walk starts over through a copy.
+//! A stack that differs from the route starts over through a copy.
 
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::end::End;
 use super::rule::{Kind, Rule};
@@ -34,8 +27,6 @@ use crate::unwind::memory;
 const ROUTES: usize = 128;
 /// How many frames of one.
 const LONGEST: usize = 84;
-/// How far above the first frame the outermost may end: to ask for so many pages costs less than to copy them.
-const FARTHEST: u64 = 24 << 10;
 const PAGE: u64 = 4096;
 
 /// The routes of one thread. Zeroed memory holds none.
@@ -129,8 +120,14 @@ fn top(steps: &[Step], end: End) -> Option<u64> {
     let is_even = |address: u64| address.is_multiple_of(8);
     let is_plain =
         others.iter().all(|step| step.rule.is_plain()) && steps.iter().all(|step| is_even(step.sp));
-    let is_near = top.checked_sub(first.sp).is_some_and(|length| length <= FARTHEST);
+    let is_near = (first.sp..=end_of_page(first.sp)).contains(&top);
     (is_plain && is_even(top) && is_near && steps.len() <= LONGEST).then_some(top)
+}
+
+/// The end of the page of the word below `sp`, where our own frames are.
+#[inline(always)]
+fn end_of_page(sp: u64) -> u64 {
+    sp.next_multiple_of(PAGE)
 }
 
 /// Whether rbp cannot point to a saved one, for a frame at `sp`: then it is not followed where nothing else is known.
@@ -150,16 +147,15 @@ impl Route {
         let frames = self.frames.get(..self.len as usize)?;
         let (root, others) = frames.split_last()?;
         let first = entry.sp();
-        let mut readable = Readable::around(first);
         let (mut place, mut bp) = (entry.pc, entry.rbp);
         for ((known, caller), step) in others.iter().zip(&frames[1..]).zip(steps.iter_mut()) {
             let (sp, cfa) = (first + known.above, first + caller.above);
-            if place != known.place || cfa_by(known.rule, sp, bp) != cfa || !readable.reaches(cfa - 8) {
+            if place != known.place || cfa_by(known.rule, sp, bp) != cfa {
                 return None;
             }
             *step = Step { pc: place, sp, bp, rule: known.rule };
-            // SAFETY: the frame was called, so all of it lies on the stack that this thread runs on, up to its return
-            // address, and the red zone below the first one where our own frames are; the kernel could read it just now.
+            // SAFETY: `learn` keeps only routes whose words are on the page that our own frames reach up to from below, or
+            // in those.
             let (saved, pc) = unsafe { (memory::word(cfa - known.rule.saved()), memory::word(cfa - 8)) };
             (place, bp) = (pc, select_unpredictable(known.rule.restores_bp(), saved, bp));
         }
@@ -173,7 +169,10 @@ impl Route {
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), top: u64, counts: Counts) -> Option<End> {
         match rule.kind() {
             Kind::End => Some(End::Bottom),
-            Kind::Step if cfa_by(rule, sp, bp) == top && is_zero(top - 8, sp) => Some(End::ZeroReturn(top)),
+            // SAFETY: as in `follow`.
+            Kind::Step if cfa_by(rule, sp, bp) == top && unsafe { memory::word(top - 8) } == 0 => {
+                Some(End::ZeroReturn(top))
+            }
             Kind::Unknown if rule.loads() == counts.loads() && is_no_pointer(bp, sp) => {
                 Some(End::NoInformation)
             }
@@ -186,85 +185,6 @@ impl Route {
 #[inline(always)]
 fn cfa_by(rule: Rule, sp: u64, bp: u64) -> u64 {
     select_unpredictable(rule.is_bp_based(), bp, sp).wrapping_add_signed(rule.offset())
-}
-
-/// Whether the word at `address`, which the outermost frame at `sp` may have as its return address, is 0.
-#[inline(always)]
-fn is_zero(address: u64, sp: u64) -> bool {
-    if address / PAGE == (sp - 8) / PAGE {
-        // SAFETY: on the page of the word below `sp`, which is the return address of the callee, our own code's if there
-        // is no other.
-        return unsafe { memory::word(address) } == 0;
-    }
-    let mut word = 1u64;
-    // SAFETY: eight bytes may be written there.
-    let copied = unsafe { memory::copy_what_is_mapped(address, (&raw mut word).cast(), 8) };
-    copied == 8 && word == 0
-}
-
-/// How far up the pages are known to be readable.
-struct Readable {
-    end: u64,
-}
-
-impl Readable {
-    /// The page of the word below `sp`, where our own frames begin.
-    #[inline(always)]
-    fn around(sp: u64) -> Self {
-        Self { end: sp.next_multiple_of(PAGE) }
-    }
-
-    /// Whether the pages up to that of `address` can be read.
-    #[inline(always)]
-    fn reaches(&mut self, address: u64) -> bool {
-        while self.end <= address {
-            if !can_be_read(address.min(self.end + PAGE - 8)) {
-                return false;
-            }
-            self.end += PAGE;
-        }
-        true
-    }
-}
-
-/// Whether the kernel says of an address that can be read what [`can_be_read`] takes it to say.
-static IS_TOLD: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const TOLD: u8 = 1;
-const NOT_TOLD: u8 = 2;
-
-/// Whether the word at `address` can be read, as far as the kernel tells; one short system call.
-#[cold]
-#[inline(never)]
-fn can_be_read(address: u64) -> bool {
-    if IS_TOLD.load(Ordering::Relaxed) == UNKNOWN {
-        let is_told = look_at(8) == -i64::from(libc::EFAULT);
-        IS_TOLD.store(if is_told { TOLD } else { NOT_TOLD }, Ordering::Relaxed);
-    }
-    IS_TOLD.load(Ordering::Relaxed) == TOLD && look_at(address) == -i64::from(libc::EINVAL)
-}
-
-/// What the kernel answers to a change of the signal mask that there is no such thing as: it reads the mask first, so EFAULT
-/// says that it cannot be read, EINVAL that it can. Nothing is changed, and errno is not touched.
-fn look_at(address: u64) -> i64 {
-    const NO_SUCH_CHANGE: i64 = -1;
-    const BYTES_OF_A_MASK: i64 = 8;
-    let answer;
-    // SAFETY: the kernel checks the address itself, and writes nothing.
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") libc::SYS_rt_sigprocmask => answer,
-            in("rdi") NO_SUCH_CHANGE,
-            in("rsi") address,
-            in("rdx") 0,
-            in("r10") BYTES_OF_A_MASK,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    answer
 }
 
 /// Where the route from there is kept.
@@ -369,13 +289,13 @@ mod tests {
 
     #[test]
     fn a_route_is_followed_from_its_third_time_on() {
-        let stack = Stack::new(6, 256);
+        let stack = Stack::new(6, 0);
         let mut routes = learned(&stack, 6);
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
         assert_eq!(followed(&routes, &stack, Counts::default()), Some((steps, end)));
         // Another stack on which the same happens.
-        let other = Stack::new(6, 256);
+        let other = Stack::new(6, 0);
         assert_eq!(followed(&routes, &other, Counts::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
         // Other code may lie there after an unload.
         assert_eq!(followed(&routes, &stack, Counts::new(0, 1)), None);
@@ -384,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_stack_that_is_another_is_not_taken_for_the_one_before() {
-        let mut stack = Stack::new(6, 256);
+        let mut stack = Stack::new(6, 0);
         let mut routes = learned(&stack, 6);
         for (at, word) in [(1, FIRST + 2), (9, FIRST + 9), (11, FIRST + 6)] {
             let before = if at == 11 { 0 } else { FIRST + at as u64 / 2 + 1 };
@@ -398,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_reaches_elsewhere_is_not_left_to_where_it_was() {
-        let stack = Stack::new(6, 256);
+        let stack = Stack::new(6, 0);
         let (mut steps, end) = walked(&stack, 6);
         (steps[0].rule, steps[0].bp) = (Rule::step(true, 16, 1), stack.sp);
         let mut routes = Routes::default();
@@ -411,22 +331,20 @@ mod tests {
 
     #[test]
     fn a_stack_that_is_shorter_than_the_one_before_is_not_read_beyond_its_end() {
-        // The outermost frame's return address is the first word of the second page, or further up.
-        for above in [8, 64] {
+        // The outermost frame's return address is the last word of the first page, the first of the second, or further up.
+        for (above, is_route) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);
             let mut routes = learned(&stack, 6);
-            assert!(followed(&routes, &stack, Counts::default()).is_some());
+            assert_eq!(followed(&routes, &stack, Counts::default()).is_some(), is_route, "{above}");
             stack.protect(1, libc::PROT_NONE);
-            assert_eq!(followed(&routes, &stack, Counts::default()), None);
-            stack.protect(1, libc::PROT_READ);
-            assert!(followed(&routes, &stack, Counts::default()).is_some());
+            assert_eq!(followed(&routes, &stack, Counts::default()).is_some(), is_route, "{above}");
             routes.give_back();
         }
     }
 
     #[test]
     fn walks_that_came_to_no_end_are_no_routes() {
-        let stack = Stack::new(6, 256);
+        let stack = Stack::new(6, 0);
         let (steps, end) = walked(&stack, 6);
         assert!(top(&steps, end).is_some());
         assert_eq!(top(&[], end), None);
@@ -440,30 +358,8 @@ mod tests {
         };
         assert_eq!(top(&with(|step| step.rule = Rule::SIGNAL), end), None);
         assert_eq!(top(&with(|step| step.sp += 4), end), None);
-        assert_eq!(top(&steps, End::ZeroReturn(stack.sp + FARTHEST + 8)), None);
+        assert_eq!(top(&steps, End::ZeroReturn(stack.sp.next_multiple_of(PAGE) + 8)), None);
         let many: Vec<_> = steps.iter().cycle().take(LONGEST + 1).copied().collect();
         assert_eq!(top(&many, end), None);
-    }
-
-    #[test]
-    fn the_kernel_says_what_can_be_read_and_changes_nothing() {
-        let stack = Stack::new(1, 256);
-        let mask = || {
-            // SAFETY: zeroes are a mask, and nothing but this one is written.
-            unsafe {
-                let mut mask: libc::sigset_t = std::mem::zeroed();
-                assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask), 0);
-                (1..=64).map(|signal| libc::sigismember(&mask, signal)).collect::<Vec<_>>()
-            }
-        };
-        let before = mask();
-        // SAFETY: errno's location is valid for as long as the thread runs.
-        let errno = unsafe { &mut *libc::__errno_location() };
-        *errno = 77;
-        stack.protect(1, libc::PROT_NONE);
-        let page = |page: u64| stack.memory.as_ptr() as u64 + page * PAGE;
-        assert!(can_be_read(page(0)) && can_be_read(page(1) - 8) && can_be_read(page(2)));
-        assert!(!can_be_read(page(1)) && !can_be_read(page(2) - 8) && !can_be_read(1 << 46));
-        assert_eq!((*errno, mask()), (77, before));
     }
 }

@@ -157,7 +157,29 @@ impl Rule {
 
     /// Whether the frame's rbp decides where its caller is.
     pub(super) fn reads_bp(self) -> bool {
-        self.is_bp_based() || matches!(self.kind(), Kind::Realigned | Kind::Unknown)
+        match self.kind() {
+            Kind::Realigned => true,
+            Kind::Unknown => self.epilogue().is_none(),
+            _ => self.is_bp_based(),
+        }
+    }
+
+    /// Address of the word that holds the caller's rbp, for a frame with this rbp whose caller's stack pointer is `cfa`.
+    /// `None`: the caller's rbp is the frame's own.
+    pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
+        let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
+        match (self.kind(), self.epilogue()) {
+            (Kind::Unknown, Some(epilogue)) => below_cfa(8 * u64::from(epilogue.saved)),
+            (Kind::Unknown, None) | (Kind::Realigned, _) => Some(bp),
+            _ => below_cfa(self.saved()),
+        }
+    }
+
+    /// Whether other code may take the place of this frame's code while no object is loaded or unloaded: it has no unwind
+    /// information and is outside all objects, such as code that the program generates.
+    pub(super) fn may_be_replaced(self) -> bool {
+        let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
+        self.kind() == Kind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
     /// The same rule, marked as that of a frame whose address is not a return address.
@@ -193,6 +215,36 @@ mod tests {
         assert!(rule.at_exact(true).is_step() && !rule.at_exact(true).is_plain());
         assert_eq!(Rule::step(false, i32::MAX, 1).offset(), i64::from(i32::MAX));
         assert!(rule.restores_bp() && !Rule::step(false, 8, 1).restores_bp());
+    }
+
+    #[test]
+    fn the_callers_rbp_is_read_where_the_rule_restores_it_from() {
+        const BP: u64 = 0x7001;
+        const CFA: u64 = 0x9000;
+        let with = |words, saved| Rule::unknown_with(7, Epilogue { words, saved });
+        for (rule, slot, reads_bp) in [
+            // add $8, %rsp; ret leaves rbp as it is.
+            (with(2, 1), None, false),
+            // pop %rbp; ret and pop %rbp; pop %r12; ret
+            (with(2, 2), Some(CFA - 16), false),
+            (with(3, 3), Some(CFA - 24), false),
+            // A frame pointer.
+            (Rule::unknown(7), Some(BP), true),
+            (Rule::realigned(-8), Some(BP), true),
+            (Rule::step(true, 16, 2), Some(CFA - 16), true),
+            (Rule::step(false, 16, 1), None, false),
+        ] {
+            assert_eq!((rule.bp_slot(BP, CFA), rule.reads_bp()), (slot, reads_bp), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn only_code_outside_objects_may_be_replaced() {
+        let outside = |rule: Rule| rule.in_epoch(ModuleEpoch::OUTSIDE);
+        assert!(outside(Rule::unknown(7)).may_be_replaced());
+        assert!(outside(Rule::unknown_with(7, Epilogue { words: 2, saved: 1 })).may_be_replaced());
+        assert!(!Rule::unknown(7).in_epoch(ModuleEpoch(7)).may_be_replaced());
+        assert!(!outside(Rule::step(false, 16, 1)).may_be_replaced());
     }
 
     #[test]

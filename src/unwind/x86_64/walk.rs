@@ -94,6 +94,11 @@ impl Cursor {
         self.exact != 0
     }
 
+    /// The epilogue that the frame's call returns to, as the code is now.
+    fn epilogue(&self) -> Option<Epilogue> {
+        if self.is_exact() { None } else { Epilogue::behind(self.place) }
+    }
+
     #[inline(always)]
     fn leaving_by(&self, rule: Rule) -> Step {
         Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
@@ -183,10 +188,10 @@ impl Walk<'_> {
         for count in 0..MAX_FRAMES {
             let known = lead.rule((cursor.place, cursor.sp), count);
             let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
-                Some(rule) => rule,
+                Some(rule) if rule.is_step() => rule,
+                Some(rule) => self.up_to_date(rule, cursor, lead),
                 None => self.compile_beside(lead, cursor),
             };
-            let rule = if rule.is_step() { rule } else { self.up_to_date(rule, cursor, lead) };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, words)
@@ -229,6 +234,7 @@ impl Walk<'_> {
     #[inline(never)]
     fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
         lead.forget();
+        self.compiler.checks.met_new_address();
         self.compile(cursor)
     }
 
@@ -248,22 +254,42 @@ impl Walk<'_> {
             notes::outside(address, counts);
             (None, Some(ModuleEpoch::OUTSIDE))
         });
-        let rule = rule.unwrap_or_else(|| match Epilogue::behind(cursor.place) {
-            Some(epilogue) if !cursor.is_exact() => Rule::unknown_with(counts.loads(), epilogue),
-            _ => Rule::unknown(counts.loads()),
+        let rule = rule.unwrap_or_else(|| match cursor.epilogue() {
+            Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
+            None => Rule::unknown(counts.loads()),
         });
         // Where a signal handler could not be told the epoch, the next capture asks again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
+        self.compiler.checks.met_generated |= rule.may_be_replaced();
         table::remember(cursor.place, rule, counts);
         rule
     }
 
-    /// The rule, unless it says that nothing is known here and an object was loaded since: it may have been here.
+    /// Returns `rule`, or a new one if `rule` is from before an object was loaded, which may be here, or if other code is here
+    /// now.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
         let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
-        if is_old { self.compile_beside(lead, cursor) } else { rule }
+        if is_old || (rule.may_be_replaced() && self.is_replaced(rule, cursor)) {
+            self.compile_beside(lead, cursor)
+        } else {
+            rule
+        }
+    }
+
+    /// Whether the code that `rule` was made for has been replaced. False without a check.
+    #[cold]
+    #[inline(never)]
+    fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
+        if cursor.is_exact() || !self.compiler.checks.take() {
+            return false;
+        }
+        let is_replaced = cursor.epilogue() != rule.epilogue();
+        if is_replaced {
+            self.compiler.checks.report_replacement();
+        }
+        is_replaced
     }
 
     /// Where there is no unwind information, goes by the epilogue, or trusts rbp if it can be a frame pointer at all.

@@ -15,6 +15,7 @@
 
 use std::ptr::NonNull;
 
+use super::generated::Recheck;
 use super::memo::Memo;
 use super::stub::Entry;
 use crate::unwind::copy::RED_ZONE;
@@ -74,6 +75,8 @@ struct Stack {
     bp: u64,
     sum: [u64; 2],
     bp_matters: bool,
+    /// Whether a frame's code may be replaced.
+    is_generated: bool,
     /// How many words there are.
     len: u16,
     /// Words of the half that is nearer to the leaf, where stacks that begin alike differ as a rule.
@@ -98,6 +101,9 @@ struct Beginning {
 }
 
 impl Beginning {
+    /// A beginning that no stack has.
+    const NOWHERE: Self = Self { place: 0, sp: 0, hint: 0, counts: 0 };
+
     fn new(place: u64, sp: u64, hint: u64, counts: Counts) -> Self {
         Self { place, sp, hint, counts: counts.as_word() }
     }
@@ -112,9 +118,15 @@ impl Beginning {
 }
 
 impl Whole {
-    /// The number of the stack that `entry` begins, if it is kept.
+    /// The number of the stack that `entry` begins, if it is kept, unless `recheck` asks for a check.
     #[inline(always)]
-    pub(super) fn recognise(&mut self, entry: &Entry, hint: u64, counts: Counts) -> Option<usize> {
+    pub(super) fn recognise(
+        &mut self,
+        entry: &Entry,
+        hint: u64,
+        counts: Counts,
+        recheck: &mut Recheck,
+    ) -> Option<usize> {
         let is_due = self.price.may_look();
         // SAFETY: `keep` mapped them, and they stay as long as `self` does; this thread alone has them.
         let all = unsafe { self.all?.as_mut() };
@@ -134,6 +146,9 @@ impl Whole {
             let number = home * WAYS + way;
             match all.stacks[number].is(&begins, entry.rbp) {
                 Some(true) => {
+                    if all.stacks[number].is_generated && recheck.count(false) {
+                        return None;
+                    }
                     self.price.was_met();
                     all.met(number, self.last);
                     self.last = number;
@@ -166,6 +181,7 @@ impl Whole {
         let begins = Beginning::new(read.pc, read.sp, hint, counts);
         // A KiB of the program's stack, and no copies of it.
         let mut stack = Stack::beginning(begins, read.bp);
+        stack.is_generated = memo.is_generated(leaf);
         if stack.fill(read.words()).is_none() {
             self.price.raise();
             return None;
@@ -189,6 +205,15 @@ impl Whole {
         }
         self.last = number;
         Some(number)
+    }
+
+    /// Forgets the stacks that have frames of code that may be replaced.
+    pub(super) fn forget_generated(&mut self) {
+        // SAFETY: as in `recognise`.
+        let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) else { return };
+        let stacks = all.stacks.chunks_exact_mut(WAYS).zip(&all.sets);
+        let used = stacks.filter(|(_, set)| set.tags != [0; WAYS]).flat_map(|(stacks, _)| stacks);
+        used.filter(|stack| stack.is_generated).for_each(|stack| stack.begins = Beginning::NOWHERE);
     }
 
     /// Gives the memory back.
@@ -233,7 +258,7 @@ impl Stack {
     fn beginning(begins: Beginning, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (sum, probes, places) = ([0; 2], [0; PROBES], [0; MOST_WORDS]);
-        Self { begins, bp, sum, bp_matters, len: 0, probes, places }
+        Self { begins, bp, sum, bp_matters, is_generated: false, len: 0, probes, places }
     }
 
     /// What was read of it are these words. `None`: they are too many, or too far apart.
@@ -338,7 +363,7 @@ mod tests {
         }
 
         fn met(&self, whole: &mut Whole, hint: u64) -> Option<usize> {
-            whole.recognise(&self.entry, hint, Counts::default())
+            whole.recognise(&self.entry, hint, Counts::default(), &mut Recheck::default())
         }
     }
 
@@ -361,7 +386,11 @@ mod tests {
         assert!(number < STACKS);
         assert_eq!(place.met(&mut whole, 7), Some(number));
         assert_eq!(place.met(&mut whole, 8), None, "another hint");
-        assert_eq!(whole.recognise(&place.entry, 7, Counts::new(1, 0)), None, "an object was loaded");
+        assert_eq!(
+            whole.recognise(&place.entry, 7, Counts::new(1, 0), &mut Recheck::default()),
+            None,
+            "an object was loaded"
+        );
         for at in 0..WORDS {
             for bit in [0, 17, 63] {
                 place.words[at] ^= 1 << bit;

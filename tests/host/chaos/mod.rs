@@ -1,4 +1,5 @@
 //! All at once, as a number has it: threads that launch, fork and are interrupted, a child from before there was CUDA,
+//! functions generated at run time, which keep a number in rbp and replace each other,
 //! records that come in any order, late, twice, damaged or not at all, another client that takes them, and many an end.
 //! The program behaves as it does without us, to the last signal and to each descriptor that stays; the ledger adds up;
 //! and sums are the truth less what is declared lost, to one, whether they are in files of an end or in what a process

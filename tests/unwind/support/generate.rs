@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::build::{Library, compile};
+pub(crate) use super::random::Random;
 
 /// Functions in one library.
 pub(crate) const FUNCTIONS: usize = 64;
@@ -33,23 +34,6 @@ pub(crate) const OMIT: &[&str] = &["-O2", "-fomit-frame-pointer"];
 pub(crate) const KEEP: &[&str] = &["-O2", "-fno-omit-frame-pointer", "-DFRAMES"];
 pub(crate) const REALIGN: &[&str] = &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"];
 pub(crate) const UNOPTIMISED: &[&str] = &["-O0", "-fomit-frame-pointer"];
-
-/// A small generator of random numbers (xorshift64*), the same on every machine.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
-    }
-}
 
 /// Writes, compiles and loads one library, and gives its functions.
 pub(crate) fn library(seed: u64, options: &[&str]) -> Vec<Function> {

@@ -1,0 +1,179 @@
+//! Back-off for checks that the rules of generated code still match its instructions.
+//!
+//! The rule for code without unwind information comes from its instructions (see `epilogue`), and a program may replace
+//! generated code at its address at any time. Only the kernel can read code safely, which costs a system call per frame: too
+//! much for every capture. So a thread checks the rules of a stack
+//!
+//! * in the first capture with such code, and after each check without a finding twice as many captures later, up to 4,096;
+//! * 64 times as often while the walk fails at or after such code, or gets from there to an address that no walk has seen
+//!   before, since a rule that is out of date leads into the middle of a frame;
+//! * in the next capture after a check that found replaced code.
+//!
+//! The stack is then walked a second time, without caches. Another thread's caches may depend on the old rule, so replacements
+//! are counted, and threads compare the count at stacks with such code. Until a check, a stack may be wrong from the replaced
+//! code on; like every stack with such code it is marked as guessed.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of replacements that any thread has found, modulo 2^32.
+static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
+
+/// Weight of a capture whose stack is suspicious.
+const SUSPICIOUS: u32 = 64;
+/// At most 2^12 captures from one check to the next.
+const MAX_BACK_OFF: u32 = 12;
+/// Rules that one walk checks.
+const MAX_CHECKS: u32 = 256;
+
+/// Back-off of one thread. Zeroed memory is valid.
+#[derive(Debug, Default)]
+pub(super) struct Recheck {
+    /// Captures since the last check.
+    captures: u32,
+    /// Binary logarithm of the captures from one check to the next.
+    back_off: u32,
+    /// The number of replacements that this thread's caches know of.
+    replacements: u32,
+    is_due: bool,
+}
+
+/// The rules of generated code in one walk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Checks {
+    /// Number of rules that the walk may still check.
+    left: u32,
+    /// Number of rules that were out of date.
+    found: u32,
+    /// Whether the walk met generated code.
+    pub(super) met_generated: bool,
+    /// Whether it used a rule without a check.
+    is_trusting: bool,
+    /// Whether the walk met an address without a rule after that.
+    is_surprised: bool,
+}
+
+impl Recheck {
+    /// Counts a capture of a stack with generated code. True: its rules must be checked.
+    pub(super) fn count(&mut self, is_suspicious: bool) -> bool {
+        self.captures = self.captures.saturating_add(if is_suspicious { SUSPICIOUS } else { 1 });
+        self.is_due |= self.captures >= 1 << self.back_off;
+        self.is_due || self.is_outdated()
+    }
+
+    /// Whether another thread has found a replacement since.
+    fn is_outdated(&self) -> bool {
+        self.replacements != REPLACEMENTS.load(Ordering::Acquire)
+    }
+
+    /// Begins a walk without caches. Returns its checks, and whether another thread has found a replacement that this thread's
+    /// caches may depend on.
+    pub(super) fn begin(&mut self) -> (Checks, bool) {
+        let replacements = REPLACEMENTS.load(Ordering::Acquire);
+        let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
+        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
+    }
+
+    /// Adjusts the back-off to the outcome of the walk.
+    pub(super) fn end(&mut self, checks: Checks) {
+        if !self.is_due {
+            return;
+        }
+        (self.is_due, self.captures) = (false, 0);
+        self.back_off = (self.back_off + 1).min(MAX_BACK_OFF);
+        if checks.found > 0 {
+            self.replacements = self.replacements.wrapping_add(checks.found);
+            self.back_off = 0;
+        }
+    }
+}
+
+impl Checks {
+    /// Checks all that a walk may check.
+    pub(super) fn all() -> Self {
+        Self { left: MAX_CHECKS, ..Self::default() }
+    }
+
+    /// Whether to check one more rule.
+    pub(super) fn take(&mut self) -> bool {
+        self.met_generated = true;
+        self.is_trusting |= self.left == 0;
+        let is_left = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_left
+    }
+
+    /// A rule that was checked is out of date, and all caches that depend on it.
+    pub(super) fn report_replacement(&mut self) {
+        self.found += 1;
+        REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a rule was out of date.
+    pub(super) fn found_replacement(&self) -> bool {
+        self.found > 0
+    }
+
+    /// The walk met an address that has no rule yet.
+    pub(super) fn met_new_address(&mut self) {
+        self.is_surprised |= self.is_trusting;
+    }
+
+    /// Whether a rule that was not checked may have led a walk astray, which was cut or not.
+    pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
+        self.is_trusting && (self.is_surprised || is_cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of the captures that check; those in `replaced` find replaced code.
+    fn checked(recheck: &mut Recheck, captures: u32, replaced: &[u32], is_suspicious: bool) -> Vec<u32> {
+        let check = |capture: &u32| {
+            recheck.count(is_suspicious) && {
+                let (mut checks, _) = recheck.begin();
+                let is_taken = checks.take();
+                if replaced.contains(capture) {
+                    checks.report_replacement();
+                }
+                recheck.end(checks);
+                is_taken
+            }
+        };
+        (1..=captures).filter(check).collect()
+    }
+
+    #[test]
+    fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
+        let mut recheck = Recheck::default();
+        // Another test of this process may find something, which is a reason to walk again and not to check.
+        assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
+        for _ in 0..MAX_BACK_OFF {
+            recheck.back_off = MAX_BACK_OFF;
+            let found = checked(&mut recheck, 3 << MAX_BACK_OFF, &[], false);
+            assert!(found.windows(2).all(|two| two[1] - two[0] == 1 << MAX_BACK_OFF), "{found:?}");
+        }
+        let found = checked(&mut recheck, 640, &[], true);
+        assert!(found.windows(2).all(|two| two[1] - two[0] == 64) && found.len() >= 9, "{found:?}");
+    }
+
+    #[test]
+    fn a_walk_checks_a_limited_number_of_rules() {
+        let mut checks = Checks::all();
+        assert_eq!((0..1000).filter(|_| checks.take()).count(), MAX_CHECKS as usize);
+        assert!(!Checks::default().take());
+    }
+
+    #[test]
+    fn a_replacement_that_one_thread_finds_makes_each_other_walk_again_once() {
+        let [mut one, mut other] = [Recheck::default(), Recheck::default()];
+        checked(&mut one, 1, &[1], false);
+        (other.back_off, other.captures) = (MAX_BACK_OFF, 0);
+        assert!(other.count(false));
+        let (mut checks, is_outdated) = other.begin();
+        assert!(is_outdated && !checks.take());
+        other.end(checks);
+        assert_eq!(other.back_off, MAX_BACK_OFF);
+    }
+}
