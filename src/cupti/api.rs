@@ -132,37 +132,37 @@ impl Api {
 
     /// Has CUPTI hand over its buffers before it returns: those whose records are all complete or, if
     /// `forced`, all, with what still runs cut off for good. Waits for no GPU work. Does nothing
-    /// before the first API call or context was seen, where it might hang.
+    /// before the first API call or context was seen, where it might hang, nor while functions of another client are
+    /// registered, which may be gone.
     ///
     /// To be called from a thread of ours or from an API callback, never from another callback.
     ///
     /// Errors: CUPTI refused.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
-        if self.is_silent() || !self.shared.seen_work.load(Ordering::Relaxed) {
+        if !self.shared.seen_work.load(Ordering::Relaxed) {
             return Ok(());
         }
         let flag = if forced { FlushFlag::FORCED } else { FlushFlag::NONE };
-        self.shared
-            .functions
-            .flush(flag)
+        self.ask(|functions| functions.flush(flag))
+            .unwrap_or(Ok(()))
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
     /// How many records CUPTI dropped since this was last asked. Ask after a flush, outside all locks.
     pub fn dropped(&self) -> u64 {
-        if self.is_silent() {
-            0
-        } else {
-            self.shared.functions.dropped(self.shared.subscriber()).unwrap_or(0)
-        }
+        self.ask(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
     /// Now, on the clock of the records; `None` if CUPTI does not say.
     pub fn timestamp(&self) -> Option<Nanos> {
-        if self.is_silent() {
-            return None;
-        }
-        self.shared.functions.timestamp(self.shared.subscriber()).ok().map(Nanos)
+        self.ask(|functions| functions.timestamp(self.shared.subscriber()).ok()).flatten().map(Nanos)
+    }
+
+    /// Asks about records, if they are ours. CUPTI would call the functions of another client that has them, and a count of dropped
+    /// records is that client's.
+    fn ask<R>(&self, question: impl FnOnce(&Functions) -> R) -> Option<R> {
+        let is_ours = || self.shares_records() || !clients::may_be_called();
+        self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
     /// Whether other clients have records of their own, and none takes ours.
@@ -180,11 +180,15 @@ impl Api {
         clients::others()
     }
 
-    /// Another client has the records: it gets what CUPTI has from nobody else, not what we have set for ourselves.
+    /// Whether records are taken back as soon as the client that took them is done.
+    pub fn reclaims_records(&self) -> bool {
+        self.options.others != Deference::None
+    }
+
+    /// Another client has the records, and was not seen to take them. Restores our settings. All kinds stay enabled, as the client may
+    /// have enabled each of them.
     pub fn yield_records(&self) {
-        if !self.is_silent() {
-            records::leave(self.shared);
-        }
+        self.shared.call(|| records::leave(self.shared, u64::MAX));
     }
 
     /// Has CUPTI hand the records to us again, where another client has left them, as `decided` says; not if one has called since.
@@ -193,10 +197,8 @@ impl Api {
     ///
     /// Errors: CUPTI refused.
     pub fn take_records_back(&self, decided: &Others) -> Result<(), Error> {
-        if self.is_silent() {
-            return Ok(());
-        }
-        (self.again.take_records)(self.shared, &self.options, Some(decided)).map(drop).map_err(refused)
+        let take = || (self.again.take_records)(self.shared, &self.options, Some(decided));
+        self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refused))
     }
 
     /// Whether the subscription is ours.
@@ -209,8 +211,8 @@ impl Api {
     /// To be called from a thread of ours.
     pub fn let_go(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
-        if !subscriber.0.is_null() && !self.is_retired() {
-            let _ = self.shared.functions.unsubscribe(subscriber);
+        if !subscriber.0.is_null() {
+            self.shared.call(|| self.shared.functions.unsubscribe(subscriber));
         }
     }
 
@@ -220,7 +222,11 @@ impl Api {
     ///
     /// Errors: CUPTI refused; another client has the subscription.
     pub fn subscribe_again(&self) -> Result<(), Error> {
-        if self.is_retired() || self.is_subscribed() {
+        self.shared.call_even_if_ended(|| self.subscribe_if_not_yet()).unwrap_or(Ok(()))
+    }
+
+    fn subscribe_if_not_yet(&self) -> Result<(), Error> {
+        if self.is_subscribed() {
             return Ok(());
         }
         (self.again.subscribe)(self.shared).map_err(refused)?;
@@ -244,8 +250,12 @@ impl Api {
     ///
     /// Errors: CUPTI refused; what it did not refuse is switched.
     pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
+        self.shared.call(|| self.switch_launches(on)).unwrap_or(Ok(()))
+    }
+
+    fn switch_launches(&self, on: bool) -> Result<(), Error> {
         let subscriber = self.shared.subscriber();
-        if self.is_retired() || subscriber.0.is_null() {
+        if subscriber.0.is_null() {
             return Ok(());
         }
         let switch = |&(domain, id)| self.shared.functions.enable_callback(subscriber, domain, id, on);
@@ -262,8 +272,8 @@ impl Api {
             self.yield_records();
         }
         let subscriber = self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel);
-        if !subscriber.is_null() && !self.is_retired() {
-            let _ = self.shared.functions.unsubscribe(Subscriber(subscriber));
+        if !subscriber.is_null() {
+            self.shared.call(|| self.shared.functions.unsubscribe(Subscriber(subscriber)));
         }
         super::release();
     }
@@ -274,14 +284,9 @@ impl Api {
         self.shared.retire();
     }
 
-    /// Whether no call is to be made now.
-    fn is_silent(&self) -> bool {
-        self.is_retired() || self.shared.is_ended.load(Ordering::Acquire)
-    }
-
     /// Whether it has given up, or was given up: it is not called any more, and hands nothing over.
     pub fn is_retired(&self) -> bool {
-        self.shared.retired.load(Ordering::Acquire)
+        self.shared.is_retired()
     }
 }
 
@@ -304,16 +309,16 @@ fn take_records<T: Tracer>(
     options: &Options,
     decided: Option<&Others>,
 ) -> Result<Vec<String>, Refusal> {
-    clients::taking(&shared.functions, decided, || records::take::<T>(shared, options))
+    clients::taking(shared, decided, |is_flushed| records::take::<T>(shared, options, is_flushed))
 }
 
 /// Where each client has records of its own there is nothing to see.
 fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mut Vec<String>) {
-    if deference == Deference::None || functions.shares() {
+    if functions.shares() {
         return;
     }
-    let yields = deference == Deference::Subscription;
-    if let Err(error) = clients::see::<T>(functions.library(), yields)
+    let (yields, reclaims) = (deference == Deference::Subscription, deference != Deference::None);
+    if let Err(error) = clients::see::<T>(functions.library(), yields, reclaims)
         && yields
     {
         notes.push(format!("other clients of CUPTI are not seen, and are given nothing: {error}"));

@@ -5,10 +5,11 @@
 //! call on as it is, and note it:
 //!
 //! ```text
-//! registers functions   before: what is complete comes to us, and what we have set is put back;   after: it has the records
+//! registers functions   before: our kinds are disabled, our settings restored and our complete records flushed;
+//! or a clock            after: it has the records
 //! enables, disables     it is at work; all that it enabled is off and flushed: it is done, and we may have the records again
-//! enables, functions    it is given the records again that it had before: it does not know that we took them back
-//! known and not in use
+//! enables, functions    it is given the records again that it had before: it does not know that we took them back. Not if the
+//! known and not in use  module of its functions was unloaded
 //! subscribes, is refused    on request we let go, and the call is made again
 //! ends CUPTI            before: what is complete comes to us, and no call of the program is under way; after: we subscribe again
 //! ```
@@ -16,16 +17,20 @@
 //! While we take what a client has left ([`taking`]), one that comes waits, for a second at most; and where one has come
 //! meanwhile nothing is taken.
 //!
+//! A client that is done may free its state and be unloaded, and its functions stay registered with CUPTI. So while functions of a
+//! client are registered, no kind is enabled for us and no call of ours makes CUPTI call them ([`may_be_called`]).
+//!
 //! Who was given the address of a function before we came is not seen here; that nothing comes any more tells of him
 //! ([`Traffic`](super::Traffic)).
 
-use super::family::Functions;
-use super::records;
+use super::records::{self, bit};
 use super::shared::{Shared, current};
 use crate::host::interpose::{self, Place};
+use crate::host::module::{self, ModuleId};
 use crate::host::{cancel, threads};
 use crate::tracer::{Approach, Tracer};
 use cupti_sys::{ActivityKind, FlushFlag, Library, Status, Subscriber};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::transmute;
@@ -41,6 +46,13 @@ const REST: Duration = Duration::from_secs(1);
 
 /// How long a client waits for us.
 const LONGEST_TAKING: Duration = Duration::from_secs(1);
+
+/// A call of a client that is still in flight when no client has called for this long was left by `longjmp`, or by a switch to
+/// another stack.
+const LONGEST_CALL: Duration = Duration::from_secs(60);
+
+/// Minimum distance between the frames of a client's call and of one that it makes from inside the first.
+const NESTED_FRAME_BYTES: usize = 1024;
 
 /// What other clients have, as far as they were seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +81,7 @@ pub struct Others {
 
 /// What is known of them. One a process, as CUPTI is.
 struct Known {
-    /// Calls so far, and those that are under way.
+    /// Calls so far, and threads that are in one.
     calls: AtomicU64,
     under_way: AtomicU64,
     /// When one began or ended last, in ms since [`BEGINNING`].
@@ -80,10 +92,10 @@ struct Known {
     takes: AtomicU64,
     has_records: AtomicBool,
     /// Functions that were registered last, by another than us; null: none were.
-    requested: AtomicPtr<c_void>,
-    completed: AtomicPtr<c_void>,
+    requested: Function,
+    completed: Function,
     /// The clock for its records, if it registered one; and whether it is CUPTI's now.
-    clock: AtomicPtr<c_void>,
+    clock: Function,
     clock_is_theirs: AtomicBool,
     /// Kinds of records that they have enabled, a bit each; whether any was for one context alone, whose end is not seen.
     kinds: AtomicU64,
@@ -93,6 +105,7 @@ struct Known {
     is_flushed: AtomicBool,
 
     yields: AtomicBool,
+    reclaims: AtomicBool,
     wants_subscription: AtomicBool,
     wants_end: AtomicBool,
     subscriber: AtomicPtr<c_void>,
@@ -106,20 +119,55 @@ static KNOWN: Known = Known {
     is_taking: AtomicBool::new(false),
     takes: AtomicU64::new(0),
     has_records: AtomicBool::new(false),
-    requested: AtomicPtr::new(ptr::null_mut()),
-    completed: AtomicPtr::new(ptr::null_mut()),
-    clock: AtomicPtr::new(ptr::null_mut()),
+    requested: Function::none(),
+    completed: Function::none(),
+    clock: Function::none(),
     clock_is_theirs: AtomicBool::new(false),
     kinds: AtomicU64::new(0),
     by_context: AtomicBool::new(false),
     is_switched: AtomicBool::new(false),
     is_flushed: AtomicBool::new(false),
     yields: AtomicBool::new(false),
+    reclaims: AtomicBool::new(false),
     wants_subscription: AtomicBool::new(false),
     wants_end: AtomicBool::new(false),
     subscriber: AtomicPtr::new(ptr::null_mut()),
     ends: AtomicU64::new(0),
 };
+
+/// A function of a client's.
+struct Function {
+    address: AtomicPtr<c_void>,
+    /// [`ModuleId::number`] of the module that contains it; 0 for generated code.
+    module: AtomicU64,
+}
+
+impl Function {
+    const fn none() -> Self {
+        Self { address: AtomicPtr::new(ptr::null_mut()), module: AtomicU64::new(0) }
+    }
+
+    fn set(&self, address: *mut c_void) {
+        self.module.store(ModuleId::of(address.addr()).map_or(0, ModuleId::number), SeqCst);
+        self.address.store(address, SeqCst);
+    }
+
+    fn forget(&self) {
+        self.address.store(ptr::null_mut(), SeqCst);
+    }
+
+    fn is_known(&self) -> bool {
+        !self.address.load(SeqCst).is_null()
+    }
+
+    /// Address of the function, if its module is still loaded. Asks the dynamic linker.
+    fn loaded(&self) -> Option<*mut c_void> {
+        let address = self.address.load(SeqCst);
+        let module = ModuleId::of(address.addr()).map_or(0, ModuleId::number);
+        let is_same = !address.is_null() && module == self.module.load(SeqCst);
+        (is_same && (module != 0 || module::is_readable(address.addr()))).then_some(address)
+    }
+}
 
 static BEGINNING: OnceLock<Instant> = OnceLock::new();
 
@@ -131,10 +179,17 @@ fn millis() -> u64 {
 pub(super) fn others() -> Others {
     let calls = KNOWN.calls.load(SeqCst);
     let is_quiet = millis().saturating_sub(KNOWN.called.load(SeqCst)) >= REST.as_millis() as u64;
-    let rest = is_quiet && KNOWN.under_way.load(SeqCst) == 0;
+    let rest = is_quiet && !is_any_in_call();
     let have_records = KNOWN.has_records.load(SeqCst);
     let are_at_work = KNOWN.kinds.load(SeqCst) != 0 || KNOWN.by_context.load(SeqCst);
-    let are_off = KNOWN.is_switched.load(SeqCst) && (!have_records || KNOWN.is_flushed.load(SeqCst));
+    // Many are unloaded without a flush.
+    let is_done = || {
+        KNOWN.is_switched.load(SeqCst) && KNOWN.is_flushed.load(SeqCst) || KNOWN.completed.loaded().is_none()
+    };
+    let are_off = match have_records {
+        false => KNOWN.is_switched.load(SeqCst),
+        true => KNOWN.reclaims.load(SeqCst) && !are_at_work && rest && is_done(),
+    };
     let is_clock_left = KNOWN.clock_is_theirs.load(SeqCst) && !have_records;
     Others {
         takes: KNOWN.takes.load(SeqCst),
@@ -150,28 +205,54 @@ pub(super) fn others() -> Others {
     }
 }
 
+/// Whether a thread is in a client's call.
+fn is_any_in_call() -> bool {
+    let since_last = millis().saturating_sub(KNOWN.called.load(SeqCst));
+    KNOWN.under_way.load(SeqCst) > 0 && since_last < LONGEST_CALL.as_millis() as u64
+}
+
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no call that lets CUPTI call them:
+/// without us there would be no such call, and the client may be gone.
+pub(super) fn may_be_called() -> bool {
+    KNOWN.has_records.load(SeqCst) || KNOWN.clock_is_theirs.load(SeqCst)
+}
+
+/// Kinds that clients have enabled, one bit each.
+pub(super) fn kinds() -> u64 {
+    KNOWN.kinds.load(SeqCst)
+}
+
 /// Takes what `decided` says that others have left, if that is so still: nobody comes while `take` runs, which asks for the
-/// records. What it failed to take is theirs again.
+/// records; it is told whether CUPTI has handed over all records of clients. What it failed to take is theirs again.
 pub(super) fn taking<R: Default, E>(
-    functions: &Functions,
+    shared: &Shared,
     decided: Option<&Others>,
-    take: impl FnOnce() -> Result<R, E>,
+    take: impl FnOnce(bool) -> Result<R, E>,
 ) -> Result<R, E> {
+    let functions = &shared.functions;
     KNOWN.is_taking.store(true, SeqCst);
-    let has_come =
-        |decided: &Others| KNOWN.under_way.load(SeqCst) > 0 || KNOWN.calls.load(SeqCst) != decided.calls;
+    let has_come = |decided: &Others| is_any_in_call() || KNOWN.calls.load(SeqCst) != decided.calls;
     let taken = if decided.is_some_and(has_come) {
         Ok(R::default())
     } else {
-        if KNOWN.clock_is_theirs.swap(false, SeqCst) {
-            let _ = functions.register_clock(usual_clock);
+        if KNOWN.clock_is_theirs.load(SeqCst) && functions.register_clock(usual_clock).is_ok() {
+            KNOWN.clock_is_theirs.store(false, SeqCst);
         }
-        let had_records = KNOWN.has_records.swap(false, SeqCst);
-        let taken = take();
-        if taken.is_ok() {
-            KNOWN.is_switched.store(false, SeqCst);
-        } else if had_records {
-            give_back(functions.library());
+        let (had_records, takes) = (KNOWN.has_records.load(SeqCst), KNOWN.takes.load(SeqCst));
+        let taken = take(!had_records || KNOWN.is_flushed.load(SeqCst));
+        match taken {
+            // A client waits for a second at most, and may have registered meanwhile.
+            Ok(_) if KNOWN.takes.load(SeqCst) == takes => {
+                KNOWN.has_records.store(false, SeqCst);
+                KNOWN.is_switched.store(false, SeqCst);
+            }
+            Err(_) if had_records => {
+                records::leave(shared, kinds());
+                give_back(functions.library());
+                // The client did not ask for them again.
+                KNOWN.takes.store(takes, SeqCst);
+            }
+            _ => {}
         }
         taken
     };
@@ -187,12 +268,14 @@ unsafe extern "C" fn usual_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sees other clients from now on. `yields`: the subscription is theirs if they want it.
+/// Sees other clients from now on. `yields`: the subscription is theirs if they want it. `reclaims`: the records are ours again when
+/// they are done; otherwise when a window opens.
 ///
 /// # Errors
 /// Memory of this process cannot be written as a file.
-pub(super) fn see<T: Tracer>(library: &Library, yields: bool) -> io::Result<usize> {
+pub(super) fn see<T: Tracer>(library: &Library, yields: bool, reclaims: bool) -> io::Result<usize> {
     KNOWN.yields.store(yields, SeqCst);
+    KNOWN.reclaims.store(reclaims, SeqCst);
     millis();
     let places: Vec<_> = places::<T>(library).into_iter().filter(|place| place.theirs != 0).collect();
     interpose::take(&places)
@@ -236,28 +319,54 @@ type SubscribeV2 =
 type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
-/// A client's call, from its beginning to its end, however it ends.
-struct UnderWay;
+thread_local! {
+    /// Frame of this thread's outermost call; 0: it is in none.
+    static OUTERMOST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A client's call, from its beginning to its end. A client may leave it by `longjmp`, from a function that CUPTI calls: then it ends
+/// when the thread makes another call at that depth.
+struct UnderWay {
+    frame: usize,
+}
 
 impl UnderWay {
-    fn begin() -> Self {
-        KNOWN.under_way.fetch_add(1, SeqCst);
+    fn begin(shared: &Shared) -> Self {
+        let place = 0_u8;
+        let frame = (&raw const place).addr();
+        match OUTERMOST.get() {
+            0 => {
+                KNOWN.under_way.fetch_add(1, SeqCst);
+                OUTERMOST.set(frame);
+            }
+            // Stacks grow downwards: the earlier call was left, and its count is this call's.
+            outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST.set(frame),
+            _ => {}
+        }
         KNOWN.calls.fetch_add(1, SeqCst);
         KNOWN.called.store(millis(), SeqCst);
         let begin = Instant::now();
         // Both are there before the other is looked for, by either side.
-        while KNOWN.is_taking.load(SeqCst) && !threads::is_ours() && begin.elapsed() < LONGEST_TAKING {
+        while must_wait(shared) && begin.elapsed() < LONGEST_TAKING {
             thread::sleep(Duration::from_micros(200));
         }
-        Self
+        Self { frame }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         KNOWN.called.store(millis(), SeqCst);
-        KNOWN.under_way.fetch_sub(1, SeqCst);
+        if OUTERMOST.get() == self.frame {
+            OUTERMOST.set(0);
+            KNOWN.under_way.fetch_sub(1, SeqCst);
+        }
     }
+}
+
+/// Whether we are taking the records back, on another thread. A forked child inherits the flag and not the thread.
+fn must_wait(shared: &Shared) -> bool {
+    KNOWN.is_taking.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
 /// Passes a call on: `call` gets what it is to be passed on to. Our frames are on the stack meanwhile, so that the thread is not
@@ -265,8 +374,11 @@ impl Drop for UnderWay {
 fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
     // SAFETY: other clients are seen only when the records have been asked for, for which it was made current.
     let shared = unsafe { current() };
+    if shared.is_inherited() {
+        shared.retire();
+    }
     cancel::barred(|| {
-        let _under_way = UnderWay::begin();
+        let _under_way = UnderWay::begin(shared);
         call(shared, shared.functions.library())
     })
 }
@@ -290,13 +402,22 @@ fn tell<T: Tracer>(shared: &Shared, approach: Approach) {
     }
 }
 
-/// What is complete comes to us, and what we have set for ourselves is put back.
-fn leave_records<T: Tracer>(shared: &Shared) {
-    if !KNOWN.has_records.load(SeqCst) {
-        tell::<T>(shared, Approach::Records);
-        if !shared.is_off() {
-            records::leave(shared);
-        }
+/// Disables our kinds, restores our settings, and flushes our complete records. Returns the kinds that were disabled.
+fn leave_records<T: Tracer>(shared: &Shared) -> u64 {
+    if may_be_called() || shared.is_retired() {
+        return 0;
+    }
+    // A client may leave its call by `longjmp`: then the collector enables them again.
+    is_switched();
+    let left = records::leave(shared, kinds());
+    tell::<T>(shared, Approach::Records);
+    left
+}
+
+/// The client was refused what [`leave_records`] was for.
+fn resume_records(shared: &Shared, left: u64) {
+    if !may_be_called() && !shared.is_retired() {
+        records::resume(shared, left);
     }
 }
 
@@ -308,31 +429,33 @@ fn has_taken() {
 unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, completed: *mut c_void) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.activity_register_callbacks as Register);
-        leave_records::<T>(shared);
+        let left = leave_records::<T>(shared);
         give_clock_back(library);
         // SAFETY: the client's call.
         let status = unsafe { theirs(requested, completed) };
         if status.is_success() {
-            KNOWN.requested.store(requested, SeqCst);
-            KNOWN.completed.store(completed, SeqCst);
+            KNOWN.requested.set(requested);
+            KNOWN.completed.set(completed);
             has_taken();
+        } else {
+            resume_records(shared, left);
         }
         status
     })
 }
 
-/// Records of before are on the clock of before.
+/// Our records so far have the earlier clock's times. Later records of ours would make CUPTI call the client's clock.
 unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
     passed(|shared, library| {
         let theirs = theirs!(library.register_timestamp_callback as Clock);
-        if !KNOWN.has_records.load(SeqCst) {
-            tell::<T>(shared, Approach::Records);
-        }
+        let left = leave_records::<T>(shared);
         // SAFETY: the client's call.
         let status = unsafe { theirs(clock) };
         if status.is_success() {
-            KNOWN.clock.store(clock, SeqCst);
+            KNOWN.clock.set(clock);
             KNOWN.clock_is_theirs.store(true, SeqCst);
+        } else {
+            resume_records(shared, left);
         }
         status
     })
@@ -340,24 +463,28 @@ unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
 
 /// The client registers a clock once, and does not know that ours came after it.
 fn give_clock_back(library: &Library) -> Status {
-    let clock = KNOWN.clock.load(SeqCst);
-    if clock.is_null() || KNOWN.clock_is_theirs.swap(true, SeqCst) {
+    if !KNOWN.clock.is_known() || KNOWN.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
     }
+    let Some(clock) = KNOWN.clock.loaded() else {
+        KNOWN.clock.forget();
+        return Status::SUCCESS;
+    };
+    KNOWN.clock_is_theirs.store(true, SeqCst);
     let register = theirs!(library.register_timestamp_callback as Clock);
-    // SAFETY: a clock that the client registered.
+    // SAFETY: a clock that the client registered, in a module that is still loaded.
     unsafe { register(clock) }
 }
 
-/// The same of functions.
+/// Registers the client's functions for records again. Functions of an unloaded module are forgotten.
 fn give_back(library: &Library) -> Status {
-    let [requested, completed] = [&KNOWN.requested, &KNOWN.completed].map(|function| function.load(SeqCst));
-    if completed.is_null() {
+    let (Some(requested), Some(completed)) = (KNOWN.requested.loaded(), KNOWN.completed.loaded()) else {
+        [&KNOWN.requested, &KNOWN.completed].into_iter().for_each(Function::forget);
         return Status::SUCCESS;
-    }
+    };
     give_clock_back(library);
     let register = theirs!(library.activity_register_callbacks as Register);
-    // SAFETY: functions that the client registered.
+    // SAFETY: functions that the client registered, in modules that are still loaded.
     let status = unsafe { register(requested, completed) };
     if status.is_success() {
         has_taken();
@@ -367,20 +494,19 @@ fn give_back(library: &Library) -> Status {
 
 /// A kind is about to be on: the client makes use of the records, if it had them.
 fn begins_to_work<T: Tracer>(shared: &Shared, library: &Library) {
-    if !KNOWN.has_records.load(SeqCst) && !KNOWN.completed.load(SeqCst).is_null() {
-        leave_records::<T>(shared);
-        give_back(library);
+    if KNOWN.has_records.load(SeqCst) || !KNOWN.completed.is_known() || shared.is_retired() {
+        return;
     }
+    // Nothing is left to a client that was unloaded.
+    let left = if KNOWN.completed.loaded().is_some() { leave_records::<T>(shared) } else { 0 };
+    give_back(library);
+    resume_records(shared, left);
 }
 
 /// One is switched. It may be one of ours: there is one switch for all.
 fn is_switched() {
     KNOWN.is_flushed.store(false, SeqCst);
     KNOWN.is_switched.store(true, SeqCst);
-}
-
-fn bit(kind: ActivityKind) -> u64 {
-    1_u64.checked_shl(kind.0).unwrap_or(0)
 }
 
 unsafe extern "C-unwind" fn enable<T: Tracer>(kind: ActivityKind) -> Status {
@@ -502,14 +628,14 @@ unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
             KNOWN.wants_end.store(true, SeqCst);
             tell::<T>(shared, Approach::End);
         }
+        let _finalizing = shared.await_calls(LONGEST_TAKING);
         let ours = shared.subscriber.swap(ptr::null_mut(), SeqCst);
         shared.is_ended.store(true, SeqCst);
         // SAFETY: the client's call.
         let status = unsafe { theirs() };
         if status.is_success() {
-            for function in [&KNOWN.requested, &KNOWN.completed, &KNOWN.clock, &KNOWN.subscriber] {
-                function.store(ptr::null_mut(), SeqCst);
-            }
+            [&KNOWN.requested, &KNOWN.completed, &KNOWN.clock].into_iter().for_each(Function::forget);
+            KNOWN.subscriber.store(ptr::null_mut(), SeqCst);
             for flag in [&KNOWN.has_records, &KNOWN.clock_is_theirs, &KNOWN.by_context, &KNOWN.is_switched] {
                 flag.store(false, SeqCst);
             }
@@ -524,3 +650,7 @@ unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
         status
     })
 }
+
+#[cfg(test)]
+#[path = "clients_test.rs"]
+mod tests;

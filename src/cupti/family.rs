@@ -199,6 +199,13 @@ impl Functions {
         })
     }
 
+    pub(super) fn disable_kind(&self, subscriber: Subscriber, kind: ActivityKind) -> Result<(), Status> {
+        done(match self.family {
+            Family::Sole => call!(self.activity_disable(kind)),
+            Family::Shared => call!(self.activity_disable_v2(subscriber, kind, ptr::null_mut())),
+        })
+    }
+
     /// Whether queries of events and streams that are not done yet are to be recorded as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         done(match self.family {

@@ -76,12 +76,12 @@ pub struct Options {
     pub others: Deference,
 }
 
-/// What other clients of CUPTI in the process are left, and whether they are seen.
+/// How much of CUPTI is left to other clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// They are not seen, and have what they take.
+    /// The records if they take them, until they are asked for again.
     None,
-    /// They are seen: they have the records if they take them, and we have them again when they are done.
+    /// The records until they are done.
     #[default]
     Records,
     /// The subscription too, if they ask for it.

@@ -4,8 +4,8 @@ use super::Options;
 use super::callback::buffer_functions;
 use super::shared::Shared;
 use crate::tracer::Tracer;
-use cupti_sys::{ActivityAttribute, ActivityKind, Status};
-use std::sync::atomic::{AtomicU8, Ordering};
+use cupti_sys::{ActivityAttribute, ActivityKind, FlushFlag, Status};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A step of the set-up that CUPTI refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,32 +38,46 @@ const ZEROED: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
-/// Asks for the records, at first or again. Gives what could not be set up, one sentence each.
-pub(super) fn take<T: Tracer>(shared: &'static Shared, options: &Options) -> Result<Vec<String>, Refusal> {
+/// Kinds that are enabled for us, one bit each. CUPTI has one switch per kind for all clients.
+static ENABLED: AtomicU64 = AtomicU64::new(0);
+
+/// A kind as one bit of a set.
+pub(super) fn bit(kind: ActivityKind) -> u64 {
+    1_u64.checked_shl(kind.0).unwrap_or(0)
+}
+
+fn enable_kind(shared: &Shared, kind: ActivityKind) -> Result<(), Status> {
+    shared.functions.enable_kind(shared.subscriber(), kind)?;
+    ENABLED.fetch_or(bit(kind), Ordering::AcqRel);
+    Ok(())
+}
+
+/// Asks for the records, at first or again. Gives what could not be set up, one sentence each. `is_flushed`: CUPTI holds no record
+/// of another client.
+pub(super) fn take<T: Tracer>(
+    shared: &'static Shared,
+    options: &Options,
+    is_flushed: bool,
+) -> Result<Vec<String>, Refusal> {
     let mut notes = Vec::new();
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
-    // Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do
-    // not know it, and then only take longer.
-    if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
-        let before = functions.attribute(subscriber, ZEROED).map_or(0, |before| before.min(1));
-        ZEROED_BEFORE.store(before, Ordering::Release);
-    }
-    let _ = functions.set_attribute(subscriber, ZEROED, 1);
-
+    declare_buffers_zeroed(shared);
     shared.make_current();
     // SAFETY: all find their `Shared` in what was just made current, and that is never freed.
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
+    if !is_flushed && shared.seen_work.load(Ordering::Relaxed) {
+        // The client's last buffers, or our records would be written to them. It may have freed their memory.
+        let _ = functions.flush(FlushFlag::NONE);
+    }
 
     let enable = |kinds: &[(ActivityKind, &'static str)]| -> Vec<_> {
-        let refusal = |(kind, what): &(_, _)| {
-            functions.enable_kind(subscriber, *kind).err().map(|status| (*what, status))
-        };
+        let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
     // First of all: who shares is refused nodes where another has graphs as a whole, and the other way round.
     if options.whole_graphs
-        && let Err(status) = functions.enable_kind(subscriber, ActivityKind::GRAPH_TRACE)
+        && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
         notes.push(format!("CUPTI does not record graphs as a whole ({status}); it records their nodes"));
     }
@@ -87,11 +101,30 @@ pub(super) fn take<T: Tracer>(shared: &'static Shared, options: &Options) -> Res
     Ok(notes)
 }
 
-/// What was set for ourselves alone is as it was before. Leaves no error for who asks CUPTI what went wrong last.
-pub(super) fn leave(shared: &Shared) {
+/// Spares CUPTI a memset of every buffer on the application's thread: ours are zero. Old releases do not know it, and then only take
+/// longer.
+fn declare_buffers_zeroed(shared: &Shared) {
+    let (functions, subscriber) = (&shared.functions, shared.subscriber());
+    if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
+        let before = functions.attribute(subscriber, ZEROED).map_or(0, |before| before.min(1));
+        ZEROED_BEFORE.store(before, Ordering::Release);
+    }
+    let _ = functions.set_attribute(subscriber, ZEROED, 1);
+}
+
+/// Restores all settings that were made for us alone, and disables all kinds but `theirs`, which other clients have enabled. Returns
+/// the kinds that it disabled, one bit each. Leaves no error for a client that asks CUPTI for its last error.
+///
+/// CUPTI calls the functions that were registered last for each record of an enabled kind. With our kinds off it calls a client
+/// for that client's records alone, and never after the client has disabled its kinds.
+pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     let functions = &shared.functions;
-    let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
+    let ours = ENABLED.fetch_and(theirs, Ordering::AcqRel) & !theirs;
     let mut all = Ok(());
+    for kind in kinds(ours) {
+        all = all.and(functions.disable_kind(shared.subscriber(), kind));
+    }
+    let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
     if before != NOT_SET {
         all = functions.set_attribute(shared.subscriber(), ZEROED, before);
     }
@@ -101,9 +134,26 @@ pub(super) fn leave(shared: &Shared) {
     if all.is_err() {
         functions.forget_error();
     }
+    ours
+}
+
+/// Undoes [`leave`], for a client that was then refused.
+pub(super) fn resume(shared: &Shared, kinds_of_ours: u64) {
+    declare_buffers_zeroed(shared);
+    if shared.events {
+        let _ = shared.functions.record_unfinished_queries(false);
+    }
+    for kind in kinds(kinds_of_ours) {
+        let _ = enable_kind(shared, kind);
+    }
+}
+
+fn kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
+    (0..u64::BITS).map(ActivityKind).filter(move |kind| set & bit(*kind) != 0)
 }
 
 /// Nothing of ours is set: so it is at first, and after CUPTI was ended.
 pub(super) fn begin() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
+    ENABLED.store(0, Ordering::Release);
 }

@@ -9,7 +9,9 @@ use cupti_sys::{Status, Subscriber};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What callbacks reach. Made before the subscription and never freed, since a callback may be under
 /// way at any time.
@@ -26,7 +28,29 @@ pub(super) struct Shared {
     pub(super) retired: AtomicBool,
     /// Another client has ended CUPTI: no call is made until it is subscribed to again.
     pub(super) is_ended: AtomicBool,
+    /// Number of our threads that are in a CUPTI call, and of clients that are in cuptiFinalize. No thread is in a call during
+    /// cuptiFinalize.
+    in_flight: AtomicU32,
+    finalizing: AtomicU32,
+    /// Id of the process that made this.
+    process: u32,
     panicked: AtomicBool,
+}
+
+/// Counts something for as long as it lives.
+pub(super) struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The buffers that CUPTI has. Outlives a subscription, as they may come back after it.
@@ -54,6 +78,9 @@ impl Shared {
             seen_work: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             is_ended: AtomicBool::new(false),
+            in_flight: AtomicU32::new(0),
+            finalizing: AtomicU32::new(0),
+            process: std::process::id(),
             panicked: AtomicBool::new(false),
         }
     }
@@ -66,6 +93,39 @@ impl Shared {
     /// The subscription; null if there is none.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
+    }
+
+    /// Runs `calls`, which calls CUPTI. `None`: no call may be made now.
+    pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
+        self.call_even_if_ended(|| (!self.is_ended.load(Ordering::SeqCst)).then(calls)).flatten()
+    }
+
+    /// Runs `calls` even if another client has ended CUPTI, which works again after a subscription.
+    pub(super) fn call_even_if_ended<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
+        let _in_flight = Counted::new(&self.in_flight);
+        // Counted first: cuptiFinalize announces itself first, and then looks at the count.
+        let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
+        may_call.then(calls)
+    }
+
+    /// Waits until we are in no CUPTI call, for at most `limit`. We begin no call before the result is dropped. For a client that is
+    /// about to call cuptiFinalize.
+    pub(super) fn await_calls(&self, limit: Duration) -> Counted<'_> {
+        let finalizing = Counted::new(&self.finalizing);
+        let begin = Instant::now();
+        while self.in_flight.load(Ordering::SeqCst) > 0 && begin.elapsed() < limit {
+            thread::sleep(Duration::from_micros(200));
+        }
+        finalizing
+    }
+
+    /// Whether this is a forked child, which inherited the state of its parent's driver.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// From now on no CUPTI call is made, and callbacks do nothing.

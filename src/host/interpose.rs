@@ -10,12 +10,13 @@
 //!
 //! Written are words that the linker itself wrote or reads, in this process's own copy of the page, through `/proc/self/mem`: that
 //! writes where the linker has made pages read-only behind it, and where it may not it answers with an error. So no page changes
-//! its protection under those who use it, and no write can fault. All of it happens in a visit of the linker's, which loads
-//! and unloads nothing meanwhile.
+//! its protection under those who use it, and no write can fault. Modules' tables and slots are read through it too: a program may
+//! have protected or unmapped their pages. All of it happens in a visit of the linker's, which loads and unloads nothing meanwhile.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 
@@ -41,14 +42,14 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
     let memory = Memory::open()?;
     let mut library = None;
-    visit(|module| {
+    visit(&memory, |module| {
         if module.covers(first.theirs) {
             library = Some((module.base, module.own_name()));
         }
     });
     let (base, name) = library.ok_or(io::ErrorKind::NotFound)?;
     let mut written = 0;
-    visit(|module| {
+    visit(&memory, |module| {
         let mut write = |at: usize, word: usize| {
             written += usize::from(memory.write(at, word).is_ok());
         };
@@ -67,13 +68,81 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
 struct Memory {
     file: ManuallyDrop<File>,
     identity: Identity,
+    /// The pages that were read last. Tables are read in order, several at a time.
+    pages: RefCell<Pages>,
 }
+
+/// Copies of pages, which replace each other in turn.
+struct Pages {
+    copies: [Option<(usize, Box<[u8; PAGE]>)>; 8],
+    next: usize,
+}
+
+const PAGE: usize = 4096;
 
 impl Memory {
     fn open() -> io::Result<Self> {
         descriptor::make_room();
-        let file = descriptor::raise(OpenOptions::new().write(true).open("/proc/self/mem")?);
-        Ok(Self { identity: Identity::of(&file)?, file: ManuallyDrop::new(file) })
+        let file = descriptor::raise(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
+        let pages = RefCell::new(Pages { copies: [const { None }; 8], next: 0 });
+        Ok(Self { identity: Identity::of(&file)?, file: ManuallyDrop::new(file), pages })
+    }
+
+    fn word(&self, at: usize) -> Option<usize> {
+        self.bytes(at).map(usize::from_ne_bytes)
+    }
+
+    fn number(&self, at: usize) -> Option<u32> {
+        self.bytes(at).map(u32::from_ne_bytes)
+    }
+
+    /// The bytes at an address; `None` if there is no memory. Writes since the page was read may be missing.
+    fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        let offset = at % PAGE;
+        if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE) {
+            return self.on_page(at - offset, |page| page[offset..end].try_into().ok())?;
+        }
+        let mut bytes = [0; N];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = self.byte(at.checked_add(index)?)?;
+        }
+        Some(bytes)
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.on_page(at / PAGE * PAGE, |page| page[at % PAGE])
+    }
+
+    fn on_page<R>(&self, page: usize, look: impl FnOnce(&[u8; PAGE]) -> R) -> Option<R> {
+        let mut pages = self.pages.borrow_mut();
+        let known = pages.copies.iter().flatten().find(|(of, _)| *of == page);
+        if let Some((_, copy)) = known {
+            return Some(look(copy));
+        }
+        if !self.is_ours() {
+            return None;
+        }
+        let mut copy = Box::new([0; PAGE]);
+        let mut file = &*self.file;
+        // Not `pread`: a filter of system calls may not allow it.
+        file.seek(SeekFrom::Start(page as u64)).and_then(|_| file.read_exact(&mut *copy)).ok()?;
+        let (looked, next) = (look(&copy), pages.next);
+        pages.copies[next] = Some((page, copy));
+        pages.next = (next + 1) % pages.copies.len();
+        Some(looked)
+    }
+
+    /// Whether the C string at an address is `text`.
+    fn is_string(&self, at: usize, text: &[u8]) -> bool {
+        let bytes = text.iter().chain(&[0]).enumerate();
+        bytes.into_iter().all(|(index, byte)| self.byte(at + index) == Some(*byte))
+    }
+
+    /// The C string at an address, if it ends within `MAX_NAME_BYTES`.
+    fn string(&self, at: usize) -> Option<Vec<u8>> {
+        let bytes: Vec<u8> =
+            (0..MAX_NAME_BYTES).map_while(|index| self.byte(at + index).filter(|byte| *byte != 0)).collect();
+        (bytes.len() < MAX_NAME_BYTES).then_some(bytes)
     }
 
     fn is_ours(&self) -> bool {
@@ -97,8 +166,9 @@ impl Drop for Memory {
     }
 }
 
-/// A module while the linker is visited: its tables are mapped, and stay.
-struct Module {
+/// A module while the linker is visited, which keeps it loaded.
+struct Module<'a> {
+    memory: &'a Memory,
     base: usize,
     /// Address and size of its code and data.
     spans: Vec<(usize, usize)>,
@@ -117,6 +187,7 @@ const CALLS: usize = 23;
 const CALLS_SIZE: usize = 2;
 const HASH: usize = 0x6fff_fef5;
 const RELATIVE_COUNT: usize = 0x6fff_fff9;
+const MAX_NAME_BYTES: usize = 4096;
 const SYMBOL: usize = 24;
 const RELOCATION: usize = 24;
 
@@ -126,16 +197,9 @@ const ADDRESSES: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const ADDRESSES: [u32; 3] = [257, 1025, 1026];
 
-/// # Safety
-/// `at` is the address of a word-aligned `T` without invalid values, mapped for as long as this takes.
-unsafe fn word<T: Copy>(at: usize) -> T {
-    // SAFETY: the caller's.
-    unsafe { std::ptr::with_exposed_provenance::<T>(at).read_unaligned() }
-}
-
-impl Module {
+impl<'a> Module<'a> {
     /// The one that the linker describes; `None` for the kernel's, which has no tables that the linker fills.
-    fn of(info: &libc::dl_phdr_info) -> Option<Self> {
+    fn of(info: &libc::dl_phdr_info, memory: &'a Memory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         // SAFETY: the linker's list of so many headers, which stays during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -143,13 +207,12 @@ impl Module {
         let spans = loaded.map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize)).collect();
         let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         let (start, entries) = (base + dynamic.p_vaddr as usize, dynamic.p_memsz as usize / 16);
-        // SAFETY: the dynamic section, which is loaded, has so many pairs of words.
-        let pair = |index: usize| unsafe { word::<(usize, usize)>(start + 16 * index) };
-        let dynamic = (0..entries).map(pair).take_while(|pair| pair.0 != 0).collect();
+        let pair = |index: usize| memory.word(start + 16 * index).zip(memory.word(start + 16 * index + 8));
+        let dynamic = (0..entries).map_while(pair).take_while(|pair| pair.0 != 0).collect();
         // SAFETY: null, or a C string of the linker's.
         let file = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
         let file = file.map(|file| file.to_bytes().to_owned()).unwrap_or_default();
-        Some(Self { base, spans, file, dynamic })
+        Some(Self { memory, base, spans, file, dynamic })
     }
 
     fn covers(&self, address: usize) -> bool {
@@ -167,22 +230,22 @@ impl Module {
         self.covers(address).then_some(address)
     }
 
-    fn string(&self, at: usize) -> Option<&CStr> {
-        let strings = self.table(STRINGS)?;
-        // SAFETY: an offset that the module's own tables have; all its strings end within the table.
-        Some(unsafe { CStr::from_ptr(std::ptr::with_exposed_provenance(strings + at)) })
-    }
-
     /// What others call it by: its own word for that, or its file's name.
     fn own_name(&self) -> Vec<u8> {
-        let soname = self.value(SONAME).and_then(|at| self.string(at));
+        let soname =
+            self.value(SONAME).and_then(|at| self.memory.string(self.table(STRINGS)?.checked_add(at)?));
         let file = self.file.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        soname.map_or(file, CStr::to_bytes).to_owned()
+        soname.unwrap_or_else(|| file.to_owned())
+    }
+
+    /// Whether its string at this offset is `text`.
+    fn has_string(&self, at: usize, text: &[u8]) -> bool {
+        self.table(STRINGS).is_some_and(|strings| self.memory.is_string(strings + at, text))
     }
 
     fn needs(&self, name: &[u8]) -> bool {
         let mut needed = self.dynamic.iter().filter(|pair| pair.0 == NEEDED);
-        needed.any(|&(_, at)| self.string(at).is_some_and(|string| string.to_bytes() == name))
+        needed.any(|&(_, at)| self.has_string(at, name))
     }
 
     /// Exchanges the value of the symbol, found by the table of hashes that the linker finds it by.
@@ -192,19 +255,18 @@ impl Module {
             .name
             .bytes()
             .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
-        // SAFETY: the table: four numbers, a filter of words, then buckets and chains of numbers.
-        let number = |at: usize| unsafe { word::<u32>(hashes + at) };
-        let (buckets, first, filter) = (number(0), number(4), number(8));
+        // Four numbers, a filter of words, then buckets and chains of numbers.
+        let number = |at: usize| self.memory.number(hashes + at);
+        let (buckets, first, filter) = (number(0)?, number(4)?, number(8)?);
         let start = 16 + 8 * filter as usize;
-        let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize);
+        let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize)?;
         while symbol >= first {
-            let chained = number(start + 4 * (buckets + symbol - first) as usize);
+            let chained = number(start + 4 * (buckets + symbol - first) as usize)?;
             let entry = symbols + SYMBOL * symbol as usize;
-            // SAFETY: a symbol that the module's own hashes lead to.
-            let (name, value) = unsafe { (word::<u32>(entry), word::<usize>(entry + 8)) };
+            let (name, value) = (self.memory.number(entry)?, self.memory.word(entry + 8)?);
             let is_it = chained | 1 == hash | 1
                 && self.base.wrapping_add(value) == place.theirs
-                && self.string(name as usize)?.to_bytes() == place.name.as_bytes();
+                && self.has_string(name as usize, place.name.as_bytes());
             if is_it {
                 write(entry + 8, place.ours.wrapping_sub(self.base));
             }
@@ -226,15 +288,12 @@ impl Module {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
-                // SAFETY: an entry of the module's own table: where, and of which type.
-                let (offset, kind) = unsafe { (word::<usize>(at), word::<u32>(at + 8)) };
-                let slot = self.base.wrapping_add(offset);
-                if !ADDRESSES.contains(&kind) || !self.covers(slot) {
-                    continue;
-                }
-                // SAFETY: the linker wrote a word there when it loaded the module, or will.
-                let address = unsafe { word::<usize>(slot) };
-                if let Some(place) = places.iter().find(|place| place.theirs == address) {
+                let (offset, kind) = (self.memory.word(at), self.memory.number(at + 8));
+                let slot = offset.map(|offset| self.base.wrapping_add(offset));
+                let is_address = kind.is_some_and(|kind| ADDRESSES.contains(&kind));
+                let Some(slot) = slot.filter(|slot| is_address && self.covers(*slot)) else { continue };
+                let address = self.memory.word(slot);
+                if let Some(place) = places.iter().find(|place| Some(place.theirs) == address) {
                     write(slot, place.ours);
                 }
             }
@@ -243,25 +302,27 @@ impl Module {
 }
 
 /// Shows `look` all modules; none is loaded or unloaded meanwhile.
-fn visit(mut look: impl FnMut(&Module)) {
-    unsafe extern "C" fn step<F: FnMut(&Module)>(
+fn visit(memory: &Memory, look: impl FnMut(&Module<'_>)) {
+    unsafe extern "C" fn step<F: FnMut(&Module<'_>)>(
         info: *mut libc::dl_phdr_info,
         _size: usize,
-        look: *mut c_void,
+        visitor: *mut c_void,
     ) -> c_int {
-        // SAFETY: `visit` passed its closure, which nothing else uses meanwhile.
-        let look = unsafe { &mut *look.cast::<F>() };
+        // SAFETY: `visit` passed this pair, which nothing else uses meanwhile.
+        let (memory, look) = unsafe { &mut *visitor.cast::<(&Memory, F)>() };
         // SAFETY: the linker passes a valid description.
-        let module = Module::of(unsafe { &*info });
+        let module = Module::of(unsafe { &*info }, memory);
         // A panic must not cross the linker's frames.
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.iter().for_each(look)));
         c_int::from(looked.is_err())
     }
+    let callback = step_of(&look);
+    let mut visitor = (memory, look);
     // SAFETY: `step` is instantiated for the type behind the pointer that it is given.
-    unsafe { libc::dl_iterate_phdr(Some(step_of(&look)), (&raw mut look).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visitor).cast()) };
 
     type Step = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
-    fn step_of<F: FnMut(&Module)>(_: &F) -> Step {
+    fn step_of<F: FnMut(&Module<'_>)>(_: &F) -> Step {
         step::<F>
     }
 }

@@ -41,6 +41,7 @@ pub mod library;
 pub mod listing;
 pub mod loaded;
 pub mod memory;
+pub mod module;
 pub mod perf;
 pub mod scheduling;
 pub mod shortage;

@@ -125,7 +125,8 @@ impl Clients {
         if api.is_retired() {
             return false;
         }
-        let others = api.others();
+        // It may ask the loader.
+        let others = progress::in_others(|| api.others());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_end && !is_lent {
             self.lend(told, edges);
@@ -156,7 +157,7 @@ impl Clients {
         known.is_robbed |= is_robbed;
         let times = known.rivals.times();
         drop(known);
-        say_of_records(change, times, true);
+        say_of_records(change, times, api.reclaims_records());
         if is_robbed {
             say(
                 "CUPTI hands over records that gpuflame does not ask for: another client of it asked before gpuflame came, and \
@@ -275,14 +276,14 @@ fn is_quiet() -> bool {
     true
 }
 
-/// `is_seen`: it will be seen when the client is done. A profiler that comes every few steps is not said for ever: how often it
-/// came stands in the ledger.
-fn say_of_records(change: Option<Change>, times: u64, is_seen: bool) {
+/// `is_reclaimed`: the records are taken back when the client is done. A profiler that comes every few steps is reported ten times;
+/// the ledger has the total.
+fn say_of_records(change: Option<Change>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}
         Some(_) if times > MOST_SAID => {}
         Some(Change::Taken) => {
-            let until = if is_seen { "it is done" } else { "a window opens anew" };
+            let until = if is_reclaimed { "it is done" } else { "a window opens anew" };
             say(&format!(
                 "another client of CUPTI, such as torch.profiler, has taken the records over: launches are seen from \
                  now on, and nothing that they did, until {until}; each needs a run of its own"

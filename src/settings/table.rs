@@ -382,7 +382,7 @@ pub const SETTINGS: &[Setting] = &[
         values: Yield::WORDS,
         default: Yield::Records.word(),
         help: "What another profiler in the process is left: records, when it takes them, until it is done; 1 the subscription to \
-               CUPTI as well, when it asks for that, for as long; 0: nothing, and it is not looked for.",
+               CUPTI as well, when it asks for that, for as long; 0: records, when it takes them, until a window opens.",
         apply: |settings, value| word(value).map(|left| settings.yields = left),
     },
     Setting {

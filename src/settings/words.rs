@@ -74,7 +74,7 @@ pub enum Python {
 /// What other clients of CUPTI in the process are left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// Nothing that they do not take, and they are not looked for.
+    /// The records if they take them, until a window opens.
     Nothing,
     /// The records, for as long as they use them.
     #[default]

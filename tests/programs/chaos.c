@@ -1,12 +1,13 @@
 /* Threads that launch, fill, wait, fork and are interrupted, as a number has it, and one of many ends. One number in four
  * launches through functions made at run time.
  *
- *     chaos SEED HOW [WHEN [LINGER [CHILD [rival]]]]
+ *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
  * HOW is how it ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, `term` or `kill` by a signal.
  * WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds that it goes on for before it ends. CHILD: how
  * a child ends that it forks before there is any CUDA, which does the same with one thread, its stderr in a file
  * `stderr-PID`; `-`: there is none. rival: another client of CUPTI asks for the records, as in `rival.c`.
+ * CLIENT: a plugin with a client of CUPTI (`passing_client.c`) comes, is done and is unloaded, up to three times.
  *
  * Before it ends it prints what of its state is not to change: how often errno did in a launch and the signals blocked on a
  * thread, the descriptors that it has for longer than a moment, the signals that are blocked on main, and its limits.
@@ -55,6 +56,8 @@ static volatile sig_atomic_t interrupts;
 /* How much each thread has launched; main is the first. */
 static volatile uint64_t launched[MOST_THREADS + 1];
 static __thread int self;
+/* How many turns each thread has made; all bits: it has ended. */
+static volatile uint64_t turns[MOST_THREADS + 1];
 
 static void interrupted(int signal)
 {
@@ -174,7 +177,7 @@ static void *worker(void *number)
     int turn;
     self = (int)(intptr_t)number + 1;
     pthread_sigmask(SIG_SETMASK, NULL, &before);
-    for (turn = 0; turn < TURNS || is_midst; turn++) {
+    for (turn = 0; turn < TURNS || is_midst; turn++, turns[self]++) {
         uint64_t dice = next(&state) % 100;
         if (dice < 50 && seed % 4 == 1)
             launch_through_code(dice % 2, next(&state));
@@ -197,6 +200,7 @@ static void *worker(void *number)
         if (is_midst && !is_fast)
             usleep(linger ? 3000 : 200);
     }
+    turns[self] = UINT64_MAX;
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     if (memcmp(&before, &after, sizeof before))
         __sync_fetch_and_add(&masks, 1);
@@ -274,6 +278,42 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
+/* Each launch that was in flight has returned. Its record would otherwise go to a client that is gone, without gpuflame too. */
+static void await_workers(void)
+{
+    int at;
+    for (at = 1; at <= threads; at++) {
+        uint64_t turn = turns[at];
+        while (turn != UINT64_MAX && turns[at] == turn)
+            usleep(100);
+    }
+}
+
+/* What CUPTI refuses, as after a fatal error, it refuses without gpuflame too. */
+static void client_passes(const char *path, uint64_t *state)
+{
+    static const uint32_t kinds[] = {2, 10};
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    int (*comes)(const char *, uint32_t), (*stops)(void), (*flushes)(void), flushes_at_all = next(state) % 4 != 0;
+    unsigned (*had)(void), (*goes)(void);
+    if (!plugin)
+        exit(22);
+    *(void **)&comes = dlsym(plugin, "client_comes");
+    *(void **)&stops = dlsym(plugin, "client_stops");
+    *(void **)&flushes = dlsym(plugin, "client_flushes");
+    *(void **)&had = dlsym(plugin, "client_had");
+    *(void **)&goes = dlsym(plugin, "client_goes");
+    comes("functions", kinds[next(state) % 2]);
+    usleep(next(state) % 4000);
+    stops();
+    await_workers();
+    if (flushes_at_all)
+        flushes();
+    __sync_fetch_and_add(&done->rivals, had());
+    goes();
+    dlclose(plugin);
+}
+
 static void count_in_file(void)
 {
     char name[64];
@@ -320,7 +360,7 @@ static void *ends(void *nothing)
 }
 
 /* Returns where main is to. */
-static void act(int has_rival)
+static void act(const char *rival)
 {
     struct itimerval often = {{0, 700}, {0, 700}};
     pthread_t ids[MOST_THREADS], last;
@@ -331,9 +371,15 @@ static void act(int has_rival)
     setitimer(ITIMER_PROF, &often, NULL);
     for (at = 0; at < threads; at++)
         pthread_create(&ids[at], NULL, worker, (void *)at);
-    if (has_rival) {
+    if (!strcmp(rival, "rival")) {
         usleep(next(&state) % 2000);
         rival_comes();
+    } else if (strcmp(rival, "-")) {
+        int times = 1 + (int)(next(&state) % 3);
+        while (times--) {
+            usleep(next(&state) % 2000);
+            client_passes(rival, &state);
+        }
     }
     if (!is_midst) {
         for (at = 0; at < threads; at++)
@@ -382,7 +428,7 @@ static void fork_early(const char *child_how)
         how = child_how;
         code = CHILD_CODE;
         threads = 1;
-        act(0);
+        act("-");
         exit(code);
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -401,6 +447,6 @@ int main(int argc, char **argv)
     sigaction(SIGPROF, &action, NULL);
     if (argc > 5 && strcmp(argv[5], "-"))
         fork_early(argv[5]);
-    act(argc > 6 && !strcmp(argv[6], "rival"));
+    act(argc > 6 ? argv[6] : "-");
     return code;
 }

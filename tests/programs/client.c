@@ -1,6 +1,6 @@
 /* A program with another client of CUPTI in it, that comes, does its work and goes.
  *
- *     client HOW [busy]
+ *     client HOW [busy | flushes]
  *
  * Launches 50 times and waits; the client comes; launches 40 times and waits; the client goes; launches for 2.5 s; launches 70
  * times and waits. How the client does it:
@@ -18,8 +18,10 @@
  *     both           it subscribes, and then as records
  *     two            as records; meanwhile another subscribes and goes, and launches go on for 2.5 s
  *     finalize       it ends CUPTI
+ *     ended          it subscribes, and then ends CUPTI
+ *     jumps          as records; before, it leaves by longjmp a call in which CUPTI reads its clock
  *
- * busy: another thread launches all the time. Prints what the client was answered and has: kernels by its records, calls, and what
+ * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints what the client was answered and has: kernels by its records, calls, and what
  * setting it found.
  *
  * TO_CUPTI: linked to CUPTI; else it asks for each function when it needs it. */
@@ -28,6 +30,7 @@
 #include "cupti.h"
 
 #include <pthread.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +68,13 @@ static uint64_t fast_clock(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return 3 * (time.tv_sec * 1000000000ull + time.tv_nsec);
+}
+
+static jmp_buf out;
+
+static uint64_t clock_that_jumps(void)
+{
+    longjmp(out, 1);
 }
 
 static void requested(uint8_t **buffer, size_t *size, size_t *most)
@@ -112,17 +122,20 @@ static void *subscriber;
 static void comes(const char *how)
 {
     is_slow = !strcmp(how, "slow");
-    if (!strcmp(how, "subscription") || !strcmp(how, "both") || !strcmp(how, "two")) {
+    if (!strcmp(how, "jumps") && !setjmp(out))
+        CALL(cuptiActivityRegisterTimestampCallback, (void *), (void *)clock_that_jumps);
+    if (!strcmp(how, "subscription") || !strcmp(how, "both") || !strcmp(how, "two") || !strcmp(how, "ended")) {
         int refused = CALL(cuptiSubscribe, (void **, void *, void *), &subscriber, (void *)on_call, NULL);
         int last = CALL(cuptiGetLastError, (void), );
         if (!refused && CALL(cuptiEnableDomain, (uint32_t, void *, int), 1, subscriber, RUNTIME))
             exit(21);
         printf("subscribe %d, then %d; ", refused, last);
-        if (strcmp(how, "both"))
+        if (strcmp(how, "both") && strcmp(how, "ended"))
             return;
     }
-    if (!strcmp(how, "finalize")) {
+    if (!strcmp(how, "finalize") || !strcmp(how, "ended")) {
         printf("finalize %d; ", CALL(cuptiFinalize, (void), ));
+        subscriber = NULL;
         return;
     }
     if (!strcmp(how, "clock") && !has_clock++ && CALL(cuptiActivityRegisterTimestampCallback, (void *), (void *)fast_clock))
@@ -195,7 +208,7 @@ static void goes(const char *how)
             exit(25);
         subscriber = NULL;
     }
-    if (strcmp(how, "subscription") && strcmp(how, "finalize") && strcmp(how, "context")) {
+    if (strcmp(how, "subscription") && strcmp(how, "finalize") && strcmp(how, "ended") && strcmp(how, "context")) {
         CALL(cuptiActivityDisable, (int), KERNELS);
         is_at_work = 0;
         if (!strcmp(how, "late"))
@@ -222,11 +235,23 @@ static void window(const char *what)
         exit(27);
 }
 
+static void *flushes(void *nothing)
+{
+    void *library = dlopen(getenv("CUDA_INJECTION64_PATH"), RTLD_LAZY);
+    int (*flush)(void) = library ? (int (*)(void))dlsym(library, "gpuflame_flush") : NULL;
+    if (!flush)
+        exit(27);
+    while (!is_over)
+        flush();
+    return nothing;
+}
+
 int main(int count, char **words)
 {
     const char *how = count > 1 ? words[1] : "records";
+    int is_busy = count > 2 && !strcmp(words[2], "busy");
     pthread_t thread;
-    if (count > 2 && pthread_create(&thread, NULL, busy, NULL))
+    if (is_busy && pthread_create(&thread, NULL, busy, NULL))
         exit(28);
     if (!strcmp(how, "early")) {
         comes(how);
@@ -238,6 +263,8 @@ int main(int count, char **words)
         CALL(cuptiActivityDisable, (int), CALLS);
         rest();
     }
+    if (count > 2 && !is_busy && pthread_create(&thread, NULL, flushes, NULL))
+        exit(28);
     if (!strcmp(how, "two"))
         comes("records");
     if (strcmp(how, "early"))

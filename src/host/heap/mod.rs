@@ -60,7 +60,6 @@ fn shrank(bytes: usize) {
 
 /// Memory for `layout`; null: there is none.
 pub fn alloc(layout: Layout) -> *mut u8 {
-    grew(layout.size());
     let block = match Class::of(layout) {
         Some(class) => {
             let taken = pool::own().take(class).or_else(|| slab::map_alone(class));
@@ -71,6 +70,9 @@ pub fn alloc(layout: Layout) -> *mut u8 {
         None if layout.align() > PAGE => None,
         None => pages::map(layout.size()).or_else(|| reserve::take(layout.size())),
     };
+    if block.is_some() {
+        grew(layout.size());
+    }
     block.map_or(null_mut(), NonNull::as_ptr)
 }
 
@@ -176,6 +178,15 @@ mod tests {
             // SAFETY: it was allocated just now.
             unsafe { dealloc(block, layout) };
         }
+    }
+
+    /// Other tests allocate at the same time, but not that much. Alignments above a page are refused.
+    #[test]
+    fn a_failed_allocation_is_not_counted() {
+        const HUGE: usize = 1 << 40;
+        let refused = Layout::from_size_align(HUGE, 2 * PAGE).unwrap();
+        assert!(alloc(refused).is_null() && alloc_zeroed(refused).is_null());
+        assert!(held() < HUGE && most() < HUGE, "{} {}", held(), most());
     }
 
     #[test]

@@ -48,6 +48,7 @@ pub const VARIABLES: &[Variable] = &[
         "0",
         "How many ns a launch, copy or fill takes on the processor from ENTER on, at least. A driver that is traced takes 4,000; the simulation alone some 1,000.",
     ),
+    var("GPUSIM_FLUSH_NS", "0", "Minimum duration of cuptiActivityFlushAll, in ns."),
     var("GPUSIM_SKEW_NS", "0", "Device n's clock is off by n times this many ns (may be negative)."),
     var(
         "GPUSIM_CORR",
@@ -123,6 +124,7 @@ pub struct Settings {
     pub kernels: Vec<(String, u64)>,
     pub durations_by_name: bool,
     pub launch_ns: u64,
+    pub flush_ns: u64,
     pub skew_ns: i64,
     pub distinct_corr: bool,
     pub corr_start: u32,
@@ -172,6 +174,7 @@ impl Settings {
             kernels: parse_durations(&kernels)?,
             durations_by_name: words(&kernels).any(|word| word == BY_NAME),
             launch_ns: env.number("GPUSIM_LAUNCH_NS", 0)?,
+            flush_ns: env.number("GPUSIM_FLUSH_NS", 0)?,
             skew_ns: env.number("GPUSIM_SKEW_NS", 0)?,
             distinct_corr: env.choice("GPUSIM_CORR", "shared", "distinct")?,
             corr_start: env.number("GPUSIM_CORR_START", 1)?,

@@ -15,7 +15,8 @@ use gpusim_core::table::ClientClock;
 use gpusim_core::thread::Client;
 use gpusim_core::version::kind;
 use gpusim_core::{clock, settings};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 /// Kinds of events and metrics, which no version from 13.0 on knows.
@@ -167,8 +168,21 @@ fn flush_all(flag: u32) -> Result<(), Code> {
         hang();
     }
     drop(sim_lock::hold("cuptiActivityFlushAll"));
+    FLUSHES.fetch_add(1, SeqCst);
+    std::thread::sleep(Duration::from_nanos(settings::get().flush_ns));
     worker::flush(flag & FORCED != 0);
+    FLUSHES.fetch_sub(1, SeqCst);
     Ok(())
+}
+
+/// Flushes in flight.
+static FLUSHES: AtomicUsize = AtomicUsize::new(0);
+
+/// cuptiFinalize frees buffers that a flush reads.
+pub(crate) fn check_no_flush() {
+    if FLUSHES.load(SeqCst) > 0 {
+        gpusim_core::abort!("cuptiFinalize while another thread is in cuptiActivityFlushAll");
+    }
 }
 
 pub(crate) fn hang() -> ! {

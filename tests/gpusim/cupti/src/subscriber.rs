@@ -6,7 +6,7 @@ use crate::buffers::Registration;
 use crate::frames::Callback;
 use crate::link::{self, REFUSED, core, version};
 use crate::result::{Code, INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, NOT_COMPATIBLE, answer, parameter};
-use crate::{callbacks, contexts, sim_lock, worker};
+use crate::{activity, callbacks, contexts, sim_lock, worker};
 use gpusim_core::api::MOST_SUBSCRIBERS;
 use gpusim_core::arg::{Handle, Out, Text};
 use gpusim_core::table::CallbackBits;
@@ -329,6 +329,7 @@ extern "C" fn cuptiFinalize() -> Code {
     if let Err(code) = link::loaded() {
         return code;
     }
+    activity::check_no_flush();
     forget();
     worker::detach();
     0

@@ -1,0 +1,103 @@
+//! State kept about other clients, against a fake CUPTI. `tests/host/rivals.rs` has real clients on the simulated stack.
+
+use super::super::fake::{self, Fake};
+use super::super::family::Functions;
+use super::*;
+
+/// The fake as if it were attached. The caller holds the only [`Fake`].
+fn shared() -> Shared {
+    // SAFETY: the fake's functions may be called at any time.
+    let functions = unsafe { Functions::new(fake::library()) }.unwrap();
+    Shared::new(functions, false)
+}
+
+/// Runs `body` in a forked child, and returns whether it returned true.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `body`, which takes no lock, and ends.
+    match unsafe { libc::fork() } {
+        0 => {
+            let code = i32::from(!body());
+            // SAFETY: ends the child; no exit handler of the parent's runs.
+            unsafe { libc::_exit(code) }
+        }
+        child => {
+            let mut status = -1;
+            // SAFETY: `status` is a place to write to.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            status == 0
+        }
+    }
+}
+
+#[test]
+fn a_child_that_is_forked_while_records_are_taken_back_does_not_wait_for_its_parents_thread() {
+    let _fake = Fake::start(130_001);
+    let shared = Box::leak(Box::new(shared()));
+    shared.make_current();
+    millis();
+    let waits = taking(shared, None, |_| {
+        assert!(must_wait(shared), "another thread of the parent");
+        let begin = |_: &'static Shared, _: &Library| {
+            if must_wait(shared) { Status::UNKNOWN } else { Status::SUCCESS }
+        };
+        Ok::<_, ()>(!in_child(|| passed(begin).is_success()))
+    });
+    assert_eq!(waits, Ok(false));
+    assert!(!must_wait(shared));
+}
+
+/// The frame of a call that was left is on a part of the stack that the next call uses again.
+#[test]
+fn a_call_that_was_left_ends_when_its_thread_makes_the_next_one() {
+    let _fake = Fake::start(130_001);
+    let shared = shared();
+    std::mem::forget(UnderWay::begin(&shared));
+    assert!(is_any_in_call());
+    let next = UnderWay::begin(&shared);
+    assert!(is_any_in_call());
+    drop(next);
+    assert!(!is_any_in_call());
+}
+
+#[test]
+fn a_call_inside_a_call_does_not_end_it() {
+    #[inline(never)]
+    fn nested(shared: &Shared, depth: usize) {
+        let bytes = std::hint::black_box([0_u8; 2 * NESTED_FRAME_BYTES]);
+        drop(UnderWay::begin(shared));
+        assert!(is_any_in_call());
+        if depth > 0 {
+            nested(shared, depth - 1);
+        }
+        std::hint::black_box(bytes);
+    }
+    let _fake = Fake::start(130_001);
+    let shared = shared();
+    let outer = UnderWay::begin(&shared);
+    nested(&shared, 2);
+    drop(outer);
+    assert!(!is_any_in_call());
+}
+
+#[test]
+fn a_function_is_known_to_be_loaded_by_its_module_and_generated_code_by_its_memory() {
+    let function = Function::none();
+    assert_eq!((function.is_known(), function.loaded()), (false, None));
+    let of_libc = libc::getpid as *mut c_void;
+    function.set(of_libc);
+    assert_eq!(function.loaded(), Some(of_libc));
+    // As after another module was loaded at its address.
+    function.module.fetch_add(1, SeqCst);
+    assert_eq!(function.loaded(), None);
+    // SAFETY: a new mapping, wherever there is room.
+    let generated = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, flags, -1, 0)
+    };
+    assert_ne!(generated, libc::MAP_FAILED);
+    function.set(generated);
+    assert_eq!(function.loaded(), Some(generated));
+    // SAFETY: the mapping of this test.
+    assert_eq!(unsafe { libc::munmap(generated, 4096) }, 0);
+    assert_eq!(function.loaded(), None);
+}

@@ -1,0 +1,104 @@
+/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. Its state is a mapping of its own, so that any call after `client_goes`
+ * faults, even if the plugin is still loaded. */
+#include "cupti.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct state {
+    unsigned requests, records, all;
+    uint32_t kind;
+} *state;
+
+static void requested(uint8_t **buffer, size_t *size, size_t *most)
+{
+    state->requests++;
+    *size = 64 << 10;
+    *buffer = malloc(*size);
+    *most = 0;
+}
+
+static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
+{
+    int (*next)(uint8_t *, size_t, uint8_t **);
+    uint8_t *record = NULL;
+    (void)context, (void)stream, (void)size;
+    *(void **)&next = cupti("cuptiActivityGetNextRecord");
+    for (; !next(buffer, valid, &record); state->all++)
+        state->records += !memcmp(record, &state->kind, sizeof state->kind);
+    free(buffer);
+}
+
+static uint64_t clock_of_ours(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    state->requests++;
+    return 3 * (time.tv_sec * 1000000000ull + time.tv_nsec);
+}
+
+static int switch_kind(const char *how)
+{
+    int (*set)(uint32_t);
+    *(void **)&set = cupti(how);
+    return set(state->kind);
+}
+
+static int register_functions(void)
+{
+    int (*set)(void *, void *);
+    *(void **)&set = cupti("cuptiActivityRegisterCallbacks");
+    return set((void *)requested, (void *)completed);
+}
+
+/* `how`: `functions` and then its kind; the `kind` 20 ms before its functions, as in CUPTI's samples; or a `clock` and nothing
+ * else. */
+int client_comes(const char *how, uint32_t kind)
+{
+    state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (state == MAP_FAILED)
+        return 30;
+    state->kind = kind;
+    if (!strcmp(how, "clock")) {
+        int (*set)(void *);
+        *(void **)&set = cupti("cuptiActivityRegisterTimestampCallback");
+        return set((void *)clock_of_ours);
+    }
+    if (!strcmp(how, "functions"))
+        return register_functions() ? 31 : switch_kind("cuptiActivityEnable");
+    if (switch_kind("cuptiActivityEnable"))
+        return 32;
+    usleep(20000);
+    return register_functions();
+}
+
+/* The kind is off from here on. */
+int client_stops(void)
+{
+    return switch_kind("cuptiActivityDisable");
+}
+
+int client_flushes(void)
+{
+    int (*all)(uint32_t);
+    *(void **)&all = cupti("cuptiActivityFlushAll");
+    return all(0);
+}
+
+/* How many records it had so far, of any kind. */
+unsigned client_had(void)
+{
+    return state->all;
+}
+
+/* Returns how many records of its kind it had. */
+unsigned client_goes(void)
+{
+    unsigned records = state->records;
+    if (munmap(state, sizeof *state))
+        return -1;
+    return records;
+}
