@@ -63,6 +63,22 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     Ok(written)
 }
 
+/// Replaces the function `name` in the slots of one module, the one that contains the address `inside`: that module calls
+/// `ours` from now on, and every other module calls the same function as before. Returns the number of slots.
+///
+/// # Errors
+/// The memory of this process cannot be written as a file.
+pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
+    let memory = Memory::open()?;
+    let mut written = 0;
+    visit(|module| {
+        if module.covers(inside) {
+            module.slots(&[name], |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
+        }
+    });
+    Ok(written)
+}
+
 /// This process's memory as a file. The host may close any descriptor, and open a file of its own under the number.
 struct Memory {
     file: ManuallyDrop<File>,
@@ -108,6 +124,7 @@ struct Module {
 
 /// Tags of the dynamic section, and sizes of what it points to, in bytes (`elf.h`).
 const NEEDED: usize = 1;
+const OLD_HASH: usize = 4;
 const STRINGS: usize = 5;
 const SYMBOLS: usize = 6;
 const RELOCATIONS: usize = 7;
@@ -185,13 +202,24 @@ impl Module {
         needed.any(|&(_, at)| self.string(at).is_some_and(|string| string.to_bytes() == name))
     }
 
-    /// Exchanges the value of the symbol, found by the table of hashes that the linker finds it by.
+    /// Exchanges the value of the symbol.
     fn export(&self, place: &Place, write: &mut impl FnMut(usize, usize)) -> Option<()> {
+        let symbols = self.table(SYMBOLS)?;
+        self.hashed(place.name, |symbol| {
+            let entry = symbols + SYMBOL * symbol as usize;
+            // SAFETY: a symbol that the module's own hashes lead to.
+            let value = unsafe { word::<usize>(entry + 8) };
+            if self.base.wrapping_add(value) == place.theirs {
+                write(entry + 8, place.ours.wrapping_sub(self.base));
+            }
+        })
+    }
+
+    /// Hands `look` the number of each symbol of this name in the table of hashes that the linker finds it by.
+    fn hashed(&self, name: &str, mut look: impl FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
-        let hash = place
-            .name
-            .bytes()
-            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        let hash =
+            name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
         // SAFETY: the table: four numbers, a filter of words, then buckets and chains of numbers.
         let number = |at: usize| unsafe { word::<u32>(hashes + at) };
         let (buckets, first, filter) = (number(0), number(4), number(8));
@@ -199,14 +227,10 @@ impl Module {
         let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize);
         while symbol >= first {
             let chained = number(start + 4 * (buckets + symbol - first) as usize);
-            let entry = symbols + SYMBOL * symbol as usize;
             // SAFETY: a symbol that the module's own hashes lead to.
-            let (name, value) = unsafe { (word::<u32>(entry), word::<usize>(entry + 8)) };
-            let is_it = chained | 1 == hash | 1
-                && self.base.wrapping_add(value) == place.theirs
-                && self.string(name as usize)?.to_bytes() == place.name.as_bytes();
-            if is_it {
-                write(entry + 8, place.ours.wrapping_sub(self.base));
+            let text = unsafe { word::<u32>(symbols + SYMBOL * symbol as usize) };
+            if chained | 1 == hash | 1 && self.string(text as usize)?.to_bytes() == name.as_bytes() {
+                look(symbol);
             }
             if chained & 1 == 1 {
                 break;
@@ -216,9 +240,46 @@ impl Module {
         Some(())
     }
 
+    /// Numbers of the symbols of these names that the module's slots may refer to. Imported symbols come before those in the
+    /// table of hashes, but for functions whose address a program compares.
+    fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
+        let mut found = Vec::new();
+        let Some(symbols) = self.table(SYMBOLS) else { return found };
+        let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
+        // SAFETY: the second number of the table is that of the first symbol in it; in the older kind of table, which has all
+        // symbols, it is how many there are.
+        for symbol in 1..unsafe { word::<u32>(hashes + 4) } {
+            // SAFETY: a symbol of the module's own table.
+            let text = unsafe { word::<u32>(symbols + SYMBOL * symbol as usize) };
+            let text = self.string(text as usize).map(CStr::to_bytes);
+            let is_named = |name: &&str| text == Some(name.as_bytes());
+            found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
+        }
+        for (at, name) in names.iter().enumerate() {
+            self.hashed(name, |symbol| found.push((symbol, at)));
+        }
+        found
+    }
+
     /// Exchanges what the linker has written already. Slots that it fills at the first call are still without an address, and
     /// it will fill them with ours.
     fn exchange_slots(&self, places: &[Place], write: &mut impl FnMut(usize, usize)) {
+        let names: Vec<_> = places.iter().map(|place| place.name).collect();
+        self.slots(&names, |slot, at| {
+            // SAFETY: the linker wrote a word there when it loaded the module, or will.
+            if unsafe { word::<usize>(slot) } == places[at].theirs {
+                write(slot, places[at].ours);
+            }
+        });
+    }
+
+    /// Hands `look` the slots for functions of these names, filled or not, and which name it is. Found by the relocations'
+    /// symbols: libraries of machine learning have hundreds of thousands of slots, of which most need not be read.
+    fn slots(&self, names: &[&str], mut look: impl FnMut(usize, usize)) {
+        let symbols = self.symbols(names);
+        if symbols.is_empty() {
+            return;
+        }
         let tables = [
             (CALLS, CALLS_SIZE, 0),
             (RELOCATIONS, RELOCATIONS_SIZE, self.value(RELATIVE_COUNT).unwrap_or(0)),
@@ -226,16 +287,13 @@ impl Module {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
-                // SAFETY: an entry of the module's own table: where, and of which type.
-                let (offset, kind) = unsafe { (word::<usize>(at), word::<u32>(at + 8)) };
+                // SAFETY: an entry of the module's own table: place, type and number of the symbol.
+                let (offset, kind, symbol) =
+                    unsafe { (word::<usize>(at), word::<u32>(at + 8), word::<u32>(at + 12)) };
                 let slot = self.base.wrapping_add(offset);
-                if !ADDRESSES.contains(&kind) || !self.covers(slot) {
-                    continue;
-                }
-                // SAFETY: the linker wrote a word there when it loaded the module, or will.
-                let address = unsafe { word::<usize>(slot) };
-                if let Some(place) = places.iter().find(|place| place.theirs == address) {
-                    write(slot, place.ours);
+                let named = symbols.iter().find(|(named, _)| *named == symbol);
+                if let Some((_, name)) = named.filter(|_| ADDRESSES.contains(&kind) && self.covers(slot)) {
+                    look(slot, *name);
                 }
             }
         }
@@ -310,6 +368,31 @@ mod tests {
         assert_eq!(text(ask()), c"ours");
         assert_eq!(text(theirs), before);
         assert_eq!(take(&[place]).unwrap(), 0, "all done");
+    }
+
+    /// The module is this program. `dlsym` does not look at slots.
+    #[test]
+    fn a_function_replaced_in_the_slots_of_one_module_is_still_found_by_its_name() {
+        unsafe extern "C" {
+            /// A function of the C library that no other test calls.
+            fn gnu_dev_major(device: u64) -> u32;
+        }
+        unsafe extern "C" fn ours(_: u64) -> u32 {
+            77
+        }
+        #[inline(never)]
+        fn by_table(device: u64) -> u32 {
+            // SAFETY: takes any number.
+            unsafe { gnu_dev_major(device) }
+        }
+        let before = by_table(0x801);
+        let inside = by_table as *const () as usize;
+        assert!(take_in(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
+        assert_eq!((before, by_table(0x801)), (8, 77));
+        // SAFETY: a name of the C library's.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_dev_major".as_ptr()) };
+        assert_ne!(found.addr(), ours as *const () as usize);
+        assert_eq!(take_in(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");
     }
 
     #[test]
