@@ -9,6 +9,8 @@ mod older_glibc;
 mod preload;
 
 mod stats;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod thread_exit;
 #[cfg(versioned)]
 mod versions;
 

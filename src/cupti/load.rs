@@ -11,6 +11,7 @@ use super::find::{Candidate, Search, Source, Surroundings};
 use super::records::Refusal;
 use super::version::Version;
 use crate::error::{Error, ErrorKind};
+use crate::host::{interpose, threads};
 use crate::tracer::Tracer;
 use cupti_sys::{Library, Status};
 use std::ffi::CString;
@@ -110,8 +111,19 @@ fn attach_one<T: Tracer>(
     }
     seen.push(file.clone());
     let (functions, version) = check(driver, library)?;
+    note_threads(functions.library());
     Api::attach::<T>(functions, (version, driver.version()), file, options)
         .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
+}
+
+/// Notes the threads that the library creates from now on: they would keep a process alive whose own threads have ended.
+/// If its slots cannot be written, they still do.
+fn note_threads(library: &Library) {
+    if let Some(inside) = library.get_version {
+        threads::note_threads_of_tracer();
+        let ours = threads::create_for_tracer as *const () as usize;
+        let _ = interpose::take_in(inside as usize, "pthread_create", ours);
+    }
 }
 
 /// Maps a candidate.

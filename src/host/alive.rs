@@ -56,10 +56,9 @@ impl Identity {
 
 /// When a thread was started: the number of another that is gone may have been given again.
 fn started(process: u32, thread: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).ok()?;
-    // The name before may hold anything; the state is the third field, this the 22nd.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace();
+    // The state is the third field, this the 22nd.
+    let stat = threads::stat(process, thread as i32)?;
+    let mut fields = stat.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }

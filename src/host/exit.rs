@@ -1,10 +1,16 @@
-//! Calls when the process exits in the ordinary way: by `exit` or a return from `main`, and by `quick_exit`.
+//! Calls when the process exits in the ordinary way: by `exit`, a return from `main` or `quick_exit`. A forked worker ends by
+//! `_exit` in the ordinary way.
 //!
 //! Before glibc 2.41 several threads may be in `exit` at once. Each handler runs on one of them, and whoever finds
 //! none left ends the process, whatever the others are doing. So as long as one of ours has not done, it is registered
 //! anew by each thread that it runs on: every other finds one, and waits in it as well.
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::alive;
+use super::interpose::{self, Place};
 
 /// So many threads may come before the first of them has registered the handler anew. Few: where there are more than
 /// 32 in all, glibc loses its way when several threads exit.
@@ -58,6 +64,54 @@ pub fn call_early_at_exit(call: Call) {
     if EARLY.0.set(call).is_ok() {
         (0..AT_ONCE).for_each(|_| register_early());
     }
+}
+
+/// Action of a forked worker before it ends by `_exit`.
+struct WorkerExit {
+    process: libc::pid_t,
+    action: fn(),
+}
+
+static WORKER: OnceLock<WorkerExit> = OnceLock::new();
+/// The C library's `_exit`.
+static THEIRS: AtomicUsize = AtomicUsize::new(0);
+
+/// Interposes on `_exit` in a forked worker (`multiprocessing` ends its workers by it): `action` is called before. It may be
+/// called in a signal handler, and with any lock of the program held. Call once. In other processes nothing happens: a
+/// program that calls `_exit` there means to end at once.
+pub fn call_at_worker_exit(action: fn()) {
+    let name = c"_exit";
+    // SAFETY: a C string; the answer is null or the address of that function.
+    let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
+    let worker = WorkerExit { process: process(), action };
+    if theirs == 0 || !alive::is_forked() || WORKER.set(worker).is_err() {
+        return;
+    }
+    THEIRS.store(theirs, Ordering::Release);
+    let ours: unsafe extern "C" fn(c_int) -> ! = worker_exits;
+    let places = ["_exit", "_Exit"].map(|name| Place { name, theirs, ours: ours as usize });
+    // What cannot be interposed ends the process as before, and leaves the checkpoint.
+    let _ = interpose::take(&places);
+}
+
+/// Asked of the kernel: the C library of a child made by `vfork` may answer with the number of its parent.
+fn process() -> libc::pid_t {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
+}
+
+/// `_exit`, as the program calls it.
+unsafe extern "C" fn worker_exits(status: c_int) -> ! {
+    if let Some(worker) = WORKER.get().filter(|worker| worker.process == process()) {
+        // A panic must not reach the program.
+        let _ = std::panic::catch_unwind(worker.action);
+    }
+    // SAFETY: the address that the loader gave for the function of this type, without which nobody comes here.
+    let theirs = unsafe {
+        std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(THEIRS.load(Ordering::Acquire))
+    };
+    // SAFETY: takes any number.
+    unsafe { theirs(status) }
 }
 
 /// Ends the process as `exit(0)` does, on the calling thread.

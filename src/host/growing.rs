@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::descriptor::{Appender, Identity};
 use super::file::Draft;
-use super::{signals, threads};
+use super::threads;
 use crate::error::{Error, ErrorKind, Result};
 
 /// So much is handed over at once.
@@ -107,19 +107,16 @@ impl Growing {
         let state = Mutex::new(State { waiting, ..State::default() });
         let file = Self(Arc::new(Shared { bounds, state, asked: Condvar::new(), done: Condvar::new() }));
         let own = file.clone();
-        let thread = std::thread::Builder::new().name("gpuflame-rows".to_owned()).stack_size(STACK);
-        let spawned = signals::without(|| {
-            thread.spawn(move || {
-                threads::note_ours();
-                // What it takes to wait for a lock is looked up under the loader's, which may be held for good later.
-                Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
-                match open() {
-                    Ok(draft) => own.write(draft, given_up),
-                    Err(error) => own.fail(error),
-                }
-                own.0.state.lock().is_over = true;
-                own.0.done.notify_all();
-            })
+        let spawned = threads::spawn(c"gpuflame-rows", STACK, move || {
+            threads::note_ours();
+            // Waiting for a lock the first time takes the loader's lock, which a stopped thread may hold later.
+            Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+            match open() {
+                Ok(draft) => own.write(draft, given_up),
+                Err(error) => own.fail(error),
+            }
+            own.0.state.lock().is_over = true;
+            own.0.done.notify_all();
         });
         if let Err(error) = spawned {
             let message = format!("cannot start a thread ({error}); raise the limit on threads");

@@ -64,6 +64,22 @@ pub fn take(places: &[Place]) -> io::Result<usize> {
     Ok(written)
 }
 
+/// Replaces the function `name` in the slots of one module, the one that contains the address `inside`: that module calls
+/// `ours` from now on, and every other module calls the same function as before. Returns the number of slots.
+///
+/// # Errors
+/// The memory of this process cannot be written as a file.
+pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
+    let memory = Memory::open()?;
+    let mut written = 0;
+    visit(&memory, |module| {
+        if module.covers(inside) {
+            module.slots(&[name], |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
+        }
+    });
+    Ok(written)
+}
+
 /// This process's memory as a file. The host may close any descriptor, and open a file of its own under the number.
 struct Memory {
     file: ManuallyDrop<File>,
@@ -178,6 +194,7 @@ struct Module<'a> {
 
 /// Tags of the dynamic section, and sizes of what it points to, in bytes (`elf.h`).
 const NEEDED: usize = 1;
+const OLD_HASH: usize = 4;
 const STRINGS: usize = 5;
 const SYMBOLS: usize = 6;
 const RELOCATIONS: usize = 7;
@@ -248,13 +265,23 @@ impl<'a> Module<'a> {
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
-    /// Exchanges the value of the symbol, found by the table of hashes that the linker finds it by.
+    /// Exchanges the value of the symbol.
     fn export(&self, place: &Place, write: &mut impl FnMut(usize, usize)) -> Option<()> {
+        let symbols = self.table(SYMBOLS)?;
+        self.hashed(place.name, |symbol| {
+            let at = symbols + SYMBOL * symbol as usize + 8;
+            let value = self.memory.word(at).map(|value| self.base.wrapping_add(value));
+            if value == Some(place.theirs) {
+                write(at, place.ours.wrapping_sub(self.base));
+            }
+        })
+    }
+
+    /// Hands `look` the number of each symbol of this name in the table of hashes that the linker finds it by.
+    fn hashed(&self, name: &str, mut look: impl FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
-        let hash = place
-            .name
-            .bytes()
-            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        let hash =
+            name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
         // Four numbers, a filter of words, then buckets and chains of numbers.
         let number = |at: usize| self.memory.number(hashes + at);
         let (buckets, first, filter) = (number(0)?, number(4)?, number(8)?);
@@ -262,13 +289,9 @@ impl<'a> Module<'a> {
         let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize)?;
         while symbol >= first {
             let chained = number(start + 4 * (buckets + symbol - first) as usize)?;
-            let entry = symbols + SYMBOL * symbol as usize;
-            let (name, value) = (self.memory.number(entry)?, self.memory.word(entry + 8)?);
-            let is_it = chained | 1 == hash | 1
-                && self.base.wrapping_add(value) == place.theirs
-                && self.has_string(name as usize, place.name.as_bytes());
-            if is_it {
-                write(entry + 8, place.ours.wrapping_sub(self.base));
+            let text = self.memory.number(symbols + SYMBOL * symbol as usize)?;
+            if chained | 1 == hash | 1 && self.has_string(text as usize, name.as_bytes()) {
+                look(symbol);
             }
             if chained & 1 == 1 {
                 break;
@@ -278,9 +301,43 @@ impl<'a> Module<'a> {
         Some(())
     }
 
+    /// Numbers of the symbols of these names that the module's slots may refer to. Imported symbols come before those in the
+    /// table of hashes, but for functions whose address a program compares.
+    fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
+        let mut found = Vec::new();
+        let Some(symbols) = self.table(SYMBOLS) else { return found };
+        let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
+        // The second number of the table is that of the first symbol in it; in the older kind of table, which has all symbols,
+        // it is how many there are.
+        for symbol in 1..self.memory.number(hashes + 4).unwrap_or(0) {
+            let Some(text) = self.memory.number(symbols + SYMBOL * symbol as usize) else { break };
+            let is_named = |name: &&str| self.has_string(text as usize, name.as_bytes());
+            found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
+        }
+        for (at, name) in names.iter().enumerate() {
+            self.hashed(name, |symbol| found.push((symbol, at)));
+        }
+        found
+    }
+
     /// Exchanges what the linker has written already. Slots that it fills at the first call are still without an address, and
     /// it will fill them with ours.
     fn exchange_slots(&self, places: &[Place], write: &mut impl FnMut(usize, usize)) {
+        let names: Vec<_> = places.iter().map(|place| place.name).collect();
+        self.slots(&names, |slot, at| {
+            if self.memory.word(slot) == Some(places[at].theirs) {
+                write(slot, places[at].ours);
+            }
+        });
+    }
+
+    /// Hands `look` the slots for functions of these names, filled or not, and which name it is. Found by the relocations'
+    /// symbols: libraries of machine learning have hundreds of thousands of slots, of which most need not be read.
+    fn slots(&self, names: &[&str], mut look: impl FnMut(usize, usize)) {
+        let symbols = self.symbols(names);
+        if symbols.is_empty() {
+            return;
+        }
         let tables = [
             (CALLS, CALLS_SIZE, 0),
             (RELOCATIONS, RELOCATIONS_SIZE, self.value(RELATIVE_COUNT).unwrap_or(0)),
@@ -288,13 +345,13 @@ impl<'a> Module<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
-                let (offset, kind) = (self.memory.word(at), self.memory.number(at + 8));
-                let slot = offset.map(|offset| self.base.wrapping_add(offset));
-                let is_address = kind.is_some_and(|kind| ADDRESSES.contains(&kind));
-                let Some(slot) = slot.filter(|slot| is_address && self.covers(*slot)) else { continue };
-                let address = self.memory.word(slot);
-                if let Some(place) = places.iter().find(|place| Some(place.theirs) == address) {
-                    write(slot, place.ours);
+                // An entry: the place, the type, and the number of the symbol.
+                let Some(symbol) = self.memory.number(at + 12) else { break };
+                let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
+                let is_address = self.memory.number(at + 8).is_some_and(|kind| ADDRESSES.contains(&kind));
+                let slot = self.memory.word(at).map(|offset| self.base.wrapping_add(offset));
+                if let Some(slot) = slot.filter(|slot| is_address && self.covers(*slot)) {
+                    look(slot, *name);
                 }
             }
         }
@@ -371,6 +428,31 @@ mod tests {
         assert_eq!(text(ask()), c"ours");
         assert_eq!(text(theirs), before);
         assert_eq!(take(&[place]).unwrap(), 0, "all done");
+    }
+
+    /// The module is this program. `dlsym` does not look at slots.
+    #[test]
+    fn a_function_replaced_in_the_slots_of_one_module_is_still_found_by_its_name() {
+        unsafe extern "C" {
+            /// A function of the C library that no other test calls.
+            fn gnu_dev_major(device: u64) -> u32;
+        }
+        unsafe extern "C" fn ours(_: u64) -> u32 {
+            77
+        }
+        #[inline(never)]
+        fn by_table(device: u64) -> u32 {
+            // SAFETY: takes any number.
+            unsafe { gnu_dev_major(device) }
+        }
+        let before = by_table(0x801);
+        let inside = by_table as *const () as usize;
+        assert!(take_in(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
+        assert_eq!((before, by_table(0x801)), (8, 77));
+        // SAFETY: a name of the C library's.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_dev_major".as_ptr()) };
+        assert_ne!(found.addr(), ours as *const () as usize);
+        assert_eq!(take_in(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");
     }
 
     #[test]

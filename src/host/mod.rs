@@ -18,6 +18,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+pub mod actions;
 pub mod alive;
 pub mod calls;
 pub mod cancel;

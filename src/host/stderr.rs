@@ -34,16 +34,12 @@ pub fn write(text: &[u8], patience: Duration) {
     let Some(Some(expected)) = AT_START.get().copied() else { return };
     let (done, waits) = sync_channel(1);
     let owned = text.to_vec();
-    let thread = std::thread::Builder::new().name("gpuflame".to_owned());
-    let spawned = signals::without(|| {
-        thread.spawn(move || {
-            threads::note_passing();
-            let _ = write_chunks(&owned, expected, LONGEST);
-            let _ = done.send(());
-        })
+    let spawned = threads::spawn(c"gpuflame", threads::STACK, move || {
+        let _ = write_chunks(&owned, expected, LONGEST);
+        let _ = done.send(());
     });
     match spawned {
-        Ok(_) => drop(waits.recv_timeout(patience)),
+        Ok(()) => drop(waits.recv_timeout(patience)),
         // No thread is to be had: here then, with less patience.
         Err(_) => write_here(text, patience.min(LONGEST)),
     }

@@ -1,14 +1,23 @@
-//! Threads as the kernel knows them: what time they took of a processor, and who is left of a process.
+//! Threads as the kernel knows them: what time they took of a processor, and who is left of a process; and how those of
+//! gpuflame are started.
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
+use std::ffi::{CStr, c_void};
 use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::futex::Bits;
-use super::{listing, scheduling};
+use super::{listing, scheduling, signals};
+
+/// Stack size of a thread that needs nothing special, as in the standard library.
+pub const STACK: usize = 2 << 20;
 
 /// The number of the calling thread. Asked of the kernel: glibc has the function from 2.30 on.
 pub fn number() -> i32 {
@@ -63,28 +72,204 @@ impl Default for Clock {
     }
 }
 
-/// Threads that there would not be without us.
-static OURS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+/// A thread for as long as it lives. The kernel gives the number of an ended thread to a new one, which starts later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    number: i32,
+    /// Clock ticks from the start of the machine to the start of the thread.
+    started: u64,
+}
+
+impl Identity {
+    /// `None`: the thread has ended, or `/proc` is not mounted.
+    fn of(number: i32) -> Option<Self> {
+        let started = stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { number, started })
+    }
+}
+
+/// Threads that exist only because gpuflame records: its own, and those that the tracer created after it came. One for
+/// which there is no place counts as the program's.
+static OURS: [Place; 256] = [const { Place { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
+
+/// A place for an [`Identity`].
+struct Place {
+    /// 0: free. [`CLAIMED`]: about to be written.
+    number: AtomicI32,
+    started: AtomicU64,
+}
+
+const CLAIMED: i32 = -1;
+
+impl Place {
+    /// Takes no lock: a thread of the tracer may be stopped at any time, by a signal handler that never returns.
+    fn put(&self, identity: Identity) -> bool {
+        let is_claimed =
+            self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_claimed {
+            self.started.store(identity.started, Ordering::Relaxed);
+            self.number.store(identity.number, Ordering::Release);
+        }
+        is_claimed
+    }
+
+    fn holds(&self, identity: Identity) -> bool {
+        self.number.load(Ordering::Acquire) == identity.number
+            && self.started.load(Ordering::Relaxed) == identity.started
+    }
+}
+
+/// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child none is noted.
+static NOTED_IN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread is one of those that have said so.
+/// Whether the calling thread was started by [`spawn`].
 pub fn is_ours() -> bool {
     IS_OURS.get()
 }
 
-/// Notes that the calling thread is one, and has it run where and as the process does, whatever binds its maker.
+/// Starts a detached thread that runs `body` with all signals blocked. A panic ends the thread only.
+///
+/// `std::thread` is not used: its threads register destructors of thread-local variables with the C library, which
+/// aborts the process if it has no memory for one, and which waits for the loader's lock.
+///
+/// # Errors
+/// The system has no room for another thread.
+pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
+    // SAFETY: `run` is handed the pointer that it takes, once.
+    let error = signals::without(|| unsafe { create_detached(stack, run, start.cast()) });
+    if error == 0 {
+        return Ok(());
+    }
+    // SAFETY: no thread was created, so that the box is still this one's.
+    drop(unsafe { Box::from_raw(start) });
+    Err(io::Error::from_raw_os_error(error))
+}
+
+/// Start of a thread of [`spawn`].
+struct Start {
+    name: &'static CStr,
+    body: Box<dyn FnOnce() + Send>,
+}
+
+extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
+    IS_OURS.set(true);
+    // SAFETY: `spawn` made the box and left it to this thread.
+    let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: a C string; a name that is too long is refused.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
+    // A panic must not reach the C library.
+    let _ = catch_unwind(AssertUnwindSafe(body));
+    null_mut()
+}
+
+/// Returns an error number, or 0.
+///
+/// # Safety
+/// `start` may be called with `argument` on another thread.
+unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i32 {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: the call makes attributes there, and does not fail.
+    unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
+    // SAFETY: made just now.
+    let attributes = unsafe { attributes.assume_init_mut() };
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: valid attributes, of which those that are refused stay at their default; the caller vouches for `start`.
+    unsafe {
+        libc::pthread_attr_setstacksize(attributes, stack);
+        libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
+        let error = pthread_create(thread.as_mut_ptr(), attributes, start, argument);
+        libc::pthread_attr_destroy(attributes);
+        error
+    }
+}
+
+/// Notes the calling thread, which [`spawn`] started, as one that stays, and lets it run where and as the process does,
+/// whatever binds the thread that started it.
 pub fn note_ours() {
     IS_OURS.set(true);
-    lock().push(number());
+    note_calling_thread();
     scheduling::as_the_process(&all());
 }
 
-/// Notes that the calling thread is one that has one thing to do: it is not among those that stay.
-pub fn note_passing() {
-    IS_OURS.set(true);
+fn note_calling_thread() {
+    if let Some(identity) = Identity::of(number()) {
+        let _ = OURS.iter().any(|place| place.put(identity));
+    }
+}
+
+/// Lets [`create_for_tracer`] note threads in this process.
+pub fn note_threads_of_tracer() {
+    NOTED_IN.store(std::process::id(), Ordering::Release);
+}
+
+/// `pthread_create` for a tracer: its threads are noted as threads that exist because gpuflame records. No other sign
+/// proves that: a program may start threads that block all signals at the same moment.
+///
+/// # Safety
+/// As for `pthread_create`.
+pub unsafe extern "C" fn create_for_tracer(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: Body,
+    argument: *mut c_void,
+) -> i32 {
+    let mut block = null_mut::<TracerStart>();
+    if NOTED_IN.load(Ordering::Acquire) == std::process::id() {
+        // SAFETY: the type has a size.
+        block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
+    }
+    if block.is_null() {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { pthread_create(thread, attributes, start, argument) };
+    }
+    // SAFETY: a block of that layout.
+    unsafe { block.write(TracerStart { start, argument }) };
+    // SAFETY: the caller's arguments, but for a function that calls the caller's.
+    let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
+    if error != 0 {
+        // SAFETY: no thread was created, so that the block is still this one's.
+        unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
+    }
+    error
+}
+
+/// The function that a thread runs, which `pthread_exit` may unwind.
+type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+unsafe extern "C" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: Body,
+        argument: *mut c_void,
+    ) -> i32;
+}
+
+/// Start of a thread of the tracer.
+struct TracerStart {
+    start: Body,
+    argument: *mut c_void,
+}
+
+impl TracerStart {
+    const LAYOUT: Layout = Layout::new::<Self>();
+}
+
+/// `start` may unwind this frame, as `pthread_exit` does: the frame has nothing to drop then.
+extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
+    let block = block.cast::<TracerStart>();
+    // SAFETY: `create_for_tracer` wrote it and left it to this thread.
+    let TracerStart { start, argument } = unsafe { block.read() };
+    // SAFETY: allocated there, with this layout.
+    unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
+    // A signal handler of the program may leave this code by a jump. A panic must not reach the tracer.
+    signals::without(|| drop(catch_unwind(note_calling_thread)));
+    start(argument)
 }
 
 /// Has the calling thread go no further, for ever. Takes no memory.
@@ -95,22 +280,12 @@ pub fn stop() -> ! {
     }
 }
 
-/// Notes those that came since there were only `before`, and take no signal: what a library has started for us.
-pub fn note_ours_since(before: &[i32]) {
-    lock().extend(all().into_iter().filter(|thread| !before.contains(thread) && takes_no_signal(*thread)));
-}
-
-fn lock() -> MutexGuard<'static, Vec<i32>> {
-    OURS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether the thread of `main` has ended, and no other is left but ours.
+/// Whether the thread of `main` has ended, and every other is gpuflame's or was created by the tracer.
 pub fn only_ours_are_left() -> bool {
     let main = std::process::id() as i32;
-    main_has_ended() && {
-        let ours = lock();
-        all().iter().all(|thread| *thread == main || ours.contains(thread))
-    }
+    let is_ours = |identity: Identity| OURS.iter().any(|place| place.holds(identity));
+    let is_known = |thread: i32| thread == main || Identity::of(thread).is_some_and(is_ours);
+    main_has_ended() && all().into_iter().all(is_known)
 }
 
 /// The numbers of all threads of this process.
@@ -121,52 +296,98 @@ pub fn all() -> Vec<i32> {
         .collect()
 }
 
-/// Whether a thread takes no signal at all, which those of applications hardly ever do.
-fn takes_no_signal(number: i32) -> bool {
-    let status = fs::read_to_string(format!("/proc/self/task/{number}/status")).unwrap_or_default();
-    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
-    // All of 1 to 64 but those that cannot be blocked: KILL, STOP, and two of the C library's own.
-    let cannot = |signal: i32| 1_u64 << (signal - 1);
-    let all = !(cannot(libc::SIGKILL) | cannot(libc::SIGSTOP) | cannot(32) | cannot(33));
-    blocked.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).is_some_and(|set| set & all == all)
-}
-
 /// Whether the thread of `main` has ended, and the process lives on by its others.
 fn main_has_ended() -> bool {
     let main = std::process::id();
-    let stat = fs::read_to_string(format!("/proc/self/task/{main}/stat")).unwrap_or_default();
-    // The name before the state may hold anything.
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
+    stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
+}
+
+/// Fields of a thread's `stat` in `/proc`, from the third on, its state. `None`: it has ended.
+pub fn stat(process: u32, thread: i32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    // The name before the state may contain anything.
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    Some(String::from_utf8_lossy(&stat[name_ends + 1..]).trim_start().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
-    use crate::host::signals;
+
+    /// Signals that the calling thread blocks.
+    fn blocked() -> u64 {
+        let status = fs::read_to_string(format!("/proc/self/task/{}/status", number())).unwrap();
+        let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(set.trim(), 16).unwrap()
+    }
 
     #[test]
-    fn a_thread_is_told_by_its_number_its_signals_and_its_time() {
-        let (before, ours) = (all(), number());
-        assert!(before.contains(&ours) && !takes_no_signal(ours) && !main_has_ended());
-        let (done, waits) = std::sync::mpsc::channel::<()>();
+    fn a_spawned_thread_is_ours_blocks_signals_and_has_its_name_and_time() {
         static CLOCK: Clock = Clock::new();
-        let (told, hears) = std::sync::mpsc::channel();
-        let other = signals::without(|| {
-            std::thread::spawn(move || {
-                CLOCK.follow_this_thread();
-                told.send(number()).unwrap();
-                waits.recv().unwrap_err();
-            })
-        });
+        let before = all();
+        assert!(before.contains(&number()) && !is_ours() && !main_has_ended());
+        let (done, waits) = mpsc::channel::<()>();
+        let (tells, hears) = mpsc::channel();
+        spawn(c"gpuflame-test", STACK, move || {
+            CLOCK.follow_this_thread();
+            note_ours();
+            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", number())).unwrap();
+            tells.send((number(), is_ours(), name, blocked())).unwrap();
+            waits.recv().unwrap_err();
+        })
+        .unwrap();
+        let (thread, is_its_own, name, blocked) = hears.recv().unwrap();
+        assert!(!before.contains(&thread) && is_its_own);
+        assert_eq!(name, "gpuflame-test\n");
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGSEGV, libc::SIGRTMAX()] {
+            assert_ne!(blocked & 1 << (signal - 1), 0, "{signal}");
+        }
+        let identity = Identity::of(thread).unwrap();
+        let is_noted = |identity| OURS.iter().any(|place| place.holds(identity));
+        assert!(is_noted(identity));
+        let reused = Identity { started: identity.started + 1, ..identity };
+        assert!(!is_noted(reused), "a later thread of the same number is not ours");
         let nobody = Clock::new();
         assert_eq!((nobody.taken(), nobody.taken()), (Duration::ZERO, Duration::ZERO), "of no thread");
-        let number = hears.recv().unwrap();
-        assert!(!before.contains(&number) && takes_no_signal(number));
         std::thread::sleep(Duration::from_millis(20));
         let taken = CLOCK.taken();
         std::thread::sleep(Duration::from_millis(20));
         assert_eq!(CLOCK.taken(), taken, "it waits");
         drop(done);
-        other.join().unwrap();
+    }
+
+    #[test]
+    fn threads_of_the_tracer_are_noted_and_the_programs_are_not_though_they_block_signals() {
+        extern "C-unwind" fn tell(at: *mut c_void) -> *mut c_void {
+            // SAFETY: the test waits for this thread, and the place is its own.
+            let number = unsafe { &*at.cast::<AtomicI32>() };
+            number.store(super::number(), Ordering::Release);
+            while number.load(Ordering::Acquire) > 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            null_mut()
+        }
+        note_threads_of_tracer();
+        for (create, is_noted) in
+            [(create_for_tracer as unsafe extern "C" fn(_, _, _, _) -> _, true), (pthread_create, false)]
+        {
+            let at = AtomicI32::new(0);
+            let mut thread = MaybeUninit::uninit();
+            let place = std::ptr::from_ref(&at).cast_mut().cast::<c_void>();
+            // SAFETY: the place outlives the thread, which is joined below.
+            let error =
+                signals::without(|| unsafe { create(thread.as_mut_ptr(), std::ptr::null(), tell, place) });
+            assert_eq!(error, 0);
+            while at.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let identity = Identity::of(at.load(Ordering::Acquire)).unwrap();
+            assert_eq!(OURS.iter().any(|place| place.holds(identity)), is_noted);
+            at.store(-1, Ordering::Release);
+            // SAFETY: created above, and joined once.
+            unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+        }
     }
 }

@@ -26,7 +26,7 @@ use crate::explain::Definitions;
 use crate::host::descriptor::{Appender, Identity};
 use crate::host::file::Draft;
 use crate::host::futex::Bits;
-use crate::host::{alive, shortage, signals, threads};
+use crate::host::{alive, shortage, threads};
 use crate::record::{Chunk, Mark, Nanos, Standing, SumsWriter};
 use crate::settings::{Output, Settings};
 
@@ -158,19 +158,16 @@ impl Checkpoint {
 
     /// Starts the thread. Where there can be none the program runs on without.
     pub(super) fn spawn(&'static self, recorded: &'static impl Recorded) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name("gpuflame-keep".to_owned()).stack_size(STACK);
-        let spawned = signals::without(|| {
-            thread.spawn(move || {
-                let run = std::panic::AssertUnwindSafe(|| self.run(recorded));
-                if std::panic::catch_unwind(run).is_err() {
-                    disable_after_panic();
-                }
-                // The file says that this thread writes it: as long as it is there the process lives.
-                threads::stop()
-            })
+        let spawned = threads::spawn(c"gpuflame-keep", STACK, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(recorded));
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            // The file says that this thread writes it: as long as it is there the process lives.
+            threads::stop()
         });
         self.is_kept.store(spawned.is_ok(), Ordering::Release);
-        spawned.map(drop)
+        spawned
     }
 
     /// No more is begun: the process ends, and all is about to be gathered.

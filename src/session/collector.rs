@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::capture;
 use crate::control::life;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{alive, heap, shortage, signals, threads};
+use crate::host::{alive, heap, shortage, threads};
 use crate::tracer;
 use crate::unwind;
 
@@ -97,18 +97,15 @@ struct Wishes {
 impl Collector {
     /// Starts the thread.
     pub(super) fn spawn(&'static self, source: &'static impl Source) -> Result<()> {
-        let thread = std::thread::Builder::new().name("gpuflame".to_owned());
-        let spawned = signals::without(|| {
-            thread.spawn(move || {
-                let run = std::panic::AssertUnwindSafe(|| self.run(source));
-                if std::panic::catch_unwind(run).is_err() {
-                    disable_after_panic();
-                }
-                // A recording says that this thread writes it: as long as it is there the process lives.
-                threads::stop()
-            })
+        let spawned = threads::spawn(c"gpuflame", threads::STACK, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(source));
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            // A recording says that this thread writes it: as long as it is there the process lives.
+            threads::stop()
         });
-        spawned.map(drop).map_err(|error| {
+        spawned.map_err(|error| {
             Error::new(
                 ErrorKind::State,
                 format!("cannot start a thread ({error}); raise the limit on threads"),

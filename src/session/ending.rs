@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit goes on
+//! _exit() of a forked worker --asked--> the same, in haste: any lock of the program's may be held
 //! end of Python's program --asked--> thread: gather, write --done--> exit(), or death by SIGINT without one
 //! SIGINT, TERM, HUP ----asked--> thread: gather, write, die of the signal
 //!     (the thread that took it waits, and executes nothing more)
@@ -27,7 +28,7 @@ use crate::host::ending::{self, Listener, die};
 use crate::host::exit::{self, Call};
 use crate::host::futex::Bits;
 use crate::host::threads::{self, Clock};
-use crate::host::{heap, shortage, signals, stderr};
+use crate::host::{heap, shortage, stderr};
 use crate::record::Nanos;
 use crate::unwind::python_end;
 
@@ -59,6 +60,7 @@ static ENDING: Ending = Ending {
     thread: Clock::new(),
     signal: AtomicI32::new(0),
     signalled_ms: AtomicU64::new(0),
+    is_hurried: AtomicBool::new(false),
     gave_up: AtomicBool::new(false),
     waited_for: AtomicU64::new(0),
     came_early: AtomicBool::new(false),
@@ -76,6 +78,8 @@ struct Ending {
     signal: AtomicI32,
     /// When the first came, since the machine started.
     signalled_ms: AtomicU64,
+    /// A worker ends by `_exit`.
+    is_hurried: AtomicBool,
     gave_up: AtomicBool,
     /// When a thread first came to wait for us, as it exits; 0: none has.
     waited_for: AtomicU64,
@@ -104,12 +108,12 @@ pub(super) trait Ends: Sync {
 pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool) -> Result<()> {
     ENDING.process.store(std::process::id(), Ordering::Release);
     ENDING.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
-    let thread = std::thread::Builder::new().name("gpuflame-end".to_owned());
-    let spawned = signals::without(|| thread.spawn(move || ENDING.run(ends)));
+    let spawned = threads::spawn(c"gpuflame-end", threads::STACK, move || ENDING.run(ends));
     spawned.map_err(|error| {
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
     exit::call_at_exit(Call { action: || ENDING.exits(), is_done: || ENDING.is_settled(WRITE) });
+    exit::call_at_worker_exit(|| ENDING.worker_exits());
     ENDING.wait_until_ready();
     if on_signals {
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
@@ -127,8 +131,7 @@ pub(super) fn come_first_at_exit() {
 
 /// Ends the process as its last thread does when `main` has ended by `pthread_exit`: ours would keep it alive.
 pub(super) fn exit_as_the_last_thread() {
-    let thread = std::thread::Builder::new().name("gpuflame-exit".to_owned());
-    let _ = signals::without(|| thread.spawn(|| exit::exit()));
+    let _ = threads::spawn(c"gpuflame-exit", threads::STACK, || exit::exit());
 }
 
 /// Whether the process was on its way out then, so that whoever waited did so for us.
@@ -188,19 +191,20 @@ impl Ending {
         // First, so that what is to be gathered comes to an end.
         ends.close_window();
         ends.gather_the_rest(self.patience());
-        if ends.add_up(self.patience(), self.is_signalled()) {
-            ends.write_down_last(LONGEST_ANSWER.min(self.limit()), self.is_signalled());
+        if ends.add_up(self.patience(), self.is_in_haste()) {
+            ends.write_down_last(LONGEST_ANSWER.min(self.limit()), self.is_in_haste());
             ends.write_out(self.patience());
         }
     }
 
-    fn is_signalled(&self) -> bool {
-        self.signal.load(Ordering::SeqCst) != 0
+    /// Whether the thread that ends the process may have been stopped anywhere.
+    fn is_in_haste(&self) -> bool {
+        self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
 
     fn patience(&self) -> Limit {
         let limit = self.limit();
-        let others = if self.is_signalled() { limit.min(LONGEST_ANSWER) } else { limit };
+        let others = if self.is_in_haste() { limit.min(LONGEST_ANSWER) } else { limit };
         Limit { others, ours: limit }
     }
 
@@ -231,6 +235,12 @@ impl Ending {
         if is_own && capture::has_launched_late() && self.came_early.swap(false, Ordering::AcqRel) {
             tell("what was launched after the end of Python's program is in no file");
         }
+    }
+
+    /// On a thread that calls `_exit`.
+    fn worker_exits(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+        self.ask(GATHER | WRITE);
     }
 
     /// On the thread that ends it, where nothing but its exit is left. CPython has given its signals back: a second

@@ -22,7 +22,7 @@ use crate::capture;
 use crate::control::{life, window};
 use crate::host::cpu_timer::{self, CpuTimer};
 use crate::host::perf::{self, Event, Sample, Told};
-use crate::host::{signals, threads};
+use crate::host::threads;
 use crate::record::{ContextFlags, Frame, Nanos, ThreadId};
 use crate::unwind::CopyUnwinder;
 
@@ -195,16 +195,12 @@ impl Sampler {
     }
 
     fn spawn(&'static self) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name("gpuflame-cpu".to_owned()).stack_size(STACK);
-        let spawned = signals::without(|| {
-            thread.spawn(move || {
-                let run = std::panic::AssertUnwindSafe(|| self.run());
-                if std::panic::catch_unwind(run).is_err() {
-                    disable_after_panic();
-                }
-            })
-        });
-        spawned.map(drop)
+        threads::spawn(c"gpuflame-cpu", STACK, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run());
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+        })
     }
 
     /// Has a thread be sampled, which has launched for the first time.

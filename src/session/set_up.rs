@@ -4,7 +4,7 @@ use crate::capture::{self, Capture, Kept};
 use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::{self, calls, file, memory, signals, stderr, threads};
+use crate::host::{self, calls, file, memory, signals, stderr};
 use crate::profile::View;
 use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use crate::settings::{Output, Python, Settings, Yield};
@@ -71,7 +71,6 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
     };
     capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
-    let before = threads::all();
     let options = cupti::Options {
         library: settings.cupti.clone(),
         load_driver,
@@ -85,9 +84,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
             Yield::Subscription => cupti::Deference::Subscription,
         },
     };
-    // Threads that the tracer starts are as good as ours.
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
-    threads::note_ours_since(&before);
     if settings.whole_graphs && !settings.quiet {
         tell(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one piece; which kernels ran in it, how long, \

@@ -21,8 +21,7 @@ use crate::control::{Outputs, chosen, life};
 use crate::error::Result;
 use crate::explain::{Explain, Options, Snapshot};
 use crate::export;
-use crate::host::threads::Clock;
-use crate::host::{signals, threads};
+use crate::host::threads::{self, Clock};
 use crate::record::{Reader, Row};
 use crate::settings::{Output, Root, Settings};
 use crate::symbolize::Symbolizer;
@@ -95,7 +94,6 @@ impl Sets {
 
     /// Starts the thread. Where there can be none, all is drawn at the end.
     pub(super) fn spawn(&'static self) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name("gpuflame-draw".to_owned());
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
             if std::panic::catch_unwind(run).is_err() {
@@ -104,7 +102,7 @@ impl Sets {
             self.draws_no_more();
         };
         self.is_drawn_elsewhere.store(true, Ordering::Release);
-        let spawned = signals::without(|| thread.spawn(run)).map(drop);
+        let spawned = threads::spawn(c"gpuflame-draw", threads::STACK, run);
         if spawned.is_err() {
             self.draws_no_more();
         }

@@ -20,7 +20,7 @@ use crate::control::schedule::{Plan, Reached, Schedule, Turn};
 use crate::control::{life, steps};
 use crate::host::descriptor;
 use crate::host::futex::Bell;
-use crate::host::{signals, threads, toggle};
+use crate::host::{threads, toggle};
 use crate::settings::Settings;
 
 use super::messages::tell;
@@ -102,14 +102,13 @@ impl Windows {
             self.schedule.lock().begin(self.reached());
             self.look(turns);
         }
-        let thread = std::thread::Builder::new().name("gpuflame-when".to_owned()).stack_size(STACK);
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(turns));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
         };
-        if let Err(error) = signals::without(|| thread.spawn(run)) {
+        if let Err(error) = threads::spawn(c"gpuflame-when", STACK, run) {
             tell(&format!("windows open and close by steps alone: cannot start a thread ({error})"));
         }
     }

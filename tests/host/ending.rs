@@ -93,6 +93,21 @@ fn a_process_whose_main_has_ended_ends_with_its_last_thread() {
     assert!(!done.stderr.contains("the tracer did not answer"), "{}", done.stderr);
 }
 
+/// A thread that takes no signals and starts during set-up looks like one of CUPTI's, but belongs to the program.
+#[test]
+fn a_thread_of_the_program_that_outlives_main_ends_the_process() {
+    let program = compile("tests/programs/left.c", &["-O2", "-rdynamic"]);
+    let left = |way, how| Run::new(&program, way).arg(how).done();
+    assert_eq!(end(&left(Way::None, "worker")), EXITED);
+    assert_eq!(end(&left(Way::None, "nothing")), (Some(0), None));
+    let done = left(Way::Injected, "worker");
+    assert_eq!(end(&done), EXITED, "{}", done.stderr);
+    assert_eq!(done.sum("launches").1["matched"], 1, "{}", done.stderr);
+    let done = left(Way::Injected, "nothing");
+    assert_eq!(end(&done), (Some(0), None), "only gpuflame's threads and CUPTI's are left: {}", done.stderr);
+    assert_eq!(done.sum("launches").1["matched"], 1, "{}", done.stderr);
+}
+
 #[test]
 fn a_tracer_that_does_not_answer_holds_an_exit_up_by_the_limit() {
     let run = ending(&["quick"]).env("GPUSIM_FAULTS", "flush_hangs").env("GPUFLAME_EXIT_LIMIT", "2");
@@ -214,12 +229,11 @@ fn an_action_that_the_program_sets_wins() {
     assert_eq!(assert_written(&done), 1100);
 }
 
-/// What is taken once, at set-up, is not taken again.
 #[test]
-fn a_default_that_the_program_sets_again_is_left_alone() {
-    let done = with_signal("sleeping", libc::SIGTERM, "default").done();
-    assert_eq!((end(&done), done.stdout.as_str()), ((None, Some(libc::SIGTERM)), "ready\n"));
-    assert_nothing_written(&done);
+fn a_default_that_the_program_sets_again_is_an_end_with_files_too() {
+    for signal in SIGNALS {
+        assert_dies_of(signal, &with_signal("sleeping", signal, "default").done());
+    }
 }
 
 #[test]

@@ -232,6 +232,22 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
     }
 }
 
+/// The threads of gpuflame begin when the C library has no memory left.
+#[test]
+fn memory_that_ends_right_after_cuda_has_started_costs_the_recording_and_not_the_process() {
+    let program = compile("tests/programs/constructor.c", &["-O2", "-rdynamic"]);
+    let library = compile("tests/programs/constructor.c", &["-O2", "-shared", "-fPIC", "-DLIBRARY"]);
+    for _ in 0..5 {
+        for library in [Some(&library), None] {
+            let run =
+                library.into_iter().fold(Run::new(&program, Way::Injected), |run, library| run.arg(library));
+            // The simulation collects its truth in memory.
+            let done = run.env("GPUSIM_TRUTH", "").done();
+            assert_eq!((done.code, done.signal), (Some(7), None), "{library:?}: {}", done.stderr);
+        }
+    }
+}
+
 /// Others may have used up the little room that the loader has for what libraries keep for each thread.
 #[test]
 fn where_the_loader_has_no_static_room_for_variables_of_threads_all_is_recorded_as_elsewhere() {

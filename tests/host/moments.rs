@@ -225,11 +225,11 @@ fn workers_of_python_are_ended_at_any_moment() {
             for (worker, before) in workers {
                 let left = format!("out-{worker}.gfr");
                 // Python has an action of its own for an interrupt, and its workers end by `_exit`.
-                let (moment, stacks) = match signal == libc::SIGTERM {
-                    true => (before, done.folded_file(&format!("out-{worker}.folded"))),
-                    false => recovered(&done.folder, &left, before),
+                let (moment, stacks) = match signal == libc::SIGKILL {
+                    true => recovered(&done.folder, &left, before),
+                    false => (before, done.folded_file(&format!("out-{worker}.folded"))),
                 };
-                assert_eq!(done.folder.join(left).exists(), signal != libc::SIGTERM);
+                assert_eq!(done.folder.join(left).exists(), signal == libc::SIGKILL);
                 let truth_file = done.folder.join(format!("truth-{worker}.jsonl"));
                 assert_all_is_there(&stacks, &truth(&truth_file, moment));
             }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
 use crate::running::{FILE, Running, send};
@@ -128,6 +129,22 @@ fn a_second_interrupt_while_the_files_are_written_takes_nothing() {
         let done = running.ended();
         assert_eq!(done.signal, Some(libc::SIGINT), "{python:?}: {}", done.stderr);
         assert_eq!(assert_written(&done), LAUNCHES);
+    }
+}
+
+/// The second comes while Python still handles the first, or ends, with the signal's default restored.
+#[test]
+fn two_interrupts_in_short_succession_leave_the_files() {
+    let pythons = all();
+    for turn in 0..18 {
+        let python = &pythons[turn % pythons.len()];
+        let mut running = Running::of(run(python, Way::Injected, "sleeping"));
+        running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
+        send(running.process(), libc::SIGINT);
+        std::thread::sleep(Duration::from_millis(20 + 30 * turn as u64 / 17));
+        let done = running.signalled(libc::SIGINT);
+        assert_eq!(done.signal, Some(libc::SIGINT), "{python:?}: {}", done.stderr);
+        assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
     }
 }
 

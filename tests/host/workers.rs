@@ -1,4 +1,4 @@
-//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, leave their picture.
+//! Workers of Python's `multiprocessing`, which end by `_exit` or SIGTERM, leave all files.
 //!
 //! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
 
@@ -52,18 +52,36 @@ fn assert_each_has_its_launches(done: &Done) {
     }
 }
 
-/// Ends by `_exit` as a rule, long before an ordinary process has its first checkpoint.
+/// They end by `_exit`, which is a forked worker's ordinary end.
 #[test]
-fn workers_of_half_a_second_leave_what_they_did() {
+fn forked_workers_of_half_a_second_leave_all_files_and_no_checkpoint() {
     for method in ["fork", "forkserver"] {
         let Some(run) = workers("brief", method) else { return };
         let done = run.env("GPUFLAME_CHECKPOINT", "1").ok();
-        let left = with_ending(&done.folder, ".gfr");
-        assert_eq!(left.len(), WORKERS, "{method}: {}", done.stderr);
-        for file in left {
-            let read = gpuflame::read(&file, &gpuflame::ReadOptions::default()).unwrap();
-            assert_eq!(read.ledger().tally.launches.seen, LAUNCHES, "{method} {file:?}");
-        }
+        assert!(with_ending(&done.folder, ".gfr").is_empty(), "{method}: {}", done.stderr);
+        assert_each_has_its_launches(&done);
+    }
+}
+
+/// Interrupted as by Ctrl+C, the worker prints what Python prints, and ends by `_exit`.
+#[test]
+fn a_worker_that_is_killed_leaves_a_checkpoint_and_one_that_is_interrupted_all_files() {
+    for (signal, ending) in [(libc::SIGKILL, ".gfr"), (libc::SIGINT, ".folded")] {
+        let Some(run) = workers("process", "fork") else { return };
+        let mut running = Running::of(run);
+        running.wait_for(|running| {
+            let left = with_ending(&running.folder, ".gfr").len();
+            (left == WORKERS, format!("{left}"))
+        });
+        let names = with_ending(&running.folder, ".gfr");
+        let number = |path: &PathBuf| path.file_stem()?.to_str()?.strip_prefix("out-")?.parse::<u32>().ok();
+        names.iter().filter_map(number).for_each(|worker| send(worker, signal));
+        let done = running.ended();
+        // Main asserts that its workers end well.
+        assert_eq!(done.code, Some(1), "{}", done.stderr);
+        let mut left = with_ending(&done.folder, ending);
+        left.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
+        assert_eq!(left.len(), WORKERS, "{}", done.stderr);
     }
 }
 
@@ -132,8 +150,8 @@ fn workers_leave_all_that_they_did_however_they_are_started_and_end() {
             let done = Done::of(child.wait_with_output().unwrap(), folder);
             assert_eq!(done.code, Some(0), "{how} {method}: {}", done.stderr);
             let left = with_ending(&done.folder, ".gfr");
-            if (how, method) == ("process", "fork") {
-                assert_eq!(left.len(), WORKERS, "they end by `_exit`");
+            if how == "process" {
+                assert!(left.is_empty(), "they end by themselves: {left:?}");
             }
             if !left.is_empty() {
                 command(&done.folder, [vec![PathBuf::from("recover")], left].concat()).ok();

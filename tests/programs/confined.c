@@ -37,12 +37,14 @@ OWN_FRAME static void launch(int times)
 
 static int refuses;
 
-/* In the place of the C library's. */
+/* In the place of the C library's. Those of gpuflame are detached from the start, and those that CUPTI creates through it are not. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     Dl_info who;
-    if (refuses && dladdr(__builtin_return_address(0), &who) && strstr(who.dli_fname, "libgpuflame"))
+    int state = PTHREAD_CREATE_JOINABLE;
+    if (refuses && how && pthread_attr_getdetachstate(how, &state) == 0 && state == PTHREAD_CREATE_DETACHED &&
+        dladdr(__builtin_return_address(0), &who) && strstr(who.dli_fname, "libgpuflame"))
         return EAGAIN;
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");

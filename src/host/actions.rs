@@ -1,0 +1,266 @@
+//! The actions of the signals that end a process: as the kernel has them, and as the program sees them.
+//!
+//! Our handler is installed while the program's action is the default. Programs restore the default later: uvicorn
+//! and CPython do so and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
+//! signals, and the program's view stays as it would be without us:
+//!
+//! ```text
+//! the program ...      the kernel gets          the program's view
+//! sets the default     our handler              the default, with the flags and mask that it set
+//! sets anything else   that                     that
+//! asks                                          the kernel's action; the default if that is our handler
+//! ```
+//!
+//! The kernel's action is the only state, so that an action that is set by a system call, or by a function of the C library
+//! that is not interposed, holds as well. A program that looks with such a call finds our handler; if its own
+//! handler calls that, [`is_installed`] is false, and ours returns.
+//!
+//! Each function may be called in a signal handler: no lock, no memory of the heap.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::interpose::{self, Place};
+
+/// Sent by a terminal, by `kill` and job runners, and by a terminal that goes away.
+pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel hands it out again.
+const RESTORER: i32 = 0x0400_0000;
+
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
+
+/// Our handler; 0: there is none yet.
+static HANDLER: AtomicUsize = AtomicUsize::new(0);
+/// Process that it is installed in. A forked child inherits it, and takes no further signals.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// The C library's functions, once they are interposed; 0: they are not.
+static SIGACTION: AtomicUsize = AtomicUsize::new(0);
+static SIGNAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Defaults as the program set them, for each of [`SIGNALS`].
+static DEFAULTS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
+
+/// A default action. Its flags and mask have no effect, but `sigaction` returns them.
+struct DefaultAction {
+    flags: AtomicI32,
+    /// Signals 1 to 64, which are all that the kernel knows.
+    mask: AtomicU64,
+    restorer: AtomicUsize,
+}
+
+impl DefaultAction {
+    const fn new() -> Self {
+        Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
+    }
+
+    /// The one of a signal that we take.
+    fn of(signal: i32) -> Option<&'static Self> {
+        SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULTS[at])
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        self.flags.store(action.sa_flags, Ordering::Relaxed);
+        // SAFETY: a signal set begins with a word for the signals 1 to 64.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+        self.mask.store(mask, Ordering::Relaxed);
+        self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
+    }
+
+    /// Sets what `sigaction` will return after the program has set `action` by it.
+    fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
+        let mut kept = *action;
+        if restorer.is_some() {
+            kept.sa_flags |= RESTORER;
+            kept.sa_restorer = restorer;
+        }
+        for always_delivered in [libc::SIGKILL, libc::SIGSTOP] {
+            // SAFETY: writes to the mask, which is ours.
+            unsafe { libc::sigdelset(&mut kept.sa_mask, always_delivered) };
+        }
+        self.set(&kept);
+    }
+
+    fn get(&self) -> libc::sigaction {
+        let mut action = default();
+        action.sa_flags = self.flags.load(Ordering::Relaxed);
+        // SAFETY: as in `set`.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed)) };
+        let restorer = self.restorer.load(Ordering::Relaxed);
+        // SAFETY: 0, which is `None`, or the address of the function that was stored.
+        action.sa_restorer = unsafe { std::mem::transmute::<usize, Option<extern "C" fn()>>(restorer) };
+        action
+    }
+}
+
+/// Installs `handler` where the action is the default now, and from now on wherever the program sets it. Call once.
+pub fn take_defaults(handler: extern "C" fn(i32)) {
+    HANDLER.store(handler as usize, Ordering::Release);
+    PROCESS.store(std::process::id(), Ordering::Release);
+    take_current_defaults();
+    // What cannot be interposed is called as before.
+    let _ = interpose();
+}
+
+/// Installs the handler where the action has become the default unseen.
+pub fn take_current_defaults() {
+    for signal in SIGNALS.into_iter().filter(|_| is_taking()) {
+        let action = action_of(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
+        if let (Some(action), Some(default)) = (action, DefaultAction::of(signal)) {
+            default.set(&action);
+            // SAFETY: a valid action, whose handler stays (see `loaded::stay`).
+            unsafe { theirs()(signal, &ours(), std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Whether the kernel calls our handler for `signal`.
+pub fn is_installed(signal: i32) -> bool {
+    action_of(signal).is_some_and(|action| is_ours(&action))
+}
+
+/// Sets the default action in the kernel.
+pub fn restore_default(signal: i32) {
+    // SAFETY: a valid action.
+    unsafe { theirs()(signal, &default(), std::ptr::null_mut()) };
+}
+
+fn is_taking() -> bool {
+    HANDLER.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == std::process::id()
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    let handler = HANDLER.load(Ordering::Acquire);
+    handler != 0 && action.sa_sigaction == handler
+}
+
+fn default() -> libc::sigaction {
+    // SAFETY: all-zero is a valid `sigaction`: the default action.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The action that has our handler.
+fn ours() -> libc::sigaction {
+    let mut action = default();
+    action.sa_sigaction = HANDLER.load(Ordering::Acquire);
+    // A second signal must reach the thread that waits for the end, if there is no other. The application's handlers must
+    // not run on it any more.
+    action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    // SAFETY: both write to the mask, which is ours.
+    unsafe {
+        libc::sigfillset(&mut action.sa_mask);
+        for ours in SIGNALS {
+            libc::sigdelset(&mut action.sa_mask, ours);
+        }
+    }
+    action
+}
+
+fn action_of(signal: i32) -> Option<libc::sigaction> {
+    let mut action = default();
+    // SAFETY: without an action to set, the call only writes to `action`.
+    (unsafe { theirs()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
+}
+
+/// The C library's function. Its name may lead to ours.
+fn theirs() -> Sigaction {
+    match SIGACTION.load(Ordering::Acquire) {
+        0 => libc::sigaction,
+        // SAFETY: the address that the loader gave for the function of this type.
+        address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
+    }
+}
+
+/// Interposes [`sigaction`] and [`signal`] on the C library's functions, under all their names.
+fn interpose() -> std::io::Result<()> {
+    const NAMES: [(&std::ffi::CStr, bool); 5] = [
+        (c"sigaction", true),
+        (c"__sigaction", true),
+        (c"signal", false),
+        (c"bsd_signal", false),
+        (c"ssignal", false),
+    ];
+    let find = |name: *const c_char| {
+        // SAFETY: a C string; the answer is null or an address in the C library.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) };
+        address.addr()
+    };
+    let (of_action, of_signal) = (find(c"sigaction".as_ptr()), find(c"signal".as_ptr()));
+    let (our_action, our_signal): (Sigaction, Signal) = (sigaction, signal);
+    if of_action == 0 || of_signal == 0 || of_action == our_action as usize {
+        return Ok(());
+    }
+    SIGACTION.store(of_action, Ordering::Release);
+    SIGNAL.store(of_signal, Ordering::Release);
+    let place = |(name, is_action): (&'static std::ffi::CStr, bool)| Place {
+        name: name.to_str().unwrap_or_default(),
+        theirs: if is_action { of_action } else { of_signal },
+        ours: if is_action { our_action as usize } else { our_signal as usize },
+    };
+    interpose::take(&NAMES.map(place)).map(drop)
+}
+
+/// `sigaction`, as the program calls it.
+unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let theirs = theirs();
+    let Some(kept) = DefaultAction::of(signal) else {
+        // SAFETY: the caller's arguments, unchanged.
+        return unsafe { theirs(signal, new, old) };
+    };
+    // SAFETY: null, or a valid action by the caller's contract.
+    let new = unsafe { new.as_ref() }.copied();
+    let seen = kept.get();
+    let mut before = default();
+    let result = match new {
+        Some(new) if new.sa_sigaction == libc::SIG_DFL && is_taking() => {
+            // SAFETY: a valid action, and a place to write to.
+            let result = unsafe { theirs(signal, &ours(), &mut before) };
+            if result == 0 {
+                kept.set_by_program(&new, restorer_of(signal));
+            }
+            result
+        }
+        Some(new) => {
+            // SAFETY: as above.
+            unsafe { theirs(signal, &new, &mut before) }
+        }
+        None => {
+            // SAFETY: as above.
+            unsafe { theirs(signal, std::ptr::null(), &mut before) }
+        }
+    };
+    if result == 0 && !old.is_null() {
+        // SAFETY: a place for an action by the caller's contract.
+        unsafe { old.write(if is_ours(&before) { seen } else { before }) };
+    }
+    result
+}
+
+/// The function by which handlers return, which the C library adds to each action that it sets.
+fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
+    action_of(signal).and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & RESTORER != 0))
+}
+
+/// `signal`, as the program calls it.
+unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if handler == libc::SIG_DFL && DefaultAction::of(signal).is_some() && is_taking() {
+        let (mut new, mut old) = (default(), default());
+        // As the C library has it.
+        new.sa_flags = libc::SA_RESTART;
+        // SAFETY: writes to the mask, which is ours.
+        unsafe { libc::sigaddset(&mut new.sa_mask, signal) };
+        // SAFETY: a valid action, and a place to write to.
+        let result = unsafe { sigaction(signal, &new, &mut old) };
+        return if result == 0 { old.sa_sigaction } else { libc::SIG_ERR };
+    }
+    // SAFETY: the address that the loader gave for the function of this type, without which nobody comes here.
+    let theirs = unsafe { std::mem::transmute::<usize, Signal>(SIGNAL.load(Ordering::Acquire)) };
+    // SAFETY: the caller's arguments, unchanged.
+    let before = unsafe { theirs(signal, handler) };
+    if before != 0 && before == HANDLER.load(Ordering::Acquire) { libc::SIG_DFL } else { before }
+}

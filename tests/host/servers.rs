@@ -1,0 +1,99 @@
+//! Servers leave all files when they are stopped by SIGTERM or Ctrl+C.
+//!
+//! The program, `tests/programs/served.py`, does what uvicorn, gunicorn and `multiprocessing` do; its kernels take 1,000 ns.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Done, Run, Way, is_ci, root};
+
+/// Number of launches of each process that launches.
+const LAUNCHES: u64 = 200;
+
+/// Numbers of the processes that have launched.
+fn ready(folder: &Path) -> Vec<u32> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter_map(|name| name.strip_prefix("ready-")?.parse().ok()).collect()
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(to: i32, signal: i32) {
+    // SAFETY: a process that was not waited for, or its group.
+    assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
+}
+
+/// Runs a server until it has launched, then stops it: by SIGTERM to it alone, or as a terminal's Ctrl+C to its group. A time in
+/// between, as the first checkpoint must make no difference.
+fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
+    let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
+    let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");
+    let (mut command, folder) = run.into_command();
+    let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let group = child.id() as i32;
+    wait_for("it does not launch", || ready(&folder).len() == serving);
+    std::thread::sleep(after);
+    signal(if by == libc::SIGINT { -group } else { group }, by);
+    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let servers = ready(&done.folder);
+    (done, servers)
+}
+
+fn assert_all_files(done: &Done, server: u32) {
+    for ending in ["svg", "csv", "idle.svg", "idle.folded", "set.json"] {
+        let name = format!("out-{server}.{ending}");
+        assert!(done.folder.join(&name).exists(), "{name}: {}", done.stderr);
+    }
+    let stacks = done.folded_file(&format!("out-{server}.folded"));
+    assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
+    assert!(!done.folder.join(format!("out-{server}.gfr")).exists(), "{}", done.stderr);
+}
+
+fn assert_leaves_files(args: &[&str], serving: usize) {
+    if Command::new("python3").arg("--version").output().is_err() {
+        assert!(!is_ci(), "CI has Python");
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    for by in [libc::SIGTERM, libc::SIGINT] {
+        for after in [Duration::ZERO, Duration::from_millis(2500)] {
+            let (without, _) = stopped(Way::None, args, serving, by, Duration::ZERO);
+            let (done, servers) = stopped(Way::Injected, args, serving, by, after);
+            let end = |done: &Done| (done.code, done.signal);
+            assert_eq!(end(&done), end(&without), "{args:?} {by}: {}", done.stderr);
+            servers.iter().for_each(|server| assert_all_files(&done, *server));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_restores_its_handlers_and_sends_itself_the_signal_again() {
+    assert_leaves_files(&["early"], 1);
+    assert_leaves_files(&["late"], 1);
+}
+
+#[test]
+fn a_server_whose_workers_do_so() {
+    assert_leaves_files(&["workers"], 2);
+}
+
+#[test]
+fn a_server_that_forks_a_worker_which_does_so() {
+    assert_leaves_files(&["forked"], 1);
+}
+
+#[test]
+fn a_server_that_multiprocessing_manages() {
+    assert_leaves_files(&["managed", "fork"], 1);
+    assert_leaves_files(&["managed", "spawn"], 1);
+}

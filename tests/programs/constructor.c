@@ -1,0 +1,92 @@
+/* A program whose memory ends right after CUDA has started.
+ *
+ *     constructor LIBRARY    CUDA starts in the constructor of a library (this file with -DLIBRARY) that is loaded: the loader's
+ *                            lock is held until that returns, and threads that wait for it go on without memory
+ *     constructor            CUDA starts in main
+ *
+ * There is memory again after 0.3 s, and it returns 7. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#ifdef LIBRARY
+#include "cuda_mini.h"
+
+extern void end_memory(void);
+
+__attribute__((constructor)) static void start(void)
+{
+    if (cuInit(0) == 0)
+        end_memory();
+}
+#else
+
+int cuInit(unsigned flags);
+
+static struct rlimit all;
+static void **last;
+
+static unsigned long address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%lu", &pages) != 1)
+        exit(1);
+    fclose(file);
+    return pages << 12;
+}
+
+/* All threads share one heap, which is used up. */
+void end_memory(void)
+{
+    struct rlimit limit;
+    size_t size;
+    getrlimit(RLIMIT_AS, &all);
+    limit = all;
+    limit.rlim_cur = address_space();
+    setrlimit(RLIMIT_AS, &limit);
+    for (size = 1 << 20; size >= 16; size /= 2) {
+        void **block;
+        while ((block = malloc(size)) != NULL) {
+            *block = last;
+            last = block;
+        }
+    }
+}
+
+static void renew_memory(void)
+{
+    setrlimit(RLIMIT_AS, &all);
+    while (last) {
+        void **block = last;
+        last = *block;
+        free(block);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct timespec pause = {0, 300000000};
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    if (argc > 1) {
+        if (!dlopen(argv[1], RTLD_NOW)) {
+            renew_memory();
+            fprintf(stderr, "%s\n", dlerror());
+            return 2;
+        }
+    } else if (cuInit(0) == 0) {
+        end_memory();
+    }
+    if (!last)
+        return 3;
+    nanosleep(&pause, NULL);
+    renew_memory();
+    return 7;
+}
+#endif
