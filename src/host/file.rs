@@ -75,9 +75,9 @@ impl Unpublished {
     fn add(path: &Path) -> Self {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return Self(None) };
         let own = Box::into_raw(Box::new(OwnPath { process: std::process::id(), path }));
-        let slot = UNPUBLISHED.iter().find(|slot| {
-            slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
+        let slot = UNPUBLISHED
+            .iter()
+            .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if slot.is_none() {
             // SAFETY: it was made from a box just now, and no slot has it.
             drop(unsafe { Box::from_raw(own) });
