@@ -1,9 +1,9 @@
-//! What the memory ceiling leaves for records that the collector has not read yet.
+//! The budget for the backlog: records that the collector still has to read.
 //!
-//! Launches wait in logs and activities in buffers. Together they may take what everything else leaves below the ceiling.
-//! When that is used up, both are refused until half of the backlog has been read: a launch whose activity is dropped is
+//! Launches wait in logs and activities in buffers. Together they may take the memory that everything else leaves below the
+//! ceiling. When it is used up, both are refused until the collector catches up with half of the backlog: a launch whose activity is dropped is
 //! as useless as an activity whose launch is, so losing both for the same stretch of time keeps more pairs than losing
-//! each at random. Everything that is refused is counted by the caller.
+//! each at random. The caller counts every refused record.
 //!
 //! Asked once per chunk of a log and once per buffer, never per launch.
 
@@ -26,11 +26,11 @@ const BUFFER_SHARE: usize = 128;
 static CEILING: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Launches and activities are being refused.
 static IS_SHEDDING: AtomicBool = AtomicBool::new(false);
-/// Bytes of logs, and of buffers that CUPTI has completed, which the collector has not read yet.
+/// Unread bytes of logs, and of buffers that CUPTI completed.
 static UNREAD_LOGS: AtomicUsize = AtomicUsize::new(0);
 static UNREAD_BUFFERS: AtomicUsize = AtomicUsize::new(0);
 
-/// What the collector has not read yet.
+/// The two kinds of unread memory.
 #[derive(Clone, Copy)]
 pub(super) enum Unread {
     /// A chunk of a log, beyond the one that every log keeps.
@@ -75,11 +75,11 @@ pub(super) fn has_room(bytes: usize) -> bool {
     bytes_held().saturating_add(bytes) <= ceiling
 }
 
-/// What waits to be read, and what it may take.
+/// The backlog at one moment, and its limit.
 struct Backlog {
     /// Bytes of chunks and buffers, including buffers that CUPTI still fills.
     held: usize,
-    /// Bytes of what the collector could read now.
+    /// Bytes that the collector could read now.
     unread: usize,
     room: usize,
 }
@@ -113,24 +113,24 @@ pub(super) fn admits(bytes: usize) -> bool {
     is_admitted
 }
 
-/// Whether launches and activities are being refused. Ends as soon as half of the backlog has been read.
+/// Whether launches and activities are being refused. Ends as soon as the collector has read half of the backlog.
 pub(super) fn is_shedding() -> bool {
     IS_SHEDDING.load(Ordering::Relaxed) && !Backlog::now(CEILING.load(Ordering::Relaxed)).is_half_read()
 }
 
-/// Refuses launches and activities until half of the backlog has been read, unless it has been.
+/// Refuses launches and activities, if more than half of the backlog is unread.
 pub(super) fn shed() {
     let ceiling = CEILING.load(Ordering::Relaxed);
     let may_shed = ceiling != usize::MAX && !Backlog::now(ceiling).is_half_read();
     IS_SHEDDING.store(may_shed, Ordering::Relaxed);
 }
 
-/// Size of a buffer, a power of two between `min` and `max`: every thread that launches fills one, and all of them have to fit.
+/// Size of a buffer, a power of two between `min` and `max`. Every launching thread fills one, so a low ceiling needs small ones.
 pub(super) fn buffer_bytes(min: usize, max: usize) -> usize {
     1 << (CEILING.load(Ordering::Relaxed) / BUFFER_SHARE).clamp(min, max).ilog2()
 }
 
-/// What the backlog may take where everything else takes `others` bytes.
+/// Limit of the backlog in bytes, if everything else takes `others` bytes.
 fn room(ceiling: usize, others: usize) -> usize {
     let taken = others + ceiling / HEADROOM_SHARE;
     ceiling.saturating_sub(taken).max(ceiling / MIN_BACKLOG_SHARE)

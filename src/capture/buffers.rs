@@ -28,7 +28,7 @@ const KEPT: usize = 8;
 /// Further buffers kept ready, without memory: freed they would not go back to the kernel for certain.
 const KEPT_EMPTY: usize = 24;
 /// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
-/// only written pages take memory; what they may take together is limited by the ceiling ([`budget`]).
+/// only written pages take memory; the ceiling limits their sum ([`budget`]).
 const MOST: usize = 4096;
 /// Records of this many bytes or less are copied out, and their buffer is ready again at once.
 const FEW: usize = 4 << 10;
@@ -61,7 +61,7 @@ static RING: Ring = Ring {
 /// A buffer to fill; `None` when there are too many.
 pub(super) fn request() -> Option<Buffer> {
     let ring = &RING;
-    // What a ready buffer holds is counted already.
+    // Memory of ready buffers is counted already.
     if !budget::admits(0) {
         return None;
     }

@@ -32,7 +32,7 @@ use crate::record::{ContextId, IdMap, Loss, NameId};
 
 /// Fewer than so many stacks, or kernels, are never dropped: whatever takes the memory, it is not them.
 const FEWEST: usize = 256;
-/// What the join takes with its default limits, when all of it is full.
+/// Bytes that a full join takes with its default limits.
 const JOIN_BYTES: usize = 45 << 20;
 
 /// What a thread's name and number take.
@@ -73,7 +73,7 @@ impl NotKept {
     }
 }
 
-/// What the join may remember under a ceiling: a quarter of it at most, when all of it is full.
+/// Limits of the join: when full, it takes a quarter of the ceiling at most.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
     let parts = JOIN_BYTES.div_ceil((ceiling / 4).max(1)).next_power_of_two().min(16);

@@ -57,8 +57,8 @@ pub struct Draft {
     unpublished: Unpublished,
 }
 
-/// Temporary files of this process, so that they can be removed when there is no memory left and the threads that write them
-/// have stopped. Further ones than fit here stay then.
+/// Temporary files of this process, for their removal when memory ends and the threads that write them stop. Files beyond the
+/// size of the table stay.
 static UNPUBLISHED: [AtomicPtr<OwnPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct OwnPath {
@@ -353,7 +353,7 @@ impl Drop for Draft {
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
-    /// Its entry, which goes with it.
+    /// Its entry in the table of temporary files.
     _unpublished: Unpublished,
 }
 

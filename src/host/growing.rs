@@ -100,7 +100,7 @@ struct State {
 }
 
 impl Growing {
-    /// Starts a thread that creates a file by `open` once it is needed, and writes to it what it is fed.
+    /// Starts a thread that creates a file by `open` once it is needed, and writes all rows to it.
     pub fn begin(
         bounds: Bounds,
         given_up: GivenUp,
@@ -133,7 +133,7 @@ impl Growing {
         (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
     }
 
-    /// Creates the file, if there is none yet: what it is fed from now on must outlive the process. Does not wait for it.
+    /// Creates the file, if it does not exist yet: rows must outlive the process from now on. Does not wait for the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -141,7 +141,7 @@ impl Growing {
         }
     }
 
-    /// Waits until the file is needed. False: it never will be.
+    /// Waits until the file is needed. False: it is never needed.
     fn is_needed(&self) -> bool {
         let mut state = self.0.state.lock();
         while !state.is_needed && !state.is_ended && state.failure.is_none() {

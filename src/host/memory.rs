@@ -8,7 +8,7 @@ const MIB: usize = 1 << 20;
 const DEFAULT: usize = 256 * MIB;
 /// What gpuflame takes in a program that launches from a few stacks and a few threads, and some more.
 const LEAST: usize = 24 * MIB;
-/// What is left of a ceiling for memory that is not counted.
+/// Part of a ceiling for memory that is not counted.
 const UNCOUNTED: usize = 8 * MIB;
 /// The part of what a process may have in all.
 const PART: u64 = 10;
@@ -21,8 +21,8 @@ pub fn ceiling(asked: Option<usize>) -> usize {
     })
 }
 
-/// How much of a ceiling what is counted may take. The rest is for what no counter sees: pages of the library's image that are
-/// touched (4 to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
+/// The part of a ceiling for counted memory. The rest covers memory that no counter sees: touched pages of the library's image (4
+/// to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
 pub fn counted(ceiling: usize) -> usize {
     ceiling.saturating_sub(UNCOUNTED).max(LEAST - UNCOUNTED)
 }

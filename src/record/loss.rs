@@ -7,7 +7,7 @@
 pub enum Loss {
     /// Launch records for which no chunk was free.
     LaunchesDropped = 1,
-    /// Activity records that the tracer itself dropped, or that there was no memory for.
+    /// Activity records that the tracer itself dropped, or dropped for want of memory.
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind we never asked for).
     ActivitiesUnreadable = 3,
@@ -81,7 +81,7 @@ impl Loss {
         Self::BlocksDropped,
     ];
 
-    /// Whether GPU time is missing by it, so that devices seem to have been idle then.
+    /// Whether this loss hides GPU time, which then appears as idle time.
     pub fn hides_gpu_time(self) -> bool {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
     }

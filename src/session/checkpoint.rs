@@ -53,7 +53,7 @@ const STACK: usize = 512 << 10;
 
 /// Who knows what all rows have come to.
 pub(super) trait Recorded: Sync {
-    /// Lets the collector read what lies ready; the first time also what the tracer still holds.
+    /// Lets the collector read everything delivered so far; the first time after a flush of the tracer.
     fn read_ready(&self, is_first: bool);
     /// Nobody else changes it while `look` does. Returns how long that took.
     fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
@@ -74,7 +74,7 @@ pub(super) struct Checkpoint {
     done: Bits,
     /// The thread has something to do: [`WORK`].
     woken: Bits,
-    /// When the first launch was made, in nanoseconds.
+    /// Time of the first launch, in nanoseconds.
     first_work: AtomicU64,
     /// A thread adds to it.
     is_kept: AtomicBool,
@@ -203,7 +203,7 @@ impl Checkpoint {
         self.asked.set(TOO_LATE);
     }
 
-    /// The first launch was made at `time`: a checkpoint is due soon.
+    /// Notes the time of the first launch: a checkpoint is due soon.
     pub(super) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -216,7 +216,7 @@ impl Checkpoint {
         self.woken.set(WORK);
     }
 
-    /// Waits for the first launch, without ever waking up before. Returns how long the first checkpoint may take from now.
+    /// Sleeps until the first launch. Returns the time left until the first checkpoint.
     fn wait_for_work(&self) -> Duration {
         while !self.woken.has(WORK) {
             self.woken.wait(0, None);

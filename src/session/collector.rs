@@ -72,7 +72,7 @@ pub(super) trait Source: Sync {
 /// What the collector may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
-    /// Everything that was handed over already, for a checkpoint. These are frequent, and do not put off a flush that is due.
+    /// As `Collect`, for a checkpoint. Checkpoints may be frequent, so they do not delay a flush that is due.
     Read,
     /// Everything that was handed over already.
     Collect,

@@ -73,7 +73,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Which figures are wrong by what was lost, and what to do.
+/// Figures that losses make incomplete, and the remedy.
 fn incomplete(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {

@@ -108,7 +108,7 @@ struct Rows {
     count: u64,
     /// Of those, of windows that opened or closed, and of what generated code is called.
     idle_count: u64,
-    /// When the first launch was made, or what stands for it. Nothing is written to files before.
+    /// Time of the first launch, or of the first row about one. No file is created before.
     first_work: Option<Nanos>,
     /// No more are taken.
     is_over: bool,
@@ -323,7 +323,7 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// The same without those whose activities may be among the ones that were dropped: they wait for nothing that CUPTI has.
+    /// Launches that still wait for an activity from CUPTI: every dropped activity may belong to one of the open launches.
     pub(super) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
@@ -530,19 +530,19 @@ impl Pipeline {
         self.rows.count - self.rows.idle_count
     }
 
-    /// When the first launch was made that was read so far.
+    /// Time of the first launch, once it was read.
     pub(super) fn first_work(&self) -> Option<Nanos> {
         self.rows.first_work
     }
 
-    /// Whether the process has launched anything, seen or lost. Where it has not, no file is written.
+    /// Whether the process launched anything, recorded or lost. If not, no file is written.
     pub(super) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
-    /// Discards outputs that nothing is to be written to.
+    /// Discards outputs whose files were never created.
     pub(super) fn discard_outputs(&mut self) -> Report {
         self.rows.streams.discard();
         Report::default()
@@ -618,7 +618,7 @@ impl Pipeline {
     }
 }
 
-/// Whether something was launched, though it is in no row.
+/// Whether this loss proves a launch.
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
@@ -714,8 +714,8 @@ impl Rows {
         self.explain.push(row, &mut self.streams);
     }
 
-    /// Creates the files of outputs that grow when the first launch comes, or what the GPU did for one. Calls that only wait or
-    /// allocate are no reason for a file.
+    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate create no
+    /// file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {

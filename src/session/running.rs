@@ -45,7 +45,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(2);
 /// So long the collector does not get on while an application's thread waits that ends a context.
 const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
 
-/// How long a checkpoint waits for a collector that makes no progress, before its own thread reads what there is.
+/// How long a checkpoint waits for a collector that makes no progress, before its own thread reads instead.
 const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
 
 /// How long its exit may be, by the ledger.
