@@ -6,7 +6,8 @@
  *
  * With GPUFLAME_HEADER_ONLY defined before it is included, nothing is linked (an old glibc needs -ldl): where the library
  * is in the process, because somebody injected it, the functions find it there; where it is not, they do nothing, return
- * GPUFLAME_ABSENT, and cost some 10 ns. Libraries can carry their ranges and windows so, whoever uses them.
+ * GPUFLAME_ABSENT, and cost about 30 ns. Libraries can carry their ranges and windows so, whoever uses them. The driver loads
+ * the library when CUDA starts: calls before that, and in the 10 ms after the last of them, do nothing and are not counted.
  *
  * Any thread may call any function at any time, also several at once; none is to be called in a signal handler. Windows,
  * steps and outputs are the process's, ranges and gpuflame_last_error() the thread's own. No function ends the
@@ -149,7 +150,7 @@ const char *gpuflame_last_error(void);
 
 #include <dlfcn.h>
 #include <string.h>
-#include <time.h>
+#include <sys/time.h>
 
 #if defined(__GNUC__) || defined(__clang__)
 #define GPUFLAME_SHARED_ __attribute__((weak, visibility("hidden")))
@@ -167,15 +168,17 @@ GPUFLAME_SHARED_ void *gpuflame_library_ = 0;
 GPUFLAME_SHARED_ long gpuflame_asked_ = 0;
 GPUFLAME_SHARED_ void *gpuflame_functions_[16] = {0};
 
-/* The library, if it is in this process. The loader is asked again in another second at the earliest, by one thread. The
+/* The library, if it is in this process. The loader is asked at most once every 10 ms, by one thread. The
  * driver loads the library for itself alone, so that it is found by its name and not by those of its functions. */
 GPUFLAME_UNUSED_ static void *gpuflame_find_library_(void)
 {
     void *found = __atomic_load_n(&gpuflame_library_, __ATOMIC_ACQUIRE);
+    struct timeval time;
     long now, asked;
     if (found)
         return found;
-    now = (long)time(0);
+    gettimeofday(&time, 0);
+    now = (long)time.tv_sec * 100 + (long)time.tv_usec / 10000;
     asked = __atomic_load_n(&gpuflame_asked_, __ATOMIC_RELAXED);
     if (asked == now ||
         !__atomic_compare_exchange_n(&gpuflame_asked_, &asked, now, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))

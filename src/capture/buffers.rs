@@ -14,29 +14,24 @@ use parking_lot::Mutex;
 
 use crate::tracer::{Buffer, Filled};
 
+use super::budget::{self, Unread};
 use super::handover::{Shelf, Tray};
 
 /// NVIDIA recommends 1 to 10 MB. Since CUPTI 13 there is one for every thread that launches, and any of them may
 /// be nearly full; one that holds a kernel that still runs is not handed over at all, with 5,000 others.
-const BUFFER_BYTES: usize = 1 << 20;
+const MAX_BUFFER_BYTES: usize = 1 << 20;
+/// Size of a buffer when little is left below the ceiling. The C library takes smaller blocks from the heap that the
+/// application uses, and may keep them there.
+const MIN_BUFFER_BYTES: usize = 128 << 10;
 /// Buffers kept ready once they exist: two with all their memory, the others with 64 KiB each.
 const KEPT: usize = 8;
 /// Further buffers kept ready, without memory: freed they would not go back to the kernel for certain.
 const KEPT_EMPTY: usize = 24;
 /// Buffers there may be at once. Since CUPTI 13 every thread that launches fills one of its own, of which
-/// only written pages take memory; what has been filled is bounded by [`MOST_WAITING`].
+/// only written pages take memory; the ceiling limits their sum ([`budget`]).
 const MOST: usize = 4096;
 /// Records of this many bytes or less are copied out, and their buffer is ready again at once.
 const FEW: usize = 4 << 10;
-/// The same in bytes of records, which counts what was copied out as well.
-const MOST_WAITING: usize = 1 << 30;
-/// The same under the ceiling that the user asked for.
-static ROOM: AtomicUsize = AtomicUsize::new(MOST_WAITING);
-
-/// Has records that wait to be read take so many bytes at most.
-pub(super) fn bound(bytes: usize) {
-    ROOM.store(bytes.min(MOST_WAITING), Ordering::Relaxed);
-}
 
 /// Filled buffers that are worth waking the collector for.
 const MANY: usize = 8;
@@ -50,8 +45,6 @@ struct Ring {
     /// How many there are in the two.
     count: AtomicUsize,
     made: AtomicUsize,
-    /// Bytes of records in them.
-    waiting: AtomicUsize,
     discarded: AtomicU64,
 }
 
@@ -62,23 +55,27 @@ static RING: Ring = Ring {
     taken: Mutex::new(VecDeque::new()),
     count: AtomicUsize::new(0),
     made: AtomicUsize::new(0),
-    waiting: AtomicUsize::new(0),
     discarded: AtomicU64::new(0),
 };
 
 /// A buffer to fill; `None` when there are too many.
 pub(super) fn request() -> Option<Buffer> {
     let ring = &RING;
+    // Memory of ready buffers is counted already.
+    if !budget::admits(0) {
+        return None;
+    }
     if let Some(buffer) = ring.ready.take().or_else(|| ring.empty.take()) {
         return Some(buffer);
     }
-    if ring.waiting.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) {
+    let bytes = budget::buffer_bytes(MIN_BUFFER_BYTES, MAX_BUFFER_BYTES);
+    if !budget::admits(bytes) {
         return None;
     }
     let may = ring
         .made
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |made| (made < MOST).then_some(made + 1));
-    let buffer = may.is_ok().then(|| Buffer::new(BUFFER_BYTES)).flatten();
+    let buffer = may.is_ok().then(|| Buffer::new(bytes)).flatten();
     if may.is_ok() && buffer.is_none() {
         ring.made.fetch_sub(1, Ordering::Relaxed);
     }
@@ -95,7 +92,7 @@ pub(super) fn completed(filled: Filled) -> bool {
     } else {
         filled
     };
-    ring.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
+    Unread::Buffer.grow(filled.valid());
     ring.count.fetch_add(1, Ordering::Relaxed);
     ring.filled.leave(filled);
     many_filled()
@@ -129,7 +126,7 @@ pub fn next_filled() -> Option<Filled> {
     }
     let filled = taken.pop_front()?;
     RING.count.fetch_sub(1, Ordering::Relaxed);
-    RING.waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
+    Unread::Buffer.shrink(filled.valid());
     Some(filled)
 }
 

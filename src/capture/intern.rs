@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::record::{ContextId, Frame};
 use crate::unwind::{Unwinder, memory};
 
+use super::budget;
+
 /// The deepest stack that can be interned; deeper ones are truncated by the unwinder.
 pub(super) const MAX_FRAMES: usize = 1024;
 
@@ -269,7 +271,10 @@ impl Interner {
 
     #[cold]
     fn make_room(&mut self) -> bool {
-        if 2 * self.capacity > ROOM.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
+        let capacity = 2 * self.capacity;
+        let may_grow =
+            capacity <= ROOM.load(Ordering::Relaxed) && budget::has_room(capacity * size_of::<Slot>());
+        if may_grow { self.grow() } else { self.forget() }
     }
 
     /// Forgets all ids. False: the kernel gave no memory, and nothing is forgotten.

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use crate::unwind::memory;
 
+use super::budget::{self, Unread};
+
 const CHUNK_BYTES: usize = 64 << 10;
 /// Words a chunk holds: a multiple of 3, the size of a launch, so that launches leave no gap.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
@@ -113,8 +115,21 @@ fn make() -> Option<NonNull<Chunk>> {
     Some(chunk)
 }
 
+/// An empty chunk for a log that has some, or `None` when there are too many.
+fn take_next() -> Option<NonNull<Chunk>> {
+    if budget::is_shedding() {
+        return None;
+    }
+    let chunk = take(|| if budget::admits(CHUNK_BYTES) { make() } else { None });
+    match chunk {
+        Some(_) => Unread::Chunk.grow(CHUNK_BYTES),
+        None => budget::shed(),
+    }
+    chunk
+}
+
 /// An empty chunk, or `None` when there are too many.
-fn take() -> Option<NonNull<Chunk>> {
+fn take(make: impl FnOnce() -> Option<NonNull<Chunk>>) -> Option<NonNull<Chunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
@@ -131,7 +146,7 @@ fn take() -> Option<NonNull<Chunk>> {
 #[cold]
 fn take_first() -> Option<NonNull<Chunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
-    let chunk = take();
+    let chunk = take(make);
     if chunk.is_none() {
         POOL.logs.fetch_sub(1, Ordering::Relaxed);
     }
@@ -203,7 +218,7 @@ impl Writer {
             return None;
         }
         let fresh = match self.chunk {
-            Some(_) => take(),
+            Some(_) => take_next(),
             None => take_first(),
         }?;
         let link = match &self.chunk {
@@ -316,6 +331,7 @@ impl Reader {
                 self.read = 0;
                 any = true;
                 give_back(NonNull::from(chunk));
+                Unread::Chunk.shrink(CHUNK_BYTES);
             }
             if is_last || !finished {
                 break;

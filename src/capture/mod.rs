@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+mod budget;
 mod buffers;
 mod callback;
 mod calls;
@@ -39,6 +40,7 @@ mod texts;
 mod thread;
 mod verifying;
 
+pub use budget::bytes_held;
 pub use buffers::{filled, many_filled, next_filled, recycle, rest};
 pub use callback::{Capture, has_launched_late, record_stack};
 pub use clock::{now, renew_clock};
@@ -56,11 +58,11 @@ pub use stack::new_context;
 pub use sums::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
-/// Keeps what each thread and its logs take to a share of `ceiling` bytes: a sixteenth for the ids of a thread's
-/// stacks, a quarter for what was written and not read. Activities that the collector is behind with may take four
-/// times the ceiling for that time, since sums would be wrong without them. More than 256 MiB changes nothing.
+/// Limits what threads, their logs and buffers of activities take, so that everything gpuflame holds stays below `ceiling`
+/// bytes: the ids of a thread's stacks to a sixteenth, logs to a quarter, and the backlog as a whole to what everything
+/// else leaves ([`budget`]). Records beyond that are dropped and counted.
 pub fn bound_memory(ceiling: usize) {
     intern::bound(ceiling / 16);
     log::bound(ceiling / 4);
-    buffers::bound(ceiling.saturating_mul(4));
+    budget::bound(ceiling);
 }

@@ -15,6 +15,7 @@ use crate::record::{GraphId, Loss, ThreadId};
 use crate::tracer::Call;
 use crate::unwind::{Unwinder, memory, tls};
 
+use super::budget;
 use super::calls::{GraphCall, HostCallBegun, Pending, UnderWay};
 use super::counts::Counts;
 use super::intern::Interner;
@@ -63,6 +64,9 @@ const LEFT: u32 = 2;
 /// The most states that are left behind so, some 250 KiB each; after that, threads that jump out of gpuflame stay
 /// inside, and what they launch is counted.
 const MOST_LEFT: usize = 64;
+
+/// Threads that get a state even if nothing is left below the ceiling. Launches of further threads are then only counted.
+const MIN_THREADS: usize = 8;
 
 /// The thread came from the process that this one was forked from.
 const INHERITED: usize = 1;
@@ -301,6 +305,11 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = Own { launches, contexts, outside, ..own };
         return Some(NonNull::from(thread));
+    }
+    // `own` has been mapped by now.
+    let is_one_of_few = all().take(MIN_THREADS).count() < MIN_THREADS;
+    if !is_one_of_few && !budget::has_room(size_of::<Thread>()) {
+        return None;
     }
     let at = memory::map(size_of::<Thread>())?;
     leaks::keeps(at.cast(), size_of::<Thread>());

@@ -32,8 +32,8 @@ use crate::record::{ContextId, IdMap, Loss, NameId};
 
 /// Fewer than so many stacks, or kernels, are never dropped: whatever takes the memory, it is not them.
 const FEWEST: usize = 256;
-/// Below this the join takes a part of its memory as well.
-const SMALL: usize = 64 << 20;
+/// Bytes that a full join takes with its default limits.
+const JOIN_BYTES: usize = 45 << 20;
 
 /// What a thread's name and number take.
 const BYTES_A_THREAD: usize = 96;
@@ -73,17 +73,15 @@ impl NotKept {
     }
 }
 
-/// What the join may remember under a ceiling.
+/// Limits of the join: when full, it takes a quarter of the ceiling at most.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
-    match ceiling {
-        0..SMALL => Limits {
-            recent: all.recent / 4,
-            waiting: all.waiting / 4,
-            running: all.running / 4,
-            orphans: all.orphans / 4,
-        },
-        _ => all,
+    let parts = JOIN_BYTES.div_ceil((ceiling / 4).max(1)).next_power_of_two().min(16);
+    Limits {
+        recent: all.recent / parts,
+        waiting: all.waiting / parts,
+        running: all.running / parts,
+        orphans: all.orphans / parts,
     }
 }
 

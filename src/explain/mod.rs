@@ -25,7 +25,7 @@ use std::mem;
 
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::{self, Graphs};
-use crate::join::{Join, Sink, Tally};
+use crate::join::{Join, Limits, Sink, Tally};
 use crate::profile::Profile;
 use crate::record::{
     Activity, Blocked, ContextId, EventCall, IdMap, Inside, Launch, Loss, MemoryCall, Nanos, Row, Sampled,
@@ -275,6 +275,11 @@ impl Explain {
     /// Whether so much waits for a flush that one should come soon.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
+    }
+
+    /// How many launches and activities may wait for each other.
+    pub fn join_limits(&self) -> Limits {
+        self.join.limits()
     }
 
     /// What the rows so far come to if what has no partner yet never finds one; `sink` is shown those. What

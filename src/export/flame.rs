@@ -14,7 +14,7 @@ use super::order;
 use crate::profile::{
     Kind, NodeId, Numbered, Place, Profile, Sample, ShownFrameId, StringId, Strings, Tip, Tree, View, add_to,
 };
-use crate::record::{DeviceId, IdMap, Work};
+use crate::record::{Created, DeviceId, IdMap, Work};
 
 /// See the module's documentation.
 pub(super) struct Flame {
@@ -235,10 +235,32 @@ struct Build {
     /// What is known of each node of the tree, as far as weights have come to it.
     nodes: Vec<Node>,
     /// Where stacks end, by where they begin: most have several samples.
-    stacks: IdMap<(NodeId, Place), NodeId>,
+    stacks: IdMap<(NodeId, PlaceKey), NodeId>,
     tips: Tips,
     /// Room for the labels of one stack.
     leaf_first: Vec<u32>,
+}
+
+/// A [`Place`] as words that are all initialised. Comparing two places may read the bytes that one of them does not use, and
+/// valgrind reports each branch that depends on those.
+type PlaceKey = [u32; 4];
+
+fn place_key(place: Place) -> PlaceKey {
+    match place {
+        Place::Context(id) => [0, id.0, 0, 0],
+        Place::Missing(missing) => [1, missing as u32, 0, 0],
+        Place::Nobody => [2, 0, 0, 0],
+        Place::Between { after, thread: None, before } => [3, after.0, 0, before.0],
+        Place::Between { after, thread: Some(thread), before } => [4, after.0, thread.0, before.0],
+        Place::Node { launch, created } => {
+            let (kind, launch) = launch.map_or_else(|missing| (6, missing as u32), |id| (5, id.0));
+            match created {
+                Created::Context(id) => [kind, launch, 0, id.0],
+                Created::BeforeRecording => [kind, launch, 1, 0],
+                Created::Unknown => [kind, launch, 2, 0],
+            }
+        }
+    }
 }
 
 impl Build {
@@ -253,11 +275,12 @@ impl Build {
 
     fn sample(&mut self, composer: &Composer<'_>, sample: &Sample, weight: u64) {
         let base = self.path(NodeId::ROOT, composer.below(sample));
-        let stack = match self.stacks.get(&(base, sample.place)) {
+        let key = (base, place_key(sample.place));
+        let stack = match self.stacks.get(&key) {
             Some(&known) => known,
             None => {
                 let at = self.stack(base, composer, sample.place);
-                self.stacks.insert((base, sample.place), at);
+                self.stacks.insert(key, at);
                 at
             }
         };

@@ -79,8 +79,13 @@ pub fn draw_once() {
 
 /// Goes on with what was lost.
 pub(super) fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
+    let mut is_incomplete = false;
     for (loss, count) in lost {
         let _ = write!(subtitle, ", {count} {}", loss.label().replace('_', " "));
+        is_incomplete |= loss.hides_gpu_time() && count > 0;
+    }
+    if is_incomplete {
+        subtitle.push_str("; GPU and idle time are incomplete");
     }
 }
 

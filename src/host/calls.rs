@@ -43,6 +43,9 @@ fn make_all() {
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
+        // Files and their folders are created with the first launch.
+        libc::mkdir(nothing, 0);
+        libc::write(-1, null(), 0);
         // Who ends by a signal sends it to itself in the end.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), 0);
         // Of a main thread that launches late, of signals that have a stack, of a stderr that came to be another, and of maps of

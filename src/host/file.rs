@@ -9,7 +9,8 @@ use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
@@ -52,6 +53,64 @@ pub struct Draft {
     /// The file, until the writer takes it.
     file: Option<File>,
     published: bool,
+    /// Its entry, if it is under a temporary name.
+    unpublished: Unpublished,
+}
+
+/// Temporary files of this process, for their removal when memory ends and the threads that write them stop. Files beyond the
+/// size of the table stay.
+static UNPUBLISHED: [AtomicPtr<OwnPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+
+struct OwnPath {
+    /// A forked child inherits the table, and the files are its parent's.
+    process: u32,
+    path: CString,
+}
+
+/// An entry in [`UNPUBLISHED`], removed with this.
+#[derive(Debug, Default)]
+struct Unpublished(Option<&'static AtomicPtr<OwnPath>>);
+
+impl Unpublished {
+    fn add(path: &Path) -> Self {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return Self(None) };
+        let own = Box::into_raw(Box::new(OwnPath { process: std::process::id(), path }));
+        let slot = UNPUBLISHED
+            .iter()
+            .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        if slot.is_none() {
+            // SAFETY: it was made from a box just now, and no slot has it.
+            drop(unsafe { Box::from_raw(own) });
+        }
+        Self(slot)
+    }
+}
+
+impl Drop for Unpublished {
+    fn drop(&mut self) {
+        let Some(slot) = self.0 else { return };
+        let own = slot.swap(null_mut(), Ordering::AcqRel);
+        if !own.is_null() {
+            // SAFETY: `add` made it from a box, and the swap took it from `remove_unpublished`.
+            drop(unsafe { Box::from_raw(own) });
+        }
+    }
+}
+
+/// Removes all temporary files of this process. Takes neither memory nor a lock: a thread that stopped for want of memory may hold
+/// any.
+pub fn remove_unpublished() {
+    UNPUBLISHED.iter().for_each(|slot| remove(slot.swap(null_mut(), Ordering::AcqRel)));
+}
+
+/// Removes the file of an entry that was taken out of the table, which is leaked.
+fn remove(own: *mut OwnPath) {
+    // SAFETY: null, or made from a box that is never freed once it has been taken out here.
+    let Some(own) = (unsafe { own.as_ref() }) else { return };
+    if own.process == std::process::id() {
+        // SAFETY: a C string.
+        unsafe { libc::unlink(own.path.as_ptr()) };
+    }
 }
 
 impl Draft {
@@ -89,7 +148,9 @@ impl Draft {
             .open(&path)?;
         let file = raise(file);
         let identity = Identity::of(&file)?;
-        Ok(Self { path, target: target.to_owned(), identity, file: Some(file), published: false })
+        let unpublished = if path == target { Unpublished::default() } else { Unpublished::add(&path) };
+        let (target, published) = (target.to_owned(), false);
+        Ok(Self { path, target, identity, file: Some(file), published, unpublished })
     }
 
     /// Where it is until it is published.
@@ -114,6 +175,7 @@ impl Draft {
 
     /// Leaves the file where it is, as far as it goes.
     pub fn leave(mut self) {
+        self.unpublished = Unpublished::default();
         self.published = true;
     }
 
@@ -289,7 +351,11 @@ impl Drop for Draft {
 /// need not wait to know. A small file, `NAME.part`, which says whose it is, so that what a killed process claimed is free again.
 /// It goes with this.
 #[derive(Debug)]
-pub struct Claim(PathBuf);
+pub struct Claim {
+    path: PathBuf,
+    /// Its entry in the table of temporary files.
+    _unpublished: Unpublished,
+}
 
 impl Claim {
     /// Claims the name `target`.
@@ -308,7 +374,8 @@ impl Claim {
         // Where nothing can be written to it, it is taken for that of a process which is at it.
         let _ = draft.fill(|out| Ok(out.write_all(alive::Identity::of_this_thread().line().as_bytes())?));
         draft.leave();
-        Ok(Self(path))
+        let _unpublished = Unpublished::add(&path);
+        Ok(Self { path, _unpublished })
     }
 
     /// Whether a process has claimed the name of this file; what one that is gone has left of that is taken away.
@@ -320,7 +387,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -408,6 +475,34 @@ mod tests {
         assert_eq!(fs::read_to_string(&target).unwrap(), "ours");
         assert!(!target.is_symlink());
         assert!(temporary(&target, 0).is_symlink());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn without_memory_temporary_files_go_and_published_ones_and_those_of_a_parent_stay() {
+        let folder = folder("file-unpublished");
+        let draft = Draft::create(&folder.join("a.svg")).unwrap();
+        let claim = Claim::of(&folder.join("a.set.json")).unwrap();
+        let recording = Draft::create_in_place(&folder.join("a.gfr")).unwrap();
+        write(&folder.join("b.svg"), "whole");
+        // SAFETY: the child makes system calls only, and ends without what the harness does at exit.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                remove_unpublished();
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, null_mut(), 0), child);
+        }
+        assert_eq!(names(&folder).len(), 4);
+        // As in the child, others that are made at the same time in this process are not to go.
+        for own in [draft.unpublished.0, claim._unpublished.0] {
+            let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
+            remove(own);
+        }
+        assert_eq!(names(&folder), ["a.gfr", "b.svg"]);
+        drop((draft, claim));
+        recording.leave();
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,7 +1,8 @@
 //! Files that grow while the application runs, each written by a thread of its own. A file system may take its time, or
 //! hang for good; neither the application, where they are begun, nor who feeds them stands still for it. What is not
 //! written yet waits in memory, up to a bound. Where that is full it is waited for room as long as the file gets on; when it
-//! does not, it is given up.
+//! does not, it is given up. No file is created before the first row that needs one ([`Growing::create_file`]): a process that
+//! launches nothing leaves none.
 //!
 //! ```text
 //! Feed -blocks, up to the bound-> Growing -its thread-> Appender
@@ -84,6 +85,8 @@ struct State {
     place: Option<(PathBuf, Identity)>,
     /// It was given up, and nobody writes to it any more.
     is_left: bool,
+    /// The file may be created.
+    is_needed: bool,
     /// Nothing more comes.
     is_ended: bool,
     /// And what came is of no use.
@@ -97,7 +100,7 @@ struct State {
 }
 
 impl Growing {
-    /// Has a thread make a file by `open`, and write to it what it is fed.
+    /// Starts a thread that creates a file by `open` once it is needed, and writes all rows to it.
     pub fn begin(
         bounds: Bounds,
         given_up: GivenUp,
@@ -111,9 +114,11 @@ impl Growing {
             threads::note_ours();
             // Waiting for a lock the first time takes the loader's lock, which a stopped thread may hold later.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
-            match open() {
-                Ok(draft) => own.write(draft, given_up),
-                Err(error) => own.fail(error),
+            if own.is_needed() {
+                match open() {
+                    Ok(draft) => own.write(draft, given_up),
+                    Err(error) => own.fail(error),
+                }
             }
             own.0.state.lock().is_over = true;
             own.0.done.notify_all();
@@ -123,6 +128,23 @@ impl Growing {
             file.fail(Error::new(ErrorKind::State, message));
         }
         (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
+    }
+
+    /// Creates the file, if it does not exist yet: rows must outlive the process from now on. Does not wait for the file system.
+    pub fn create_file(&self) {
+        let mut state = self.0.state.lock();
+        if !std::mem::replace(&mut state.is_needed, true) {
+            self.0.asked.notify_one();
+        }
+    }
+
+    /// Waits until the file is needed. False: it is never needed.
+    fn is_needed(&self) -> bool {
+        let mut state = self.0.state.lock();
+        while !state.is_needed && !state.is_ended && state.failure.is_none() {
+            self.0.asked.wait(&mut state);
+        }
+        state.failure.is_none()
     }
 
     /// Where it is, if it is anywhere yet, or still.
@@ -207,6 +229,11 @@ impl Growing {
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
         let Bounds { waiting, patience } = self.0.bounds;
         let mut state = self.0.state.lock();
+        if state.bytes >= waiting {
+            // Only the file makes room.
+            state.is_needed = true;
+            self.0.asked.notify_one();
+        }
         self.wait_or_give_up(&mut state, patience, &|state| state.bytes < waiting)?;
         state.bytes += block.len();
         // Small ones, of which a second has one or two, are not to take a block's memory each.
@@ -360,12 +387,47 @@ mod tests {
             let _ = opens.recv();
             Ok(Draft::create_in_place(&path)?)
         };
-        Growing::begin(BOUNDS, given_up, Box::new(open))
+        let (file, feed) = Growing::begin(BOUNDS, given_up, Box::new(open));
+        file.create_file();
+        (file, feed)
     }
 
     /// A million bytes, in pieces of all sizes.
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
+    }
+
+    #[test]
+    fn no_file_is_created_until_one_is_needed_and_then_it_has_everything() {
+        let folder = folder("growing-needed");
+        let path = folder.join("x");
+        let begin = || {
+            let path = path.clone();
+            Growing::begin(BOUNDS, GivenUp::Goes, Box::new(move || Ok(Draft::create_in_place(&path)?)))
+        };
+        let (file, mut feed) = begin();
+        feed.write_all(b"early ").unwrap();
+        feed.flush().unwrap();
+        drop(feed);
+        assert!(file.0.state.lock().is_over, "its thread ends without one");
+        assert_eq!(names(&folder), [""; 0]);
+        let (file, mut feed) = begin();
+        feed.write_all(b"early ").unwrap();
+        feed.flush().unwrap();
+        assert_eq!(file.path(), None);
+        file.create_file();
+        feed.write_all(b"late").unwrap();
+        feed.end(LONG).unwrap().leave();
+        assert_eq!(fs::read(&path).unwrap(), b"early late");
+        fs::remove_file(&path).unwrap();
+        // Where nothing more can wait, the file is the only place that is left.
+        let (_file, mut feed) = begin();
+        for _ in 0..8 {
+            feed.write_all(&[b'.'; BLOCK]).unwrap();
+        }
+        feed.end(LONG).unwrap().leave();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8 * BLOCK as u64);
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -8,6 +8,8 @@ const MIB: usize = 1 << 20;
 const DEFAULT: usize = 256 * MIB;
 /// What gpuflame takes in a program that launches from a few stacks and a few threads, and some more.
 const LEAST: usize = 24 * MIB;
+/// Part of a ceiling for memory that is not counted.
+const UNCOUNTED: usize = 8 * MIB;
 /// The part of what a process may have in all.
 const PART: u64 = 10;
 
@@ -17,6 +19,12 @@ pub fn ceiling(asked: Option<usize>) -> usize {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         limit(&group, |path| fs::read_to_string(path).ok())
     })
+}
+
+/// The part of a ceiling for counted memory. The rest covers memory that no counter sees: touched pages of the library's image (4
+/// to 6 MiB), rounding up to pages and slabs, and empty slabs that the heap keeps.
+pub fn counted(ceiling: usize) -> usize {
+    ceiling.saturating_sub(UNCOUNTED).max(LEAST - UNCOUNTED)
 }
 
 /// As `asked` or else 256 MiB, or a tenth of what the process's control group may have where that is less; but 24 MiB at

@@ -86,6 +86,7 @@ pub struct Join {
     order: Order,
     repeats: Repeats,
     tally: Tally,
+    limits: Limits,
 }
 
 impl Default for Join {
@@ -104,7 +105,13 @@ impl Join {
             order: Order::default(),
             repeats: Repeats::default(),
             tally: Tally::default(),
+            limits,
         }
+    }
+
+    /// How much it remembers.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Takes the next row. Rows other than launches, activities and window edges are passed over.

@@ -7,7 +7,7 @@
 pub enum Loss {
     /// Launch records for which no chunk was free.
     LaunchesDropped = 1,
-    /// Activity records that the tracer itself dropped.
+    /// Activity records that the tracer itself dropped, or dropped for want of memory.
     ActivitiesDropped = 2,
     /// Activity records that could not be read (unknown layout, or a kind we never asked for).
     ActivitiesUnreadable = 3,
@@ -80,6 +80,11 @@ impl Loss {
         Self::SamplesDropped,
         Self::BlocksDropped,
     ];
+
+    /// Whether this loss hides GPU time, which then appears as idle time.
+    pub fn hides_gpu_time(self) -> bool {
+        matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
+    }
 
     /// The word that ledgers and tables show; lower case, no blanks.
     pub fn label(self) -> &'static str {

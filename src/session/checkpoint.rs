@@ -1,5 +1,5 @@
 //! What a process leaves that ends without a word (killed, crashed, `_exit`, `exec`): a file that a thread of its own
-//! adds to about once a second, by what all rows so far have come to. `record::encode` draws it. Where the rows
+//! adds to about once a second after the first launch, by what all rows so far have come to. `record::encode` draws it. Where the rows
 //! themselves are recorded, they are that file, and there is none of these.
 //!
 //! ```text
@@ -31,7 +31,6 @@ use crate::record::{Chunk, Mark, Nanos, Standing, SumsWriter};
 use crate::settings::{Output, Settings};
 
 use super::about;
-use super::collector::bytes_held;
 use super::generated::NamesSoFar;
 use super::memory;
 use super::messages::say;
@@ -40,10 +39,9 @@ use super::pipeline::Pipeline;
 use super::progress::LOOK_EVERY;
 use super::stream;
 
-/// The first one comes when a program is no longer one of those that are over at once.
-const FIRST_AFTER: Duration = Duration::from_secs(2);
-/// The same of one that was forked: as a rule it is a worker, and ends by `_exit`. The times after it double.
-const FIRST_OF_A_FORK: Duration = Duration::from_millis(100);
+/// From the first launch to the first checkpoint: a worker may end by `_exit` soon. In a forked process, which most workers are,
+/// the times after it double; in others the interval follows at once.
+const FIRST_AFTER: Duration = Duration::from_millis(100);
 /// For each unit of time that it takes there are so many until the next: half a percent.
 const RARER: u32 = 200;
 /// So much is put together at once, with the pipeline locked.
@@ -55,8 +53,8 @@ const STACK: usize = 512 << 10;
 
 /// Who knows what all rows have come to.
 pub(super) trait Recorded: Sync {
-    /// Reads what lies ready, wherever it does.
-    fn read_ready(&self);
+    /// Lets the collector read everything delivered so far; the first time after a flush of the tracer.
+    fn read_ready(&self, is_first: bool);
     /// Nobody else changes it while `look` does. Returns how long that took.
     fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
@@ -74,6 +72,10 @@ pub(super) struct Checkpoint {
     /// What the thread is asked for when the process ends, and that it has done it.
     asked: Bits,
     done: Bits,
+    /// The thread has something to do: [`WORK`].
+    woken: Bits,
+    /// Time of the first launch, in nanoseconds.
+    first_work: AtomicU64,
     /// A thread adds to it.
     is_kept: AtomicBool,
     /// How many rows of work are in the file, as `Pipeline::rows_of_work` counts them.
@@ -89,6 +91,8 @@ const REST: u32 = 1;
 const LAST: u32 = 2;
 /// That nobody waits any more.
 const TOO_LATE: u32 = 4;
+/// The process has launched something, or ends.
+const WORK: u32 = 1;
 
 /// Where the file is.
 #[derive(Debug, Default)]
@@ -149,6 +153,8 @@ impl Checkpoint {
             began: capture::now(),
             asked: Bits::new(),
             done: Bits::new(),
+            woken: Bits::new(),
+            first_work: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
             work: AtomicU64::new(0),
             file: Mutex::default(),
@@ -182,6 +188,7 @@ impl Checkpoint {
             return;
         }
         self.asked.set(REST | LAST);
+        self.wake();
         shortage::wake_for_good();
         let began = Instant::now();
         while !self.done.has(LAST)
@@ -191,6 +198,28 @@ impl Checkpoint {
             self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
         }
         self.asked.set(TOO_LATE);
+    }
+
+    /// Notes the time of the first launch: a checkpoint is due soon.
+    pub(super) fn note_first_work(&self, time: Nanos) {
+        if !self.woken.has(WORK) {
+            self.first_work.store(time.0, Ordering::Release);
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread if it still waits for the first launch.
+    pub(super) fn wake(&self) {
+        self.woken.set(WORK);
+    }
+
+    /// Sleeps until the first launch. Returns the time left until the first checkpoint.
+    fn wait_for_work(&self) -> Duration {
+        while !self.woken.has(WORK) {
+            self.woken.wait(0, None);
+        }
+        let since = capture::now().since(Nanos(self.first_work.load(Ordering::Acquire)));
+        FIRST_AFTER.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
     /// The file, if there is one.
@@ -235,11 +264,9 @@ impl Checkpoint {
         threads::note_ours();
         // What it takes to wait for a lock is looked up under the loader's, which may be held for good later.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
-        let is_forked = alive::is_forked();
-        let first =
-            if is_forked { FIRST_OF_A_FORK.min(self.interval) } else { FIRST_AFTER.min(2 * self.interval) };
-        let (mut book, mut pause, mut doubled) = (None, first, if is_forked { first } else { self.interval });
-        let mut has_said = false;
+        let (mut book, mut pause) = (None, self.wait_for_work());
+        let mut doubled = if alive::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
+        let (mut has_said, mut is_first) = (false, true);
         loop {
             shortage::sleep_unless_short(pause);
             let is_last = self.rests_and_is_asked();
@@ -250,7 +277,7 @@ impl Checkpoint {
             // Whatever was launched before is among what is read.
             let time = capture::now();
             if !is_last {
-                recorded.read_ready();
+                recorded.read_ready(std::mem::take(&mut is_first));
             }
             doubled = self.interval.min(2 * doubled);
             pause = doubled;
@@ -337,12 +364,14 @@ impl Checkpoint {
         is_last: bool,
     ) -> Result<Taken> {
         let (mut rows, mut work, mut forgotten, mut has_room) = (0, 0, 0, false);
+        let mut has_work = false;
         recorded.locked(&mut |pipeline| {
+            has_work = pipeline.has_work();
             (rows, work, forgotten) = (pipeline.rows(), pipeline.rows_of_work(), pipeline.forgotten());
-            has_room = pipeline.has_room(bytes_held());
+            has_room = pipeline.has_room(capture::bytes_held());
         });
         let (rows_before, work_before) = book.as_ref().map_or((0, 0), |book| (book.rows, book.work));
-        if rows == rows_before || is_last && work == work_before {
+        if !has_work || rows == rows_before || is_last && work == work_before {
             return Ok(Taken::Nothing);
         }
         if !has_room {
@@ -388,7 +417,7 @@ impl Checkpoint {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
                 // It grows until this moment.
-                if is_all && pipeline.has_room(bytes_held()) {
+                if is_all && pipeline.has_room(capture::bytes_held()) {
                     book.definition_bytes += chunk.len();
                     (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     book.work = pipeline.rows_of_work();

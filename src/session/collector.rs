@@ -27,8 +27,8 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// The tracer hands over a buffer when it is full; this often it is asked for what it has.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 
-/// The same at first in a process that was forked: as a rule it is a worker, and ends by `_exit`. The times after it double.
-const FIRST_FLUSH_OF_A_FORK: Duration = Duration::from_millis(80);
+/// The same after the first launch, for the first checkpoint: a worker may end by `_exit` soon. In a forked process the times after it double.
+const FIRST_FLUSH: Duration = Duration::from_millis(80);
 
 /// This often when many launches wait for their activities.
 const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
@@ -50,6 +50,9 @@ pub(super) trait Source: Sync {
     /// Answers what is asked of all that was read.
     fn answer(&self);
 
+    /// Whether the application has launched anything.
+    fn has_work(&self) -> bool;
+
     /// Whether many launches wait for their activities.
     fn wants_flush(&self) -> bool;
 
@@ -69,6 +72,8 @@ pub(super) trait Source: Sync {
 /// What the collector may be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wish {
+    /// As `Collect`, for a checkpoint. Checkpoints may be frequent, so they do not delay a flush that is due.
+    Read,
     /// Everything that was handed over already.
     Collect,
     /// Everything that is complete.
@@ -139,29 +144,33 @@ impl Collector {
     fn run(&self, source: &impl Source) {
         let mut pause = SHORT_PAUSE;
         let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
-        let mut is_over = false;
-        let mut flush_every = if alive::is_forked() { FIRST_FLUSH_OF_A_FORK } else { FLUSH_EVERY };
+        let (mut is_over, mut has_work) = (false, false);
+        let mut flush_every = FLUSH_EVERY;
         threads::note_ours();
         loop {
             let (wish, up_to) = self.wait(pause);
             if life::is_over() {
                 return;
             }
-            MOST_HELD.fetch_max(bytes_held(), Ordering::Relaxed);
+            MOST_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);
             progress::made();
             // What there is left is for who writes down what there was.
             if shortage::is_short() {
                 return source.end_for_want_of_memory();
             }
             let any = source.collect();
+            if !has_work && source.has_work() {
+                (has_work, flush_every, flushed) = (true, FIRST_FLUSH, Instant::now());
+            }
             let wants_flush = source.wants_flush();
             let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { flush_every };
             // Where buffers wait, the tracer fills them by itself; a flush would only hold us up.
-            let due = wish.is_none() && flushed.elapsed() >= pause_between && !capture::many_filled();
+            let due =
+                wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::many_filled();
             if due || wish >= Some(Wish::Gather) {
                 source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
-                flush_every = FLUSH_EVERY.min(2 * flush_every);
+                flush_every = if alive::is_forked() { FLUSH_EVERY.min(2 * flush_every) } else { FLUSH_EVERY };
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
                 source.write_down(false);
@@ -205,11 +214,6 @@ impl Collector {
         self.wishes.lock().granted = up_to;
         self.granted.notify_all();
     }
-}
-
-/// Bytes that gpuflame holds: mapped and on the heap.
-pub(super) fn bytes_held() -> usize {
-    unwind::bytes_held() + tracer::bytes_held() + heap::held()
 }
 
 /// The most bytes it held: on the heap ever, mapped now, and both whenever the collector looked, which is before it

@@ -35,8 +35,9 @@ pub(super) fn text(
         ledger.activities().to_string(),
         ledger.graph_activities().to_string(),
         losses(ledger),
-        format!("stacks {} distinct", ledger.stacks.distinct),
     ];
+    lines.extend(incomplete(ledger));
+    lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
     lines.extend(python(profile));
     lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
     lines.extend(not_told(ledger));
@@ -70,6 +71,17 @@ fn losses(ledger: &Ledger) -> String {
         let _ = write!(line, ", {} {}", loss.label(), ledger.lost(loss));
     }
     line
+}
+
+/// Figures that losses make incomplete, and the remedy.
+fn incomplete(ledger: &Ledger) -> Option<String> {
+    let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
+    let what = match (launches, activities) {
+        (0, 0) => return None,
+        (_, 0) => "launches were dropped, and their GPU time has no stack",
+        _ => "activities were dropped, and GPU time and idle time are incomplete",
+    };
+    Some(format!("incomplete: {what}; a higher GPUFLAME_MAX_MEM drops fewer"))
 }
 
 /// How many functions of Python stand in stacks, or why there are none in a process that has it.

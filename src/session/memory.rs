@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::control::life;
-use crate::host::{shortage, stderr, threads};
+use crate::host::{file, shortage, stderr, threads};
 
 /// How long a full stderr may take the line.
 const LONGEST_TELLING: Duration = Duration::from_millis(200);
@@ -34,6 +34,8 @@ pub(super) fn end() {
         if let Some(recorded) = RECORDED.get() {
             recorded.starve();
         }
+        // The threads that write them go no further.
+        file::remove_unpublished();
     }
 }
 

@@ -31,13 +31,14 @@ use super::sampler::{Found, Sampler, Stands};
 use super::sets::{Drawn, Set, Sets};
 use super::stream::Streams;
 use super::times::Times;
+use super::write::Report;
 
-/// While so many launches wait for an activity, activities are read first: what was launched is to be
-/// paired before the join's window moves on.
-const MANY_OPEN: u64 = 32 << 10;
-/// Unless so many activities wait for their launch, a quarter of what the join keeps: threads that launch
-/// fast are read ahead of those whose buffers the tracer has not filled yet.
-const MANY_ORPHANS: u64 = 16 << 10;
+/// While this part of the launches that the join keeps wait for an activity, activities are read first: each launch should be
+/// paired before the join's window moves on. 32,768 launches with the default limits.
+const MANY_OPEN_PART: usize = 7;
+/// Unless this part of the activities that it keeps wait for their launch: threads that launch fast are read ahead of
+/// those whose buffers the tracer has not filled yet. 16,384 activities with the default limits.
+const MANY_ORPHANS_PART: usize = 4;
 /// Steps after which the collector looks up from its reading: some 20 ms.
 const MOST_STEPS: usize = 64;
 
@@ -107,6 +108,8 @@ struct Rows {
     count: u64,
     /// Of those, of windows that opened or closed, and of what generated code is called.
     idle_count: u64,
+    /// Time of the first launch, or of the first row about one. No file is created before.
+    first_work: Option<Nanos>,
     /// No more are taken.
     is_over: bool,
     edges: Arc<Edges>,
@@ -134,6 +137,7 @@ impl Pipeline {
                 sampler: None,
                 count: 0,
                 idle_count: 0,
+                first_work: None,
                 is_over: false,
                 edges: Arc::default(),
                 times: Times::default(),
@@ -295,7 +299,12 @@ impl Pipeline {
 
     fn wants_activities(&self) -> bool {
         let tally = self.rows.explain.tally();
-        tally.launches.open() > MANY_OPEN && tally.activities.open() < MANY_ORPHANS
+        let many_orphans = self.rows.explain.join_limits().orphans / MANY_ORPHANS_PART;
+        tally.launches.open() > self.many_open() && tally.activities.open() < many_orphans as u64
+    }
+
+    fn many_open(&self) -> u64 {
+        (self.rows.explain.join_limits().waiting / MANY_OPEN_PART) as u64
     }
 
     fn read_noted_buffer(&mut self, api: &Api) -> bool {
@@ -306,12 +315,19 @@ impl Pipeline {
     /// keeps a buffer for each thread, of some 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
-        explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
+        explain.tally().launches.open() > 4 * self.many_open() || explain.wants_flush()
     }
 
     /// How many launches there are of which nothing is known that they did.
     pub(super) fn launches_open(&self) -> u64 {
         self.rows.explain.tally().launches.open()
+    }
+
+    /// Launches that still wait for an activity from CUPTI: every dropped activity may belong to one of the open launches.
+    pub(super) fn launches_awaited(&self) -> u64 {
+        let lost = self.lost();
+        let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
+        self.launches_open().saturating_sub(dropped.map_or(0, |(_, count)| *count))
     }
 
     fn read_launches(&mut self) -> bool {
@@ -437,6 +453,9 @@ impl Pipeline {
     }
 
     fn hand_over(&mut self, part: Part) {
+        if !self.has_work() {
+            return;
+        }
         let all = self.lost();
         let (Some(taken), explain) = (&mut self.apart, &mut self.rows.explain) else { return };
         // Each stands in one set of files: theirs together have them all.
@@ -511,6 +530,24 @@ impl Pipeline {
         self.rows.count - self.rows.idle_count
     }
 
+    /// Time of the first launch, once it was read.
+    pub(super) fn first_work(&self) -> Option<Nanos> {
+        self.rows.first_work
+    }
+
+    /// Whether the process launched anything, recorded or lost. If not, no file is written.
+    pub(super) fn has_work(&self) -> bool {
+        self.rows.first_work.is_some()
+            || capture::calls() > 0
+            || self.lost().iter().any(|(loss, _)| is_work(*loss))
+    }
+
+    /// Discards outputs whose files were never created.
+    pub(super) fn discard_outputs(&mut self) -> Report {
+        self.rows.streams.discard();
+        Report::default()
+    }
+
     /// What became of the clock, in a line for the ledger.
     pub(super) fn clock_line(&self) -> Option<String> {
         self.rows.times.line()
@@ -579,6 +616,12 @@ impl Pipeline {
     pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
         (self.rows.explain.profile_mut(), &mut self.rows.streams)
     }
+}
+
+/// Whether this loss proves a launch.
+fn is_work(loss: Loss) -> bool {
+    use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
+    matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
 }
 
 impl TakenOut {
@@ -660,12 +703,27 @@ impl Rows {
             return;
         }
         self.count += 1;
+        if self.first_work.is_none() {
+            self.note_first_work(row);
+        }
         #[cfg(debug_assertions)]
         let mixed_up = self.mix_up.instead(row);
         #[cfg(debug_assertions)]
         let row = mixed_up.as_ref().unwrap_or(row);
         self.streams.row(row);
         self.explain.push(row, &mut self.streams);
+    }
+
+    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate create no
+    /// file.
+    #[cold]
+    fn note_first_work(&mut self, row: &Row<'_>) {
+        self.first_work = match row {
+            Row::Launch(launch) => Some(launch.time),
+            Row::Outside(_) | Row::Activity(_) => Some(capture::now()),
+            _ => return,
+        };
+        self.streams.create_files();
     }
 
     /// Asks for the name of a thread that is new, which may have got one since it came, if it is still there.

@@ -12,7 +12,7 @@ use crate::control::{Outputs, chosen, life, window};
 use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, process_text};
-use crate::host::stderr;
+use crate::host::{shortage, stderr};
 use crate::record::{Module, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::Symbolizer;
@@ -21,7 +21,7 @@ use crate::unwind::ModuleMap;
 use super::about;
 use super::checkpoint::{Checkpoint, Recorded};
 use super::clients::Clients;
-use super::collector::{self, Collector, LONGEST_PAUSE, Source, Wish};
+use super::collector::{Collector, LONGEST_PAUSE, Source, Wish};
 use super::draw;
 use super::edges::Edges;
 use super::ending::{self, Ends};
@@ -44,6 +44,9 @@ const LONGEST_FLUSH: Duration = Duration::from_secs(5);
 const LONGEST_WRITE: Duration = Duration::from_secs(2);
 /// So long the collector does not get on while an application's thread waits that ends a context.
 const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
+
+/// How long a checkpoint waits for a collector that makes no progress, before its own thread reads instead.
+const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
 
 /// How long its exit may be, by the ledger.
 const LONGEST_LEDGER: Duration = Duration::from_secs(2);
@@ -100,9 +103,6 @@ impl Session {
         });
         if let Some(sampler) = sampler {
             pipeline.sample(sampler);
-        }
-        if let Some(file) = pipeline.recording().and_then(|file| file.path()) {
-            about::begun(settings.report.as_deref(), &file, capture::now());
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
@@ -382,7 +382,11 @@ impl Source for Session {
         let mut pipeline = self.pipeline();
         pipeline.learn(&new);
         let any = pipeline.collect(self.api);
+        let first_work = pipeline.first_work();
         drop(pipeline);
+        if let (Some(time), Some(checkpoint)) = (first_work, &self.checkpoint) {
+            checkpoint.note_first_work(time);
+        }
         self.told.look(self.api, &self.edges, || self.clients.reclaim_if_taken(self.api));
         any
     }
@@ -398,6 +402,10 @@ impl Source for Session {
 
     fn answer(&self) {
         self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
+    }
+
+    fn has_work(&self) -> bool {
+        self.pipeline.lock().first_work().is_some()
     }
 
     fn wants_flush(&self) -> bool {
@@ -417,7 +425,7 @@ impl Source for Session {
         let mut pipeline = self.pipeline.lock();
         pipeline.note_dropped(dropped);
         pipeline.note_flushed();
-        let open = pipeline.launches_open();
+        let open = pipeline.launches_awaited();
         drop(pipeline);
         if is_flushed {
             self.clients.look_at_traffic(self.api, open, everything.then_some(before));
@@ -427,7 +435,8 @@ impl Source for Session {
     fn write_down(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.write_down();
-        let recording = pipeline.recording().filter(|_| is_awaited);
+        // Without work there is no file.
+        let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
             let patience = LONGEST_WRITE.min(self.settings.exit_limit / 2);
@@ -438,8 +447,9 @@ impl Source for Session {
     /// What there is goes into the checkpoint, by the thread that keeps it.
     fn end_for_want_of_memory(&self) {
         self.close_window();
-        if !self.checkpoint.as_ref().is_some_and(Checkpoint::is_kept) {
-            memory::end();
+        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
+            Some(checkpoint) => checkpoint.wake(),
+            None => memory::end(),
         }
     }
 }
@@ -456,8 +466,13 @@ impl Turns for Session {
 }
 
 impl Recorded for Session {
-    fn read_ready(&self) {
-        self.collect_noted();
+    fn read_ready(&self, is_first: bool) {
+        let wish = if is_first { Wish::Gather } else { Wish::Read };
+        let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
+        // Without memory the collector has ended.
+        if shortage::is_short() || !self.collector.ask(wish, limit) {
+            self.collect_noted();
+        }
     }
 
     fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration {
@@ -530,7 +545,7 @@ impl Ends for Session {
             self.edges.told(true);
             pipeline.take_edges();
         }
-        pipeline.finish(collector::bytes_held);
+        pipeline.finish(capture::bytes_held);
         true
     }
 
@@ -543,7 +558,11 @@ impl Ends for Session {
         let Some(mut pipeline) = self.pipeline_within(limit) else { return self.say_not_answering() };
         let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
         let drawn = self.drawn_windows(limit);
-        let mut report = self.write_files(&mut pipeline, &ledger);
+        let has_work = pipeline.has_work();
+        let mut report = match has_work {
+            true => self.write_files(&mut pipeline, &ledger),
+            false => pipeline.discard_outputs(),
+        };
         report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(checkpoint) = &self.checkpoint {
@@ -556,6 +575,7 @@ impl Ends for Session {
             let mut further: Vec<_> = pipeline.samples_lines();
             further.extend(pipeline.clock_line());
             further.extend(pipeline.windows(drawn.as_ref()));
+            further.extend((!has_work).then(|| "nothing was launched, and no file is written".to_owned()));
             let clients = (self.api.traffic(), self.clients.had());
             let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);
             stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);

@@ -54,7 +54,7 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     file::make_for(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
-    let ceiling = memory::ceiling(settings.max_mem);
+    let ceiling = memory::counted(memory::ceiling(settings.max_mem));
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
     capture::refill();

@@ -1,7 +1,8 @@
 //! The outputs that are written while the application runs, since they grow with it: the recording, the table of
 //! activities, Chrome's events and the text of the tutorial's tracer. All but the recording lie under temporary names and,
 //! like all outputs, get their final ones at exit; the recording has a name that was free for all outputs when it began.
-//! Each is made and written by a thread of its own ([`host::growing`](crate::host::growing)): none of their file systems
+//! None is created before there is anything to write. Each is created and written by a thread of its own
+//! ([`host::growing`](crate::host::growing)): none of their file systems
 //! holds up the application, or who gathers. What goes wrong is kept until the exit: the application is not to be told in mid-run.
 
 use std::io::{self, Write};
@@ -24,6 +25,7 @@ use crate::record::{
 use crate::settings::{Output, Settings, TraceFile};
 use crate::symbolize;
 
+use super::about;
 pub(super) use super::write::is_taken;
 use super::write::make_folders;
 
@@ -39,9 +41,6 @@ const WAITING: usize = 32;
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
 /// So long each may stand still, whatever the exit's limit is.
 const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
-/// How long whoever starts CUDA waits until they are there: as a rule 0.2 ms.
-const LONGEST_BEGINNING: Duration = Duration::from_millis(100);
-
 /// See the module's documentation.
 pub(super) struct Streams {
     activities: Stream<ActivityTable<Feed>>,
@@ -87,7 +86,7 @@ impl Streams {
         let wants = |output| settings.formats.contains(&output);
         let patience = LEAST_STANDSTILL.max(settings.exit_limit / 2);
         let bounds = Bounds { waiting: ceiling / WAITING, patience: LONGEST_STANDSTILL.min(patience) };
-        let streams = Self {
+        Self {
             activities: match wants(Output::Activities) {
                 true => Stream::open(draft(outputs, Output::Activities, bounds), |out| {
                     ActivityTable::new(out, |symbol| symbolize::kernel_name(symbol).into_owned())
@@ -105,9 +104,9 @@ impl Streams {
             texts: texts(outputs, settings, bounds),
             opened: SystemTime::now() - TICK,
             recording: match wants(Output::Recording) {
-                true => Stream::open(in_place(outputs, &settings.formats, bounds), |out| {
+                true => Stream::open(in_place(outputs, settings, bounds), |out| {
                     let mut writer = record::Writer::new(out)?;
-                    // Also what a process leaves that is killed at once is a recording.
+                    // A process that is killed right after its first launch leaves a valid recording.
                     writer.flush()?;
                     Ok(writer)
                 }),
@@ -118,11 +117,20 @@ impl Streams {
             is_ahead: false,
             left: None,
             patience,
-        };
-        if let Some(recording) = streams.unwritten() {
-            recording.wait_until_written(LONGEST_BEGINNING);
         }
-        streams
+    }
+
+    /// Creates the files of all outputs: there is something to write.
+    pub(super) fn create_files(&self) {
+        let texts = self.texts.iter().filter_map(|(_, text)| text.file());
+        let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
+        others.into_iter().flatten().chain(texts).for_each(Growing::create_file);
+    }
+
+    /// Discards all outputs; no file of theirs was created.
+    pub(super) fn discard(&mut self) {
+        (self.activities, self.chrome, self.recording) = (Stream::None, Stream::None, Stream::None);
+        self.texts.clear();
     }
 
     /// Where the recording is, which has a name already.
@@ -298,9 +306,13 @@ fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
 }
 
 /// A recording under a name whose number no output has. Another process may be quicker.
-fn in_place(outputs: &Outputs, formats: &[Output], bounds: Bounds) -> (Growing, Feed) {
-    let (outputs, formats) = (outputs.clone(), formats.to_vec());
-    let open = move || free_name(&outputs, &formats, Draft::create_in_place);
+fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing, Feed) {
+    let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
+    let open = move || {
+        let draft = free_name(&outputs, &formats, Draft::create_in_place)?;
+        about::begun(report.as_deref(), draft.path(), capture::now());
+        Ok(draft)
+    };
     let late = Standing { is_late: true, is_over: false };
     Growing::begin(bounds, GivenUp::Stays(Chunk::head_of(late).to_vec()), Box::new(open))
 }
@@ -383,6 +395,11 @@ pub(super) fn never_opened() -> Error {
 }
 
 impl<W> Stream<W> {
+    /// The file that it grows in.
+    fn file(&self) -> Option<&Growing> {
+        if let Self::Open(file, _) = self { file.as_ref() } else { None }
+    }
+
     fn open((file, feed): (Growing, Feed), begin: impl FnOnce(Feed) -> Result<W>) -> Self {
         match begin(feed) {
             Ok(writer) => Self::Open(Some(file), writer),

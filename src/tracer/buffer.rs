@@ -25,6 +25,13 @@ const KEPT_BYTES: usize = 64 << 10;
 /// records goes through. The application's threads fill them, and would pay 256 page faults for each that went
 /// back to the kernel: 70 ns a record.
 const MOST_WARM: usize = 2 << 20;
+/// The same under the ceiling that the user asked for.
+static WARM_ROOM: AtomicUsize = AtomicUsize::new(MOST_WARM);
+
+/// Limits what buffers that are ready keep in memory to `bytes`, or 2 MiB if that is less.
+pub fn keep_warm(bytes: usize) {
+    WARM_ROOM.store(bytes.min(MOST_WARM), Ordering::Relaxed);
+}
 
 /// Bytes of buffers that lie ready with more than [`KEPT_BYTES`] in memory.
 static WARM: AtomicUsize = AtomicUsize::new(0);
@@ -69,7 +76,8 @@ impl Buffer {
 
     /// Whether it may keep all its pages, as it lies ready.
     fn keep_warm(&mut self) -> bool {
-        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MOST_WARM);
+        let keep =
+            |warm: usize| Some(warm + self.written).filter(|warm| *warm <= WARM_ROOM.load(Ordering::Relaxed));
         let kept = WARM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
         self.warm = if kept { self.written } else { 0 };
         kept

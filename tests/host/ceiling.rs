@@ -195,6 +195,63 @@ fn in_a_control_group_of_96_mib_a_program_of_20_mib_lives_and_its_sums_are_exact
     assert_eq!(done.ledger("not kept apart:").len(), 1, "{}", done.stderr);
 }
 
+fn load() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/load.c", &["-O2"]))
+}
+
+/// Eight threads launch without a pause: more than the collector can read.
+const FLAT_OUT: [&str; 4] = ["--threads", "8", "--launches", "2000000"];
+
+/// The most memory that the process took beyond pages of files, by the kernel, in MiB.
+fn most_anonymous(done: &Done) -> f64 {
+    let kib = |name: &str| {
+        let line = done.stdout.lines().find_map(|line| line.strip_prefix(name)).expect(&done.stdout);
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap()
+    };
+    (kib("VmHWM:") - kib("RssFile:")) / 1024.0
+}
+
+/// Beyond the ceiling launches and activities are dropped and counted, and the figures that this makes wrong say so.
+#[test]
+fn launches_that_outrun_the_collector_stay_below_the_ceiling_by_the_kernel() {
+    // The simulation keeps things for each record; what it frees is to go back to the kernel.
+    let quiet = |run: Run| {
+        let run = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").env("MALLOC_ARENA_MAX", "1");
+        run.env("MALLOC_TRIM_THRESHOLD_", "0").env("MALLOC_TOP_PAD_", "0")
+    };
+    let without = most_anonymous(&quiet(Run::new(load(), Way::None)).ok());
+    for ceiling in [24, 64] {
+        let run = quiet(Run::new(load(), Way::Injected)).env("GPUFLAME_MAX_MEM", format!("{ceiling}M"));
+        let done = run.ok();
+        let most = most_anonymous(&done) - without;
+        let (launches, parts) = done.sum("launches");
+        eprintln!("{ceiling} MiB: {most:.1} MiB, {launches} launches, {parts:?}");
+        assert!(most <= f64::from(ceiling), "{most} MiB\n{}", done.stderr);
+        assert!(most_held(&done) <= f64::from(ceiling), "{}", done.stderr);
+        // Of each 1,024 launches 16 are followed by a copy and a fill, and one by a copy more.
+        assert_eq!(launches, 2_000_000 + 8 * (2 * 3907 + 245));
+        assert_eq!(done.sum("activities").0, launches);
+        assert!(!done.stderr.contains("another client of CUPTI"), "{}", done.stderr);
+        let dropped = parts["dropped"] + done.sum("activities").1["dropped"];
+        assert_eq!(done.stderr.contains("gpuflame: incomplete: "), dropped > 0, "{}", done.stderr);
+        if done.sum("activities").1["dropped"] > 0 {
+            for file in ["out.svg", "out.idle.svg"] {
+                assert!(done.file(file).contains("GPU and idle time are incomplete"), "{file}");
+            }
+        }
+    }
+}
+
+#[test]
+fn in_a_control_group_of_96_mib_a_program_that_launches_flat_out_is_not_killed() {
+    let Some(group) = Group::new(96 << 20) else { return };
+    let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
+    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(load());
+    let done = run.args(FLAT_OUT).env("GPUSIM_TRUTH", "").ok();
+    assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
+}
+
 #[test]
 fn a_hundred_thousand_kernels_stay_below_24_mib_and_hide_nothing_that_matters() {
     assert_many_kernels(100_000);

@@ -172,15 +172,55 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// So that programs that are over at once leave none behind that is taken away again.
+/// A worker may end by `_exit` soon after its first launch. The next checkpoint would come in a year.
 #[test]
-fn the_first_is_written_after_two_seconds() {
-    let mut running = Running::of(Run::new(program(), Way::Injected).args(["left", "exit"]));
-    running.wait_for(|running| (moments(&running.folder).is_some(), "no file".to_owned()));
-    let (began, time) = moments(&running.folder).unwrap();
-    assert!(time - began >= 2_000_000_000, "{} ns", time - began);
-    running.tell("go");
-    assert_eq!(running.ended().code, Some(7));
+fn the_first_is_written_a_tenth_of_a_second_after_the_first_launch() {
+    let is_soon = |_| {
+        let mut running = Running::of(left("exit").env("GPUFLAME_CHECKPOINT", "1000"));
+        running.wait_for(|running| (moments(&running.folder).is_some(), "no file".to_owned()));
+        let (began, time) = moments(&running.folder).unwrap();
+        assert!(time - began >= 100_000_000, "{} ns", time - began);
+        running.tell("go");
+        assert_eq!(running.ended().code, Some(7));
+        time - began < 1_500_000_000
+    };
+    // On a busy machine one may come later.
+    assert!((0..20).any(is_soon));
+}
+
+/// As a worker of `torch.compile` does, which needs CUDA for its version alone.
+#[test]
+fn a_process_that_launches_nothing_writes_no_file() {
+    let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
+    for formats in ["svg,folded", all] {
+        for (window, how) in [("1", "exit"), ("1", "SIGKILL"), ("1", "SIGTERM"), ("0", "exit")] {
+            let run =
+                Run::new(program(), Way::Injected).args(["idle", "exit"]).env("GPUFLAME_CHECKPOINT", "0.05");
+            let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
+            let mut running = Running::of(run);
+            running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
+            // Ten intervals.
+            std::thread::sleep(Duration::from_millis(500));
+            assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
+            let done = match how {
+                "SIGKILL" => running.signalled(libc::SIGKILL),
+                "SIGTERM" => running.signalled(libc::SIGTERM),
+                _ => {
+                    running.tell("go");
+                    running.ended()
+                }
+            };
+            assert_eq!(names(&done.folder), [""; 0], "{formats}, {how}: {}", done.stderr);
+            if how != "SIGKILL" {
+                assert_eq!(done.sum("launches").0, 0);
+                assert!(
+                    done.stderr.contains("nothing was launched, and no file is written"),
+                    "{}",
+                    done.stderr
+                );
+            }
+        }
+    }
 }
 
 #[test]

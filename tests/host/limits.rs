@@ -207,14 +207,17 @@ fn a_limit_on_the_address_space_costs_the_recording_and_not_the_process() {
         let (said, folder) = starved(kib, "8", "folded,svg");
         let names = names(&folder);
         let is_out = said.contains(NO_MEMORY);
+        assert!(!is_out || !names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
     // All threads have one heap, which grows no more.
     for (kib, formats) in
-        [(0, "folded,svg"), (64, "folded,svg"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
+        [(0, "folded,svg"), (64, "folded,activities"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
     {
         let (said, folder) = starved(kib, "1", formats);
         assert_eq!(said.matches(NO_MEMORY).count(), 1, "{kib} KiB: {said}");
+        let names = names(&folder);
+        assert!(!names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         if formats != "gfr" {
             command(&folder, ["recover", "out.gfr"]).ok();
         }
@@ -493,6 +496,7 @@ fn a_limit_that_shrinks_costs_the_recording_and_not_the_process() {
         );
         let names = names(&folder);
         let has = |end: &str| names.iter().any(|name| name.ends_with(end));
+        assert!(!said.contains(NO_MEMORY) || !has(".part"), "{number}: {names:?} {said}");
         assert!(
             said.contains(NO_MEMORY) && has(".gfr") || has(".folded") || has(".csv"),
             "{number}: {names:?} {said}"

@@ -3,6 +3,8 @@
  *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
  *     ending for_ever THREADS | beside THREADS | graphs_for_ever    until it gets a signal
  *     ending left HOW [TEXT]                                        ends without a word when there is a file `go`
+ *     ending idle exit                                              initialises CUDA, launches nothing, creates `ready`, and exits when
+ *                                                                   there is a file `go`
  *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
  *
  * flat_out: THREADS launch without a pause while main exits. exits: four threads exit at once. quick: quick_exit().
@@ -155,6 +157,17 @@ static void left(const char *how)
     if (!strcmp(how, "fork"))
         wait(NULL);
     abort();
+}
+
+static void idle(void)
+{
+    cudaFree(0);
+    cudaDeviceSynchronize();
+    if (open("ready", O_CREAT | O_WRONLY, 0644) < 0)
+        exit(21);
+    while (!is_told("go"))
+        usleep(1000);
+    exit(CODE);
 }
 
 OWN_FRAME static void launch_graph(cudaGraphExec_t graph, cudaStream_t stream)
@@ -428,6 +441,8 @@ int main(int count, char **arguments)
         signal_number = atoi(arguments[2]);
     if (count > 3 && !strcmp(arguments[3], "ignored"))
         signal(signal_number, SIG_IGN);
+    if (!strcmp(mode, "idle"))
+        idle();
     for (i = 0; i < 100; i++)
         launch(0);
     if (!strcmp(mode, "flat_out"))
