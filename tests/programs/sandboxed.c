@@ -40,7 +40,7 @@ static const struct {
     CALL(fcntl), CALL(fstat), CALL(futex), CALL(getdents64), CALL(geteuid), CALL(getpid), CALL(getpriority),
     CALL(getrandom), CALL(gettid), CALL(ioctl), CALL(linkat), CALL(lseek), CALL(madvise), CALL(mkdir), CALL(mmap),
     CALL(mprotect), CALL(mremap), CALL(munmap), CALL(newfstatat), CALL(open), CALL(openat), CALL(perf_event_open),
-    CALL(poll), CALL(prctl), CALL(prlimit64), CALL(process_vm_readv), CALL(pwrite64), CALL(read), CALL(readlink), CALL(rename), CALL(renameat2), CALL(rt_sigaction),
+    CALL(poll), CALL(ppoll), CALL(prctl), CALL(prlimit64), CALL(process_vm_readv), CALL(pwrite64), CALL(read), CALL(readlink), CALL(rename), CALL(renameat2), CALL(rt_sigaction),
     CALL(rt_sigprocmask), CALL(rt_sigreturn), CALL(sched_getaffinity), CALL(sched_getscheduler),
     CALL(sched_setaffinity), CALL(sched_setscheduler), CALL(sched_yield), CALL(set_robust_list), CALL(setpriority), CALL(sigaltstack), CALL(stat), CALL(statx),
     CALL(tgkill), CALL(timer_create), CALL(timer_delete), CALL(timer_settime), CALL(unlink), CALL(write),
