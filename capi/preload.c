@@ -27,10 +27,11 @@ extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offse
 enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22 };
 
 /* Variables in the order in which they are looked for and added. The driver reads the first and NVTX the second; the
- * library reads the third, and refuses to work with the stub of another release. No pointers, which would be relocated. */
-enum { DRIVER, NVTX, OWN, PRELOAD, NAMES };
+ * library reads the third, and refuses to work with the stub of another release; from the fourth it knows which file
+ * descriptor 2 was when the program started. No pointers, which would be relocated. */
+enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
-                                        "LD_PRELOAD="};
+                                        "_GPUFLAME_STDERR=", "LD_PRELOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
 /* Room for the new list and its texts where they are short, in the page that the loader writes to in any case. */
@@ -97,11 +98,44 @@ static size_t length(const char *text)
     return bytes;
 }
 
+/* Writes a number in hexadecimal, and returns where it ends. */
+static char *append_number(char *at, unsigned long number)
+{
+    int shift = 60;
+    while (shift && !(number >> shift))
+        shift -= 4;
+    for (; shift >= 0; shift -= 4)
+        *at++ = "0123456789abcdef"[number >> shift & 15];
+    return at;
+}
+
+/* Device and inode of descriptor 2 into the two numbers; 0: it is closed, or this machine is not known. Without the C library,
+ * which has the function under different names and sets errno. */
+static int look_at_stderr(unsigned long *device, unsigned long *inode)
+{
+    unsigned long facts[32];
+    long failed = -1;
+#if defined __x86_64__
+    __asm__ volatile("syscall" : "=a"(failed) : "0"(5L), "D"(2L), "S"(facts) : "rcx", "r11", "memory");
+#elif defined __aarch64__
+    register long call __asm__("x8") = 80, result __asm__("x0") = 2;
+    register unsigned long *into __asm__("x1") = facts;
+    __asm__ volatile("svc 0" : "+r"(result) : "r"(call), "r"(into) : "memory");
+    failed = result;
+#endif
+    if (failed)
+        return 0;
+    *device = facts[0];
+    *inode = facts[1];
+    return 1;
+}
+
 __attribute__((constructor)) static void have_the_driver_load_it(void)
 {
     const char *has[NAMES] = {NULL}, *from, *here = "";
     char working[LONGEST];
     size_t count = 0, n, added = 0, bytes, needed;
+    unsigned long device, inode;
     char **old, **new = room, *text;
     int name;
     if (!&environ || !(old = environ) || (getauxval && getauxval(IS_SECURE)))
@@ -110,24 +144,25 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         for (name = 0; name < NAMES; name++)
             if (!has[name])
                 has[name] = behind(NAME_OF[name], old[count]);
-    /* Who has named a library has chosen. */
-    if (has[DRIVER] || !(bytes = folder(&from, has[PRELOAD])))
+    /* Who has named a library has chosen: only what an ancestor has added about its own descriptor 2 is replaced. */
+    bytes = has[DRIVER] ? 0 : folder(&from, has[PRELOAD]);
+    if (!bytes && !(has[DRIVER] && has[STDERR]))
         return;
-    if (*from != '/' && !(getcwd && getcwd(working, sizeof working)))
+    if (bytes && *from != '/' && !(getcwd && getcwd(working, sizeof working)))
         return;
-    if (*from != '/')
+    if (bytes && *from != '/')
         here = working;
-    needed = (count + 4) * sizeof *new + 3 * (sizeof BEFORE_PATH + 32 + length(here) + bytes + sizeof LIBRARY);
+    needed = (count + 5) * sizeof *new + 3 * (sizeof BEFORE_PATH + 32 + length(here) + bytes + sizeof LIBRARY) + 64;
     if (needed > sizeof room) {
         new = mmap ? mmap(NULL, needed, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) : (void *)-1;
         if (new == (void *)-1)
             return;
     }
-    text = (char *)(new + count + 4);
+    text = (char *)(new + count + 5);
     for (n = 0; n < count; n++)
-        if (!behind(NAME_OF[OWN], old[n]))
+        if (!(bytes && behind(NAME_OF[OWN], old[n])) && !behind(NAME_OF[STDERR], old[n]))
             new[added++] = old[n];
-    for (name = DRIVER; name <= OWN; name++) {
+    for (name = DRIVER; bytes && name <= OWN; name++) {
         if (name != OWN && has[name])
             continue;
         new[added++] = text;
@@ -136,6 +171,12 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         text = append(text, *here ? "/" : "", 1);
         text = append(text, from, bytes);
         text = append(text, LIBRARY, (size_t)-1) + 1;
+    }
+    if (look_at_stderr(&device, &inode)) {
+        new[added++] = text;
+        text = append_number(append(text, NAME_OF[STDERR], (size_t)-1), device);
+        *text++ = ':';
+        *append_number(text, inode) = 0;
     }
     new[added] = NULL;
     /* As a whole, and the old list stays: another thread may be reading it. */

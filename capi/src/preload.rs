@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use gpuflame::host::stderr;
 use gpuflame::tracer::errno;
 
 use crate::GetExportTable;
@@ -21,15 +22,16 @@ const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
 // may be other threads: those of a library that was initialised before, or of a program that loads this one late.
 #[ctor::ctor(unsafe)]
 fn ask_to_be_injected_if_preloaded() {
-    let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
-    let unset: Vec<_> = unset.collect();
-    if unset.is_empty() {
-        return;
-    }
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
     // The driver may be who loads this, in the middle of the application's call.
     errno::kept(|| {
         let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
+        stderr::remember_at_exec();
+        let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
+        let unset: Vec<_> = unset.collect();
+        if unset.is_empty() {
+            return;
+        }
         let own = own.as_os_str().as_bytes();
         add_to_environment(unset.iter().map(|name| [name.as_bytes(), b"=", own].concat()));
     });

@@ -41,6 +41,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::{ErrorKind, Result};
+use crate::host::file;
 use console::{Console, Outcome, usage};
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
@@ -93,6 +94,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    file::make_for(file::MODE_OF_COMMANDS);
     match dispatch(&command) {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
         Ok(Outcome::Found) => ExitCode::from(1),

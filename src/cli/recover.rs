@@ -13,11 +13,11 @@ use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
-use crate::host::file::Claim;
+use crate::host::file::{self, Claim};
 use crate::import::{CutOff, Kind};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
-use crate::settings::{ABOUT, Output, Settings};
+use crate::settings::{self, ABOUT, Output, Settings};
 
 /// Write the files of an exit that did not come.
 ///
@@ -36,6 +36,8 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        // They take the place of the library's files, and have the same readers.
+        file::make_for(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
                 let why = "its process still runs, and writes its files when it ends (--alive: now)";

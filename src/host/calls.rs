@@ -39,7 +39,10 @@ fn make_all() {
         libc::linkat(nowhere, nothing, nowhere, nothing, 0);
         libc::rename(nothing, nothing);
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
-        libc::poll(null_mut(), 0, 0);
+        if libc::poll(null_mut(), 0, 0) != 0 {
+            // A filter that refuses the one may allow the other.
+            libc::ppoll(null_mut(), 0, &libc::timespec { tv_sec: 0, tv_nsec: 0 }, null());
+        }
         libc::dup3(-1, -1, 0);
         libc::mremap(null_mut(), 0, 0, 0);
         libc::unlink(nothing);
@@ -58,6 +61,16 @@ fn make_all() {
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // As who finds a lock taken does, now and then.
         libc::sched_yield();
+        // Our threads make these when they first run, on a busy machine after set-up: no process
+        // has the number -1, and no kind of thing a priority is of the number 99.
+        libc::prctl(-1);
+        libc::sched_getaffinity(-1, 0, null_mut());
+        libc::sched_setaffinity(-1, 0, null());
+        libc::sched_getscheduler(-1);
+        libc::getpriority(99, 0);
+        libc::setpriority(99, 0, 0);
+        libc::mkdir(nothing, 0);
+        libc::write(-1, null(), 0);
         // On other machines it is a form of `fstat`, which set-up makes.
         #[cfg(target_arch = "x86_64")]
         libc::syscall(libc::SYS_stat, nothing, MaybeUninit::<libc::stat>::uninit().as_mut_ptr());

@@ -5,10 +5,11 @@
 //! That is of what is kept. The kernel gives a file the lowest free number first: what is opened has that until it is
 //! moved up, and what is only read (`/proc`, a module's names) until it is closed, mostly some tens of microseconds.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -45,6 +46,27 @@ pub fn raise(file: File) -> File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity(u64, u64);
 
+/// `DEVICE:INODE` in hexadecimal.
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:x}:{:x}", self.0, self.1)
+    }
+}
+
+/// Reads the kernel's facts about the file that is open under this number.
+///
+/// # Errors
+/// No file is open under it.
+pub fn facts(number: i32) -> io::Result<libc::stat> {
+    // SAFETY: all-zero is a valid `stat`.
+    let mut facts: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: fstat takes any number and writes to `facts`.
+    match unsafe { libc::fstat(number, &mut facts) } {
+        0 => Ok(facts),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 impl Identity {
     /// The one of an open file.
     ///
@@ -59,13 +81,27 @@ impl Identity {
     /// # Errors
     /// None is open under it.
     pub fn of_number(number: i32) -> io::Result<Self> {
-        // SAFETY: all-zero is a valid `stat`.
-        let mut facts: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: fstat takes any number and writes to `facts`.
-        match unsafe { libc::fstat(number, &mut facts) } {
-            0 => Ok(Self(facts.st_dev, facts.st_ino)),
-            _ => Err(io::Error::last_os_error()),
-        }
+        facts(number).as_ref().map(Self::of_facts).map_err(|error| error.kind().into())
+    }
+
+    /// Takes the identity from facts that were read before.
+    pub fn of_facts(facts: &libc::stat) -> Self {
+        Self(facts.st_dev, facts.st_ino)
+    }
+
+    /// The file that `path` names. A link is itself the file, not its target.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn of_path(path: &Path) -> io::Result<Self> {
+        path.symlink_metadata().map(|facts| Self(facts.dev(), facts.ino()))
+    }
+
+    /// Reads what `Display` wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (device, inode) = text.split_once(':')?;
+        let number = |digits| u64::from_str_radix(digits, 16).ok();
+        Some(Self(number(device)?, number(inode)?))
     }
 }
 
@@ -114,6 +150,11 @@ impl Appender {
 
     fn is_ours(&self, file: &File) -> bool {
         Identity::of(file).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// The open file, if its descriptor was kept and is still ours.
+    pub fn kept(&self) -> Option<&File> {
+        self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
     /// The descriptor that is kept, if it is still ours. If not, the number is somebody else's, and must not be closed.

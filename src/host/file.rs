@@ -1,13 +1,14 @@
 //! The one way to make a file, for the library and for the command: a new one under a temporary name beside its
-//! final one, which no link can lead elsewhere and only its owner may read (or who `make_for` said), renamed when all of it is there. So
+//! final one, which no link can lead elsewhere, with the permissions of `make_for`, renamed when all of it is there. So
 //! nothing half-written ever has the name of a result, and what fails leaves nothing behind. Recordings alone grow
 //! under their own name: what a killed process leaves of one can be read.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, BufWriter, ErrorKind, Read as _, Write};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Seek as _, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -16,8 +17,11 @@ use super::alive;
 use super::descriptor::{Appender, Identity, make_room, raise};
 use crate::error::Result;
 
-/// Who may read what we make: its owner, unless it was said otherwise. Stacks and names tell a good deal about a program.
+/// Permissions of new files, less those that the umask removes: the owner's alone, unless `make_for` was called. Stacks and
+/// names reveal much about a program.
 static MODE: AtomicU32 = AtomicU32::new(0o600);
+/// Permissions of files that a user asks the command for, as any other command creates them.
+pub const MODE_OF_COMMANDS: u32 = 0o666;
 /// The most that is read of a claim.
 const LONGEST_CLAIM: u64 = 256;
 /// So many temporary names are tried; each that is taken belongs to somebody else.
@@ -50,8 +54,8 @@ pub struct Draft {
     path: PathBuf,
     target: PathBuf,
     identity: Identity,
-    /// The file, until the writer takes it.
-    file: Option<File>,
+    /// The open file, unless a writer has it.
+    appender: Option<Appender>,
     published: bool,
     /// Its entry, if it is under a temporary name.
     unpublished: Unpublished,
@@ -113,6 +117,17 @@ fn remove(own: *mut OwnPath) {
     }
 }
 
+/// State of a file's name after the file was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The name still leads to it.
+    InPlace,
+    /// The file has another name now, perhaps since its folder was renamed.
+    Moved,
+    /// The file had lost its name. Its content was copied from the open file to a new one.
+    Restored,
+}
+
 impl Draft {
     /// A new file beside `target`, whose folder is there.
     ///
@@ -141,7 +156,9 @@ impl Draft {
 
     fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
         make_room();
+        // Readable too: the content of a removed file is available from its descriptor alone.
         let file = OpenOptions::new()
+            .read(true)
             .append(true)
             .create_new(true)
             .mode(MODE.load(Ordering::Relaxed))
@@ -149,13 +166,19 @@ impl Draft {
         let file = raise(file);
         let identity = Identity::of(&file)?;
         let unpublished = if path == target { Unpublished::default() } else { Unpublished::add(&path) };
-        let (target, published) = (target.to_owned(), false);
-        Ok(Self { path, target, identity, file: Some(file), published, unpublished })
+        let appender = Some(Appender::new(&path, identity, Some(file)));
+        let target = target.to_owned();
+        Ok(Self { path, target, identity, appender, published: false, unpublished })
     }
 
     /// Where it is until it is published.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The name that it was made for.
+    pub fn target(&self) -> &Path {
+        &self.target
     }
 
     /// Which file it is.
@@ -186,10 +209,68 @@ impl Draft {
 
     /// The same for who has a buffer.
     pub fn appender(&mut self) -> Appender {
-        Appender::new(&self.path, self.identity, self.file.take())
+        self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Gives the file its final name. Who may read it is as before if it replaces a file; else only its owner may.
+    /// Takes the open file back from a writer that is done.
+    pub fn take_back(&mut self, appender: Appender) {
+        self.appender = Some(appender);
+    }
+
+    /// Finds the file if its name does not lead to it any more, which it says of one that grew for hours. Call before
+    /// publishing. A file that was removed is copied from its descriptor, under the name that it was made for.
+    ///
+    /// # Errors
+    /// The file was removed and its descriptor is closed, so that its content is lost; or the file system's.
+    pub fn find(&mut self) -> io::Result<Fate> {
+        if self.is_at(&self.path) {
+            return Ok(Fate::InPlace);
+        }
+        let lost = || io::Error::new(ErrorKind::NotFound, "it was removed while it was written, and is lost");
+        let appender = self.appender.take().ok_or_else(lost)?;
+        let file = appender.kept().ok_or_else(lost)?;
+        if let Ok(place) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            && self.is_at(&place)
+        {
+            if self.path == self.target {
+                self.target = place.clone();
+            }
+            self.path = place;
+            return Ok(Fate::Moved);
+        }
+        self.restore(file)?;
+        Ok(Fate::Restored)
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        Identity::of_path(path).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// Replaces this draft by a copy of `file`, in the folder of its target.
+    fn restore(&mut self, file: &File) -> io::Result<()> {
+        if let Some(folder) = self.target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // A file that grew under its own name is useful before it is complete.
+        let grows_in_place = self.path == self.target;
+        let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
+        let mut copy = match in_place {
+            Some(copy) => copy,
+            None => Self::create(&self.target)?,
+        };
+        let mut out = copy.out();
+        let mut from = file;
+        from.rewind()?;
+        io::copy(&mut from, &mut out)?;
+        out.flush()?;
+        drop(out);
+        // The old draft has no name any more that dropping it could remove.
+        self.published = true;
+        *self = copy;
+        Ok(())
+    }
+
+    /// Gives the file its final name. If it replaces a file of the same owner, it keeps that file's permissions.
     ///
     /// # Errors
     /// The file system's.
@@ -204,7 +285,7 @@ impl Draft {
     /// The file system's.
     pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
         if self.path != target {
-            if let Some(rights) = rights(target) {
+            if let Some(rights) = rights(target, &self.path) {
                 Appender::new(&self.path, self.identity, None).open()?.set_permissions(rights)?;
             }
             match fs::rename(&self.path, target) {
@@ -333,10 +414,15 @@ fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
     Ok(draft)
 }
 
-/// Who may read the file that is there.
-fn rights(target: &Path) -> Option<Permissions> {
+/// The permissions of the file at `target`, for `draft`, which replaces it. `None`: there is no such file, or another user
+/// owns it. That user may have let everybody write to it, and our file would be writable for everybody as well. Members of
+/// another group get the permissions of everybody.
+fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
-    Some(Permissions::from_mode(old.permissions().mode() & 0o777))
+    let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
+    let mode = old.mode() & 0o777;
+    let group = if new.gid() == old.gid() { mode } else { mode << 3 };
+    Some(Permissions::from_mode(mode & !0o070 | group & 0o070))
 }
 
 impl Drop for Draft {
@@ -459,6 +545,58 @@ mod tests {
         write(&old, "text");
         assert_eq!((mode(&new), mode(&old)), (0o600, 0o664));
         assert_eq!(fs::read_to_string(&old).unwrap(), "text");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_replaced_file_passes_on_permissions_only_from_the_same_owner_and_group() {
+        let folder = folder("file-owner");
+        let replaced = |user: Option<u32>, group: Option<u32>| {
+            let target = folder.join("old");
+            fs::write(&target, "before").unwrap();
+            std::os::unix::fs::chown(&target, user, group)?;
+            fs::set_permissions(&target, Permissions::from_mode(0o664)).unwrap();
+            write(&target, "text");
+            let mode = mode(&target);
+            fs::remove_file(&target).unwrap();
+            Ok::<_, io::Error>(mode)
+        };
+        assert_eq!(replaced(None, None).unwrap(), 0o664);
+        match (replaced(Some(65_534), None), replaced(None, Some(65_534))) {
+            (Ok(others), Ok(other_group)) => assert_eq!((others, other_group), (0o600, 0o644)),
+            _ => eprintln!("skipped: only root gives files away"),
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_draft_whose_file_was_removed_or_moved_is_published_all_the_same() {
+        let folder = folder("file-found");
+        for (in_place, is_moved) in [(true, false), (true, true), (false, false), (false, true)] {
+            let (deep, elsewhere) = (folder.join("deep"), folder.join("elsewhere"));
+            fs::create_dir(&deep).unwrap();
+            let target = deep.join("x.gfr");
+            let make = if in_place { Draft::create_in_place } else { Draft::create };
+            let mut draft = make(&target).unwrap();
+            let mut out = draft.appender();
+            out.write_all(b"text").unwrap();
+            match is_moved {
+                true => fs::rename(&deep, &elsewhere).unwrap(),
+                false => fs::remove_dir_all(&deep).unwrap(),
+            }
+            out.write_all(b" and more").unwrap();
+            draft.take_back(out);
+            let fate = draft.find().unwrap();
+            assert_eq!(fate, if is_moved { Fate::Moved } else { Fate::Restored });
+            let stays = in_place && is_moved;
+            let expected = if stays { elsewhere.join("x.gfr") } else { target };
+            fs::create_dir_all(&deep).unwrap();
+            assert_eq!(draft.publish_new().unwrap(), expected);
+            assert_eq!(fs::read_to_string(&expected).unwrap(), "text and more");
+            let left = names(&deep).len() + if is_moved { names(&elsewhere).len() } else { 0 };
+            assert_eq!(left, 1, "no temporary file is left");
+            let _ = (fs::remove_dir_all(deep), fs::remove_dir_all(elsewhere));
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -1,77 +1,164 @@
-//! The application's stderr, on which we say what went wrong and print the ledger.
+//! Descriptor 2 of the application, on which gpuflame prints its messages and the ledger.
 //!
-//! It may be full and nobody reads it, closed, or by now a data file. So a thread of ours writes, as much as the
-//! pipe takes at once, and who has something to say waits for it only so long. Whether writing blocks is never
-//! set: that belongs to all who share the open file, the user's shell among them.
+//! It may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours therefore writes,
+//! as much as a pipe takes at once, and the caller waits for it only as long as its patience. `O_NONBLOCK` is never
+//! set: the flag belongs to the open file, which other processes share, the user's shell among them.
+//!
+//! ```text
+//! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
+//! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
+//! ```
+//!
+//! Nothing is written to any other file: an application that closes descriptor 2 gets the number for the next file
+//! that it opens, and that file holds its data.
 
-use std::io::{self, ErrorKind};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use libc::c_int;
 
-use super::descriptor::Identity;
-use super::{signals, threads};
+use super::descriptor::{self, Identity};
+use super::{is_privileged, signals, threads};
 
-/// What stderr was when we came; `None`: closed.
+/// Descriptor 2 when CUDA started; `None`: closed.
 static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
+/// Descriptor 2 when the process or `gpuflame run` started; `None`: unknown.
+static AT_EXEC: OnceLock<Option<Identity>> = OnceLock::new();
+
+/// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
+pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
 /// A pipe takes so much whole or not at all, and does not block for it once it says that there is room.
 pub(super) const AT_ONCE: usize = libc::PIPE_BUF;
 /// How long a thread tries.
 const LONGEST: Duration = Duration::from_secs(5);
+/// Pause between two looks at a pipe whose readiness cannot be polled.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Remembers what stderr is. To be called first: a data file that has the number 2 later is not stderr.
-pub fn remember() {
-    AT_START.get_or_init(|| identity().ok());
+/// Whether a text may continue a line that another writer has not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// Only if the state of the line is unknown.
+    Message,
+    /// Nor if it is unknown on a terminal.
+    OwnLine,
 }
 
-/// Writes `text`, and waits until that is done or `patience` is over. What was not written by then still is, if
-/// there is room within seconds and the process lives.
-pub fn write(text: &[u8], patience: Duration) {
+/// State of the last line on descriptor 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastLine {
+    Finished,
+    Unfinished,
+    Unknown,
+}
+
+/// Remembers which file descriptor 2 is. Call first: a data file that gets the number 2 later is not stderr.
+pub fn remember() {
+    AT_START.get_or_init(|| identity().ok());
+    AT_EXEC.get_or_init(|| {
+        let passed_on = std::env::var(AT_EXEC_VARIABLE).ok().filter(|_| !is_privileged());
+        passed_on.and_then(|text| Identity::parse(&text))
+    });
+}
+
+/// Remembers which file descriptor 2 is when the process starts. Call before `main`.
+pub fn remember_at_exec() {
+    AT_EXEC.get_or_init(|| identity().ok());
+}
+
+/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None`: it is closed.
+pub fn passed_on() -> Option<String> {
+    identity().ok().map(|identity| identity.to_string())
+}
+
+/// True if descriptor 2, as it is now, is a place for messages.
+pub fn takes_messages() -> bool {
+    descriptor::facts(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
+}
+
+/// True if descriptor 2 is a pipe or socket. Its last line may be unfinished, and a text that must start on its own line needs
+/// a first line that may be lost.
+pub fn hides_last_line() -> bool {
+    descriptor::facts(libc::STDERR_FILENO)
+        .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
+}
+
+/// Writes `text` and waits until it is written or `patience` is over. After that the thread that writes keeps trying for
+/// some seconds. False: descriptor 2 does not take messages.
+pub fn write(text: &[u8], patience: Duration) -> bool {
     remember();
-    let Some(Some(expected)) = AT_START.get().copied() else { return };
+    if !takes_messages() {
+        return false;
+    }
     let (done, waits) = sync_channel(1);
     let owned = text.to_vec();
     let spawned = threads::spawn(c"gpuflame", threads::STACK, move || {
-        let _ = write_chunks(&owned, expected, LONGEST);
-        let _ = done.send(());
+        let _ = done.send(write_chunks(&owned, Start::Message, LONGEST).is_ok());
     });
     match spawned {
-        Ok(()) => drop(waits.recv_timeout(patience)),
-        // No thread is to be had: here then, with less patience.
+        Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
+        // No thread can be created: here then, with less patience.
         Err(_) => write_here(text, patience.min(LONGEST)),
     }
 }
 
-/// Writes `text` on the calling thread, without memory of the heap and without a lock, and gives up when `patience` is
-/// over. The signal for a pipe without a reader is not sent where none is found by looking first.
-pub fn write_here(text: &[u8], patience: Duration) {
-    if let Some(Some(expected)) = AT_START.get().copied() {
-        let _ = signals::without(|| write_chunks(text, expected, patience));
-    }
+/// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over. SIGPIPE is
+/// not sent if a look finds no reader. False: it was not written completely.
+pub fn write_here(text: &[u8], patience: Duration) -> bool {
+    signals::without(|| write_chunks(text, Start::Message, patience)).is_ok()
 }
 
-fn write_chunks(mut text: &[u8], expected: Identity, patience: Duration) -> io::Result<()> {
+/// Writes `text` as [`write_here`] does, but does not continue another writer's line. A pipe or socket cannot be asked for its last line;
+/// see [`hides_last_line`].
+pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
+    signals::without(|| write_chunks(text, Start::OwnLine, patience)).is_ok()
+}
+
+fn write_chunks(mut text: &[u8], start: Start, patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
+    let mut is_first = true;
     while !text.is_empty() {
-        let chunk = &text[..first_lines(text)];
         wait_for_room(libc::STDERR_FILENO, deadline)?;
-        if identity()? != expected && !takes_messages() {
+        let facts = descriptor::facts(libc::STDERR_FILENO)?;
+        if !is_for_messages(&facts) {
             return Err(ErrorKind::NotFound.into());
         }
-        // SAFETY: the chunk is readable for its length.
-        let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
-        match usize::try_from(written) {
-            Ok(written) => text = &text[written..],
-            Err(_) => match io::Error::last_os_error() {
-                error if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
-                error => return Err(error),
-            },
+        let needs_line_feed = is_first && starts_in_a_line(&facts, start);
+        match write_chunk(text, needs_line_feed) {
+            Ok(written) => {
+                is_first = false;
+                text = &text[written..];
+            }
+            Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Writes the first lines of `text` at once, after a line feed if needed. Returns how much of `text` was written. Not inlined:
+/// the buffer would be on the stack of callers that do not write.
+#[inline(never)]
+fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
+    let mut buffer = [b'\n'; AT_ONCE];
+    let extra = usize::from(needs_line_feed);
+    let chunk = match needs_line_feed {
+        true => {
+            let chunk = &text[..first_lines(&text[..text.len().min(AT_ONCE - 1)])];
+            buffer[1..=chunk.len()].copy_from_slice(chunk);
+            &buffer[..=chunk.len()]
+        }
+        false => &text[..first_lines(text)],
+    };
+    // SAFETY: the chunk is readable for its length.
+    let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
+    usize::try_from(written)
+        .map(|written| written.saturating_sub(extra))
+        .map_err(|_| io::Error::last_os_error())
 }
 
 /// As many whole lines as go at once, so that no other writer comes between; or a part of one that is too long.
@@ -83,37 +170,138 @@ pub(super) fn first_lines(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
+/// True if a text that starts so has to begin with a line feed.
+fn starts_in_a_line(facts: &libc::stat, start: Start) -> bool {
+    match last_line(facts) {
+        LastLine::Finished => false,
+        LastLine::Unfinished => true,
+        // A line feed too many does no harm there, and programs that read a pipe expect no empty lines.
+        LastLine::Unknown => start == Start::OwnLine && is_terminal(),
+    }
+}
+
+fn last_line(facts: &libc::stat) -> LastLine {
+    match facts.st_mode & libc::S_IFMT {
+        libc::S_IFREG => match last_byte(facts) {
+            Ok(None | Some(b'\n')) => LastLine::Finished,
+            Ok(Some(_)) => LastLine::Unfinished,
+            Err(_) => LastLine::Unknown,
+        },
+        // A device such as /dev/null.
+        libc::S_IFCHR if !is_terminal() => LastLine::Finished,
+        _ => LastLine::Unknown,
+    }
+}
+
+/// The byte before the place that the next write to a regular file goes to; `None`: the file starts there.
+fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
+    let position = match is_appended() {
+        true => facts.st_size,
+        // SAFETY: lseek takes any number, and moves nothing here.
+        false => unsafe { libc::lseek(libc::STDERR_FILENO, 0, libc::SEEK_CUR) },
+    };
+    let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
+        return Ok(None);
+    };
+    // Opened anew, since descriptor 2 can seldom be read, and its position is shared.
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
+    if Identity::of(&file)? != Identity::of_facts(facts) {
+        return Err(ErrorKind::NotFound.into());
+    }
+    file.seek(SeekFrom::Start(before))?;
+    let mut byte = [0];
+    file.read_exact(&mut byte)?;
+    Ok(Some(byte[0]))
+}
+
 /// Waits until the descriptor with this number takes [`AT_ONCE`] bytes without blocking.
 pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut asked = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
-        // SAFETY: `asked` is one pollfd, and lives through the call.
-        let found = unsafe { libc::poll(&mut asked, 1, left.as_millis().min(60_000) as i32) };
-        match found {
-            0 => return Err(ErrorKind::TimedOut.into()),
-            // Nobody reads any more, or it is closed.
-            1.. if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
+        match poll(&mut asked, left.as_millis().min(60_000) as i32) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            // No reader is left, or it is closed.
+            Ok(_) if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
                 return Err(ErrorKind::BrokenPipe.into());
             }
-            1.. => return Ok(()),
-            _ if io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
-            _ => return Err(io::Error::last_os_error()),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // A filter of system calls refuses it: poll itself has no other reason than a lack of memory.
+            Err(_) => return wait_without_poll(number, deadline),
         }
     }
 }
 
-/// Whether what has the number 2 now was put there for messages: a terminal, a log that is appended to, or where stdout
-/// goes as well. A data file, a pipe or a socket that merely got the lowest number that was free is none of these.
-fn takes_messages() -> bool {
-    // SAFETY: both take any number; F_GETFL takes no pointer.
-    let (flags, is_terminal) =
-        unsafe { (libc::fcntl(libc::STDERR_FILENO, libc::F_GETFL), libc::isatty(libc::STDERR_FILENO) == 1) };
-    let is_appended = flags != -1 && flags & libc::O_APPEND != 0;
-    is_terminal || is_appended || identity().ok() == Identity::of_number(libc::STDOUT_FILENO).ok()
+/// `poll`, or `ppoll` if a filter refuses that.
+fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
+    // SAFETY: `asked` is one pollfd, and lives through the call.
+    let found = unsafe { libc::poll(asked, 1, milliseconds) };
+    if found >= 0 {
+        return Ok(found);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == ErrorKind::Interrupted {
+        return Err(error);
+    }
+    let patience = libc::timespec {
+        tv_sec: libc::time_t::from(milliseconds / 1000),
+        tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
+    };
+    // SAFETY: as above; `patience` lives through the call too, and no signal mask is passed.
+    match unsafe { libc::ppoll(asked, 1, &patience, std::ptr::null()) } {
+        found @ 0.. => Ok(found),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
-/// What stderr is now.
+/// Waits by the number of bytes in a pipe. Other files are assumed to have room: a regular one does, and a terminal seldom stops.
+fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
+    let is_pipe = descriptor::facts(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
+    while is_pipe && !pipe_has_room(number) {
+        if Instant::now() >= deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+/// True if at most half of the pipe is used: its pages need not be full.
+fn pipe_has_room(number: c_int) -> bool {
+    let mut held: c_int = 0;
+    // SAFETY: FIONREAD writes one int, for which there is room, and F_GETPIPE_SZ takes no pointer.
+    let (result, size) = unsafe {
+        (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
+    };
+    // A refused call must not silence the messages either.
+    result != 0 || size < 0 || held <= size / 2
+}
+
+/// True if the file is one that messages belong in; see the module's table.
+fn is_for_messages(facts: &libc::stat) -> bool {
+    let identity = Some(Identity::of_facts(facts));
+    let known = |place: &OnceLock<Option<Identity>>| place.get().copied().flatten();
+    if is_appended() || known(&AT_EXEC) == identity {
+        return true;
+    }
+    let is_stream = matches!(facts.st_mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFIFO | libc::S_IFSOCK);
+    let is_stdout = || identity == Identity::of_number(libc::STDOUT_FILENO).ok();
+    is_stream && (known(&AT_START) == identity || is_terminal() || is_stdout())
+}
+
+fn is_appended() -> bool {
+    // SAFETY: F_GETFL takes any number and no pointer.
+    let flags = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_APPEND != 0
+}
+
+fn is_terminal() -> bool {
+    // SAFETY: isatty takes any number.
+    unsafe { libc::isatty(libc::STDERR_FILENO) == 1 }
+}
+
+/// Identity of the file that is descriptor 2 now.
 fn identity() -> io::Result<Identity> {
     Identity::of_number(libc::STDERR_FILENO)
 }

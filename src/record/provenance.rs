@@ -21,6 +21,8 @@ kinds! {
         GPUFLAME = 7, "gpuflame";
         /// The command line, where it was asked for.
         COMMAND = 8, "command line";
+        /// A line of the ledger or of a message that could not be printed.
+        LEDGER = 9, "ledger";
     } else "something that a newer gpuflame says"
     /// The word for it.
     word

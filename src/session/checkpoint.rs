@@ -267,6 +267,7 @@ impl Checkpoint {
         let (mut book, mut pause) = (None, self.wait_for_work());
         let mut doubled = if alive::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
         let (mut has_said, mut is_first) = (false, true);
+        let mut is_begun_anew = false;
         loop {
             shortage::sleep_unless_short(pause);
             let is_last = self.rests_and_is_asked();
@@ -284,6 +285,7 @@ impl Checkpoint {
             match self.write(recorded, &mut book, (time, doubled), is_last) {
                 Ok(Taken::Written(next)) => {
                     pause = next;
+                    is_begun_anew = false;
                     self.work.store(book.as_ref().map_or(0, |book| book.work), Ordering::Release);
                 }
                 Ok(Taken::Nothing) => {}
@@ -300,6 +302,16 @@ impl Checkpoint {
                 Err(error) => {
                     // What was begun in its place takes room, and nobody goes on with it.
                     self.file.lock().next = None;
+                    // The file was removed while it was written to, which a new one makes up for.
+                    if book.take().is_some()
+                        && !is_begun_anew
+                        && !is_last
+                        && !self.is_out()
+                        && !self.is_there()
+                    {
+                        is_begun_anew = true;
+                        continue;
+                    }
                     if !self.is_out() {
                         say(&format!("checkpoints stop: {error}; recording goes on"));
                         self.say_late(true);
@@ -465,15 +477,17 @@ impl Checkpoint {
     /// Begins a new file.
     fn begin(&self) -> Result<()> {
         let mut place = self.open()?;
-        let next = match place.written.as_ref().filter(|written| written.is_ours()) {
+        let removed = place.written.take_if(|written| !written.is_ours()).map(|written| written.path);
+        let next = match &place.written {
             Some(written) => Draft::create(&written.path)?,
-            None => {
-                place.written = None;
-                stream::free_name(&self.outputs, &self.formats, Draft::create)?
-            }
+            None => stream::free_name(&self.outputs, &self.formats, Draft::create)?,
         };
         append(next.path(), next.identity(), 0, &Chunk::file_head())?;
         place.next = Some(next);
+        drop(place);
+        if let Some(path) = removed {
+            say(&format!("{} was removed during the run; checkpoints continue in a new one", path.display()));
+        }
         Ok(())
     }
 

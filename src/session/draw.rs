@@ -12,7 +12,7 @@ use crate::settings::{Backward, Output, Python, Settings};
 use crate::symbolize::SymbolizeOptions;
 
 use super::stream::{Streams, never_opened};
-use super::write::{self, Report};
+use super::write::{self, Made, Report};
 
 /// How frames are named.
 pub(super) fn naming(settings: &Settings) -> SymbolizeOptions {
@@ -45,16 +45,16 @@ pub(super) fn files(
         Output::Drawn(view, format) => {
             let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
             let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
-            write::file(path, |out| draw(drawing, format, out))
+            write::file(path, |out| draw(drawing, format, out)).map(Made::from)
         }
         Output::Table => {
             // Not both at once in memory.
             drawing = None;
-            write::file(path, |out| export::write_csv(profile, out))
+            write::file(path, |out| export::write_csv(profile, out)).map(Made::from)
         }
         Output::Stacks => {
             drawing = None;
-            write::file(path, |out| export::write_stacks_csv(profile, out))
+            write::file(path, |out| export::write_stacks_csv(profile, out)).map(Made::from)
         }
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => {
             streams.map_or_else(|| Err(never_opened()), |streams| streams.publish(output, path, profile))

@@ -56,6 +56,7 @@ pub(super) fn text(
     lines.extend(report.renamed.iter().map(|rename| {
         format!("{} is taken; wrote {} instead", rename.taken.display(), rename.used.display())
     }));
+    lines.extend(report.notes.iter().cloned());
     lines.extend(further);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {

@@ -83,7 +83,10 @@ pub fn inject() {
     match stage::begin_if_idle(set_up::injected) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
-        Some(Err(error)) => tell(&format!("not recording: {error}")),
+        Some(Err(error)) => {
+            tell(&format!("not recording: {error}"));
+            set_up::write_unprinted();
+        }
     }
 }
 
@@ -92,6 +95,7 @@ pub fn refuse(why: &str) {
     if !forks::is_over() && !environment::keeps_us_out() {
         stderr::remember();
         tell(&format!("not recording: {why}"));
+        set_up::write_unprinted();
     }
 }
 

@@ -1,6 +1,6 @@
 //! A session that runs: windows are opened and closed, rows are gathered, and at the end outputs are written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::cupti;
 use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, process_text};
 use crate::host::{shortage, stderr};
-use crate::record::{Module, WindowEdge};
+use crate::record::{Module, Provenance, Row, WindowEdge};
 use crate::settings::{Output, Settings};
 use crate::symbolize::Symbolizer;
 use crate::unwind::ModuleMap;
@@ -28,7 +28,7 @@ use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
 use super::memory::{self, Starve};
-use super::messages::{say, tell};
+use super::messages::{self, say, tell};
 use super::pipeline::{Finished, Pipeline};
 use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::sampler::{Sampler, Wanted};
@@ -36,7 +36,7 @@ use super::sets::{Drawn, Sets};
 use super::stats::{Asked, Stats};
 use super::told::Told;
 use super::windows::{Turns, Windows};
-use super::write::Report;
+use super::write::{self, Made, Report};
 
 /// How long the application may be held up by a flush that it asked for and that does not get on.
 const LONGEST_FLUSH: Duration = Duration::from_secs(5);
@@ -328,13 +328,48 @@ impl Session {
         );
         streams.end_what_is_left();
         match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
-            Some((path, Ok(()))) => report.written.push(path),
+            Some((_, Ok(Made { path, note }))) => {
+                report.written.push(path);
+                report.notes.extend(note);
+            }
             Some((path, Err(error))) => {
                 report.failures.push(format!("cannot write {}: {error}", path.display()))
             }
             None => {}
         }
         report
+    }
+
+    /// The ledger as it is printed, without its lines about files if `report` has none; empty if it is not wanted.
+    fn ledger_text(
+        &self,
+        pipeline: &mut Pipeline,
+        (ledger, held): (&Ledger, usize),
+        report: &Report,
+        drawn: Option<&Drawn>,
+    ) -> String {
+        if self.settings.quiet {
+            return String::new();
+        }
+        let mut further: Vec<_> = pipeline.samples_lines();
+        further.extend(pipeline.clock_line());
+        further.extend(pipeline.windows(drawn));
+        if !pipeline.has_work() {
+            further.push("nothing was launched, and no file is written".to_owned());
+        }
+        let clients = (self.api.traffic(), self.clients.had());
+        ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
+    }
+
+    /// Writes text that stderr does not take next to the outputs, and returns that file's name. A failure cannot be
+    /// printed either.
+    fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
+        if text.is_empty() {
+            return None;
+        }
+        let chosen = chosen::outputs();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
+        write::ledger(text, &outputs, report).ok()
     }
 
     /// Waits for the windows that are drawn apart.
@@ -371,6 +406,14 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
             "what there was is in {kept}: `gpuflame recover {kept}` writes the files where there is room"
         ));
     }
+}
+
+/// Prints the ledger. A pipe may hold an unfinished line, which a heading continues instead of the ledger.
+fn print_ledger(text: &str) -> bool {
+    let heading = (!text.is_empty() && stderr::hides_last_line())
+        .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
+    let text = heading.unwrap_or_default() + text;
+    stderr::write_on_own_line(text.as_bytes(), LONGEST_LEDGER)
 }
 
 impl Source for Session {
@@ -559,6 +602,15 @@ impl Ends for Session {
         let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
         let drawn = self.drawn_windows(limit);
         let has_work = pipeline.has_work();
+        let is_printed = stderr::takes_messages();
+        let unprinted = messages::take_unprinted();
+        if has_work && !is_printed {
+            let ledger = self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), drawn.as_ref());
+            let text = unprinted.clone() + &ledger;
+            let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
+            let streams = pipeline.outputs().1;
+            lines.for_each(|text| streams.row(&Row::Provenance { what: Provenance::LEDGER, text }));
+        }
         let mut report = match has_work {
             true => self.write_files(&mut pipeline, &ledger),
             false => pipeline.discard_outputs(),
@@ -568,17 +620,22 @@ impl Ends for Session {
         if let Some(checkpoint) = &self.checkpoint {
             end_checkpoint(checkpoint, pipeline.rows_of_work(), report.failures.is_empty());
         }
+        let text = unprinted
+            + &messages::take_unprinted()
+            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, drawn.as_ref());
+        // A process that launched nothing writes no file.
+        let mut file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
+        let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
-        if !self.settings.quiet {
-            let mut further: Vec<_> = pipeline.samples_lines();
-            further.extend(pipeline.clock_line());
-            further.extend(pipeline.windows(drawn.as_ref()));
-            further.extend((!has_work).then(|| "nothing was launched, and no file is written".to_owned()));
-            let clients = (self.api.traffic(), self.clients.had());
-            let ledger = ledger_text::text(&ledger, pipeline.outputs().0, (&report, further), held, clients);
-            stderr::write_here(ledger.as_bytes(), LONGEST_LEDGER);
+        if is_printed && !print_ledger(&text) && has_work {
+            file = self.write_unprinted(&text, &report);
+        }
+        // A message since then is about the folder of reports.
+        let rest = messages::take_unprinted();
+        if has_work && file.is_none() {
+            self.write_unprinted(&rest, &report);
         }
     }
 }

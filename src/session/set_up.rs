@@ -11,9 +11,10 @@ use crate::settings::{Output, Python, Settings, Yield};
 use crate::unwind;
 
 use super::environment;
-use super::messages::tell;
+use super::messages::{self, tell};
 use super::pipeline::Pipeline;
 use super::running::Session;
+use super::write::{self, Report};
 
 /// Sets it up inside `cuInit`, at the driver's injection.
 pub(super) fn injected() -> Result<&'static Session> {
@@ -23,6 +24,18 @@ pub(super) fn injected() -> Result<&'static Session> {
 /// Sets it up for a program that calls. The driver may not be there yet.
 pub(super) fn called() -> Result<&'static Session> {
     set_up(true)
+}
+
+/// Writes messages that stderr does not take where the outputs would be: no session will do so at the exit.
+pub(super) fn write_unprinted() {
+    let text = messages::take_unprinted();
+    if !text.is_empty() {
+        let (settings, _) = environment::settings();
+        file::make_for(settings.file_mode);
+        let outputs = Outputs::new(&settings.output, &environment::facts()).of_all();
+        // A failure cannot be reported anywhere.
+        let _ = write::ledger(&text, &outputs, &Report::default());
+    }
 }
 
 /// Whoever asks for samples, or for waits, wants to see them.

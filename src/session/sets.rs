@@ -30,7 +30,7 @@ use super::draw;
 use super::generated::GeneratedCode;
 use super::panic::disable_after_panic;
 use super::progress;
-use super::write::Report;
+use super::write::{Report, is_taken};
 
 /// A window that is to be drawn.
 #[derive(Debug)]
@@ -245,6 +245,32 @@ impl Drawn {
         let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
         let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
-        Some(format!("wrote {windows} in {}: {}{last}", counted(files.len(), "file"), first.display()))
+        let gone = files.iter().filter(|file| !is_taken(file)).count();
+        let gone = match gone {
+            0 => String::new(),
+            gone => format!("; {} removed or moved since", counted(gone, "file")),
+        };
+        Some(format!("wrote {windows} in {}: {}{last}{gone}", counted(files.len(), "file"), first.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::host::testing::folder;
+
+    #[test]
+    fn files_of_windows_that_were_removed_later_are_counted_as_removed() {
+        let folder = folder("sets-removed");
+        let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
+        fs::write(&written[1], "").unwrap();
+        let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
+        let drawn = Drawn { windows: 2, report: Report { written, ..Report::default() } };
+        let expected =
+            format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
+        assert_eq!(drawn.line(), Some(expected));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -14,7 +14,7 @@ use crate::control::Outputs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::export::{ActivityTable, ChromeText, CuptiText};
 use crate::host::alive::Identity;
-use crate::host::file::Draft;
+use crate::host::file::{Draft, Fate};
 use crate::host::growing::{Bounds, Feed, GivenUp, Growing};
 use crate::host::stdout::Stdout;
 use crate::join::{Launched, Origin, Sink};
@@ -27,7 +27,7 @@ use crate::symbolize;
 
 use super::about;
 pub(super) use super::write::is_taken;
-use super::write::make_folders;
+use super::write::{Made, make_folders};
 
 /// After each flush of the tracer, and so often rows are written down.
 const WRITTEN_EVERY_MS: u32 = 1200;
@@ -215,7 +215,7 @@ impl Streams {
     }
 
     /// Ends `output` with the names that `profile` has, and gives it its own, or one with a number.
-    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<PathBuf> {
+    pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<Made> {
         match output {
             Output::Activities => self.activities.publish(path, self.patience, ActivityTable::finish),
             Output::Chrome => self.chrome.publish(path, self.patience, |chrome| chrome.finish(profile)),
@@ -229,7 +229,7 @@ impl Streams {
     }
 
     /// Ends the text that the tutorial's variable asks for: where it is, or why it is not all there.
-    pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<()>)> {
+    pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<Made>)> {
         let at = self.texts.iter().position(|(place, _)| !matches!(place, Place::Named))?;
         let (place, mut text) = self.texts.remove(at);
         let Place::At(path) = place else {
@@ -240,9 +240,13 @@ impl Streams {
             return Some((PathBuf::from("standard output"), Err(why)));
         };
         let path = self.free_of_siblings(path);
-        let published = text.end(&path, self.patience, |text| text.finish()?.into_file());
+        let ended = text.end(&path, self.patience, |text| text.finish()?.into_file());
         // As the tutorial's tracer does, what an earlier run left there is replaced.
-        let published = published.and_then(|draft| Ok(draft.publish_as(&path)?));
+        let published = ended.and_then(|(draft, fate)| {
+            draft.publish_as(&path)?;
+            let note = (fate == Fate::Restored).then(|| restored(&path));
+            Ok(Made { path: path.clone(), note })
+        });
         Some((path, published))
     }
 
@@ -390,6 +394,10 @@ impl Write for TextOut {
     }
 }
 
+fn restored(path: &Path) -> String {
+    format!("{} was removed during the run; it was written again from the open file", path.display())
+}
+
 pub(super) fn never_opened() -> Error {
     Error::new(ErrorKind::State, "it was never opened")
 }
@@ -412,18 +420,38 @@ impl<W> Stream<W> {
         path: &Path,
         patience: Duration,
         end: impl FnOnce(W) -> Result<Feed>,
-    ) -> Result<PathBuf> {
-        Ok(self.end(path, patience, end)?.publish_new_as(path)?)
+    ) -> Result<Made> {
+        let (draft, fate) = self.end(path, patience, end)?;
+        // A file that grew under its final name stays where somebody has moved it.
+        let stays = fate == Fate::Moved && draft.path() == draft.target();
+        let target = if stays { draft.path().to_owned() } else { path.to_owned() };
+        let used = draft.publish_new_as(&target)?;
+        let note = match fate {
+            Fate::Restored => Some(restored(&used)),
+            Fate::Moved if stays => {
+                Some(format!("{} was moved during the run; it is {} now", path.display(), used.display()))
+            }
+            _ => None,
+        };
+        Ok(Made { path: used, note })
     }
 
     /// Ends it, for a name in this folder.
-    fn end(&mut self, path: &Path, patience: Duration, end: impl FnOnce(W) -> Result<Feed>) -> Result<Draft> {
+    fn end(
+        &mut self,
+        path: &Path,
+        patience: Duration,
+        end: impl FnOnce(W) -> Result<Feed>,
+    ) -> Result<(Draft, Fate)> {
         match std::mem::replace(self, Self::None) {
             Self::Open(Some(_), writer) => {
-                let draft = end(writer)?.end(patience)?;
+                let mut draft = end(writer)?.end(patience)?;
+                let fate = draft.find()?;
                 // The program may have chosen another folder since it was begun.
-                make_folders(path)?;
-                Ok(draft)
+                if fate != Fate::Moved || draft.path() != draft.target() {
+                    make_folders(path)?;
+                }
+                Ok((draft, fate))
             }
             Self::Failed(error) => Err(error),
             Self::Open(None, _) | Self::None => Err(never_opened()),

@@ -1,14 +1,16 @@
 //! Writes the outputs, under names that are not taken. What cannot be written is one line for each cause; the
 //! others are written all the same.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::control::{Outputs, Rename};
 use crate::error::Result;
 use crate::host::file::{self, Claim, Draft};
-use crate::settings::{ABOUT, Output};
+use crate::settings::{ABOUT, LEDGER, Output};
 
 /// What became of the outputs.
 #[derive(Debug, Default)]
@@ -19,6 +21,23 @@ pub(super) struct Report {
     pub(super) renamed: Vec<Rename>,
     /// One sentence for each reason for which files could not be written.
     pub(super) failures: Vec<String>,
+    /// Sentences about files that were removed or moved while they were written.
+    pub(super) notes: Vec<String>,
+    /// The file that describes the set, if it was written.
+    pub(super) about: Option<PathBuf>,
+}
+
+/// A file that was written.
+pub(super) struct Made {
+    pub(super) path: PathBuf,
+    /// Why it is where it is, if its name was lost on the way.
+    pub(super) note: Option<String>,
+}
+
+impl From<PathBuf> for Made {
+    fn from(path: PathBuf) -> Self {
+        Self { path, note: None }
+    }
 }
 
 /// Has `write` make a file for each of `wanted`, under names that are not taken but by what is `ours`, and beside them one
@@ -28,7 +47,7 @@ pub(super) fn all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
-    mut write: impl FnMut(Output, &Path) -> Result<PathBuf>,
+    mut write: impl FnMut(Output, &Path) -> Result<Made>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> Report {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
@@ -61,10 +80,11 @@ pub(super) fn all(
     let mut paths = paths.into_iter().take(wanted.len() + 1);
     for (output, path) in wanted.iter().zip(&mut paths) {
         let error = match write(*output, &path) {
-            Ok(used) => {
-                if used != path {
+            Ok(Made { path: used, note }) => {
+                if used != path && note.is_none() {
                     report.renamed.push(Rename { taken: path, used: used.clone() });
                 }
+                report.notes.extend(note);
                 report.written.push(used);
                 continue;
             }
@@ -76,10 +96,11 @@ pub(super) fn all(
             None => failed.push((error, vec![name])),
         }
     }
-    if let Some(path) = paths.next().filter(|_| !report.written.is_empty())
-        && let Err(error) = file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?))
-    {
-        failed.push((error.to_string(), vec![path.display().to_string()]));
+    if let Some(path) = paths.next().filter(|_| !report.written.is_empty()) {
+        match file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?)) {
+            Ok(used) => report.about = Some(used),
+            Err(error) => failed.push((error.to_string(), vec![path.display().to_string()])),
+        }
     }
     drop(claimed);
     report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
@@ -114,6 +135,17 @@ pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<(
     Ok(draft.publish_new()?)
 }
 
+/// Writes what stderr did not take next to the outputs of `report`, or under a name of its own if there are none. Returns the
+/// file's name.
+pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<PathBuf> {
+    let beside = report.about.as_deref().and_then(|about| {
+        let prefix = about.as_os_str().as_bytes().strip_suffix(ABOUT.as_bytes())?;
+        Some(PathBuf::from(OsString::from_vec([prefix, LEDGER.as_bytes()].concat())))
+    });
+    let path = beside.or_else(|| outputs.choose(&[LEDGER], is_taken, |_| true).0.into_iter().next());
+    file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
+}
+
 /// Makes the folders that `path` is to lie in.
 pub(super) fn make_folders(path: &Path) -> Result<()> {
     Ok(path.parent().map_or(Ok(()), fs::create_dir_all)?)
@@ -137,10 +169,11 @@ mod tests {
             outputs,
             None,
             |output, path| {
-                file(path, |out| {
+                let written = file(path, |out| {
                     out.write_all(b"begun ")?;
                     Ok(out.write_all(content(output)?.as_bytes())?)
-                })
+                });
+                written.map(Made::from)
             },
             |files| format!("{} files", files.len()),
         )
@@ -201,10 +234,11 @@ mod tests {
             &outputs,
             None,
             |_, path| {
-                file(path, |out| {
+                let written = file(path, |out| {
                     fs::write(path, "theirs")?;
                     Ok(out.write_all(b"ours")?)
-                })
+                });
+                written.map(Made::from)
             },
             |files| format!("{files:?}"),
         );

@@ -15,5 +15,5 @@ pub use asked::{Nvtx, Settings};
 pub use read::{from_environment, nearest, parse};
 pub use table::{SETTINGS, Setting, prefix};
 pub use values::Refused;
-pub use wanted::{ABOUT, Output, TraceFile};
+pub use wanted::{ABOUT, LEDGER, Output, TraceFile};
 pub use words::{Backward, GraphStacks, Names, Python, Root, Unit, Yield};

@@ -7,6 +7,9 @@ use crate::profile::{VIEWS, View};
 /// The suffix of the file beside a set that says whose it is, and which files are in it.
 pub const ABOUT: &str = ".set.json";
 
+/// The suffix of the file that holds the ledger and messages which stderr did not take.
+pub const LEDGER: &str = ".ledger.txt";
+
 /// A file to write at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {

@@ -92,18 +92,56 @@ fn a_recorded_run_is_drawn_as_the_run_drew_itself() {
     }
 }
 
+/// Runs `gpuflame ARGS` with this umask.
+fn with_umask(folder: &Path, umask: &str, args: &[&str]) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "umask $0 && exec \"$@\"", umask, env!("CARGO_BIN_EXE_gpuflame"), "-q"]).args(args);
+    shell.current_dir(folder).env_remove("GPUFLAME_FILE_MODE");
+    assert!(shell.status().unwrap().success(), "{args:?}");
+}
+
 #[test]
-fn what_the_library_and_the_command_write_is_for_its_owner_alone() {
+fn the_library_and_recover_write_for_the_owner_alone_and_other_verbs_follow_the_umask() {
     let program = compile("tests/programs/load.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).args(["--launches", "50"]);
     let done = run.env("GPUFLAME_FORMATS", "folded,csv,activities,gfr").ok();
-    gpuflame(&done.folder, ["-q", "flamegraph", "out.gfr", "-o", "command.svg"]).ok();
-    gpuflame(&done.folder, ["-q", "convert", "out.gfr", "-o", "set", "--to", "parquet"]).ok();
-    let written = ["out.folded", "out.csv", "out.activities.csv", "out.stacks.csv", "out.gfr", "command.svg"];
-    for name in written.into_iter().chain(["set/run=0/rank=0/activities.parquet"]) {
-        let rights = fs::metadata(done.folder.join(name)).unwrap().permissions().mode();
-        assert_eq!(rights & 0o777, 0o600, "{name}");
+    let mode = |name: &str| fs::metadata(done.folder.join(name)).unwrap().permissions().mode() & 0o777;
+    for name in ["out.folded", "out.csv", "out.activities.csv", "out.stacks.csv", "out.gfr"] {
+        assert_eq!(mode(name), 0o600, "{name}");
     }
+    for (umask, expected) in [("022", 0o644), ("027", 0o640), ("077", 0o600)] {
+        let (picture, set) = (format!("{umask}.svg"), format!("set-{umask}"));
+        with_umask(&done.folder, umask, &["flamegraph", "out.gfr", "-o", &picture]);
+        with_umask(&done.folder, umask, &["convert", "out.gfr", "-o", &set, "--to", "parquet"]);
+        assert_eq!(mode(&picture), expected, "{umask}");
+        assert_eq!(mode(&format!("{set}/run=0/rank=0/activities.parquet")), expected, "{umask}");
+    }
+    fs::create_dir(done.folder.join("left")).unwrap();
+    fs::copy(done.folder.join("out.gfr"), done.folder.join("left/out.gfr")).unwrap();
+    with_umask(&done.folder, "022", &["recover", "left/out.gfr"]);
+    for name in ["left/out.folded", "left/out.svg", "left/out.set.json"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+}
+
+/// The owner of that file could write a script into the picture, which root opens in a browser.
+#[test]
+fn a_file_of_another_user_that_everybody_may_write_to_is_replaced_by_one_that_only_its_owner_may_write_to() {
+    let folder = scratch("cli");
+    hand::recording(&folder);
+    let picture = folder.join("out.svg");
+    fs::write(&picture, "").unwrap();
+    fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
+    if std::os::unix::fs::chown(&picture, Some(65_534), None).is_err() {
+        eprintln!("skipped: only root gives files away");
+        return;
+    }
+    with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
+    assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
+    // One of our own keeps what its owner has chosen.
+    fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
+    with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
+    assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
 }
 
 #[test]

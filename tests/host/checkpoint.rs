@@ -7,7 +7,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuflame::record::Reader;
 
@@ -278,8 +278,12 @@ fn whoever_is_killed_while_it_writes_its_outputs_leaves_all_that_it_had_launched
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
-        // And is launched.
-        std::thread::sleep(Duration::from_millis(100));
+        running.wait_for(|running| {
+            let launched = fs::read(running.folder.join("launched")).unwrap();
+            // One number for each thread: main launches 1,000 as the second.
+            let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
+            (launched == 1001, format!("{launched} launches"))
+        });
         hold_outputs(&running);
         match how {
             "SIGTERM" => send(running.process(), libc::SIGTERM),
@@ -358,11 +362,15 @@ fn a_file_grows_by_what_is_new_and_is_left_alone_and_closed_when_nothing_is() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may have come after the last look.
-    let mut before = 0;
-    running.wait_for(|_| (std::mem::replace(&mut before, length(&path)) == before, String::new()));
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(length(&path), before);
+    // The last activity may have come after the last look. Six times the interval is a while without a change.
+    let (mut before, mut since) = (0, Instant::now());
+    running.wait_for(|_| {
+        let now = length(&path);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_millis(300), "it keeps growing".to_owned())
+    });
     running.tell("more");
     running.until(1101);
     let holds_it = |descriptor: std::io::Result<fs::DirEntry>| {

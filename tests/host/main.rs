@@ -21,6 +21,7 @@ mod older_glibc;
 mod preload;
 mod python_end;
 mod ranks;
+mod removed;
 mod rivals;
 mod running;
 mod runtimes;

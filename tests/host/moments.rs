@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::running::{FILE, Running, send};
+use crate::running::{FILE, Running, send, starved_for};
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, is_ci, root};
 
@@ -22,7 +22,7 @@ const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 const NODES: u64 = 3;
 /// The clock of the truth and ours differ by less.
 const CLOCKS: u64 = 1_000_000;
-/// By so much a checkpoint may come late: two processors have sixteen threads that launch.
+/// Maximum delay of a checkpoint, without the time in which its thread has waited for a processor.
 const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
@@ -138,14 +138,14 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
     running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
     let process = running.process();
     std::thread::sleep(moment(turn, process));
-    let before = now();
+    let (before, starved) = (now(), starved_for(process));
     let done = running.signalled(signal);
     assert_eq!((done.code, done.signal), (None, Some(signal)), "{args:?}: {}", done.stderr);
     assert_eq!(done.stdout, "", "{args:?}");
     let truth_file = done.folder.join(format!("truth-{process}.jsonl"));
     if signal == libc::SIGKILL {
         assert_eq!(done.stderr, "");
-        let (moment, stacks) = recovered(&done.folder, FILE, before);
+        let (moment, stacks) = recovered(&done.folder, FILE, before - starved);
         assert_all_is_there(&stacks, &truth(&truth_file, moment));
     } else {
         let (_, became) = done.sum("launches");
@@ -190,8 +190,9 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends each worker the signal at a moment of its own. Returns which they were, and when that was.
-fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64)>) {
+/// Sends each worker the signal at a moment of its own. Returns which they were, when that was, and how long they had been
+/// starved.
+fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -205,9 +206,9 @@ fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> 
     });
     let end = |worker: u32| {
         std::thread::sleep(moment(turn, worker));
-        let before = now();
+        let (before, starved) = (now(), starved_for(worker));
         send(worker, signal);
-        (worker, before)
+        (worker, before, starved)
     };
     let ended = workers(&running).into_iter().map(end).collect();
     (running.ended(), ended)
@@ -222,11 +223,11 @@ fn workers_of_python_are_ended_at_any_moment() {
             let run = Running::of(workers(Way::Injected).unwrap());
             let (done, workers) = end_workers(run, "out-%p.gfr", signal, turn);
             assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
-            for (worker, before) in workers {
+            for (worker, before, starved) in workers {
                 let left = format!("out-{worker}.gfr");
                 // Python has an action of its own for an interrupt, and its workers end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGKILL {
-                    true => recovered(&done.folder, &left, before),
+                    true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),
                 };
                 assert_eq!(done.folder.join(left).exists(), signal == libc::SIGKILL);

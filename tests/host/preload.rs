@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::{Run, Way, compile, gpuflame, is_ci, preload, root, scratch};
 
@@ -20,7 +20,7 @@ fn a_thread_that_reads_the_environment_while_the_library_is_loaded_reads_on() {
 }
 
 /// A folder with the library for shells and, beside it, the library.
-fn shipped() -> std::path::PathBuf {
+pub(crate) fn shipped() -> std::path::PathBuf {
     let folder = scratch("shipped");
     fs::copy(preload(), folder.join("libgpuflame-preload.so")).unwrap();
     symlink(gpuflame(), folder.join("libgpuflame.so")).unwrap();
@@ -50,33 +50,51 @@ fn a_shell_into_which_the_small_library_is_preloaded_has_programs_recorded_that_
 fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
     let mut env = Command::new("env");
     env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
-    let printed = String::from_utf8(env.output().unwrap().stdout).unwrap();
+    let printed = String::from_utf8(env.stderr(Stdio::null()).output().unwrap().stdout).unwrap();
     let mut lines: Vec<_> = printed.lines().collect();
     for (name, value) in given {
         let at = lines.iter().position(|line| *line == format!("{name}={value}"));
         lines.swap_remove(at.unwrap_or_else(|| panic!("{name} is gone")));
     }
     lines.retain(|line| !line.starts_with("LD_PRELOAD="));
-    lines.into_iter().map(str::to_owned).collect()
+    let known = format!("{STDERR}{}", stderr_of_null());
+    lines.into_iter().map(|line| if line == known { STDERR } else { line }.to_owned()).collect()
+}
+
+const STDERR: &str = "_GPUFLAME_STDERR=";
+
+/// The device and inode of `/dev/null`, which the programs have as their stderr.
+fn stderr_of_null() -> String {
+    let facts = fs::metadata("/dev/null").unwrap();
+    format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
 #[test]
-fn the_small_library_adds_three_variables_and_touches_no_other() {
+fn the_small_library_adds_four_variables_and_touches_no_other() {
     let folder = shipped();
     let (preloaded, library) = (folder.join("libgpuflame-preload.so"), folder.join("libgpuflame.so"));
     let library = library.display();
     let driver = format!("CUDA_INJECTION64_PATH={library}");
     let nvtx = format!("NVTX_INJECTION64_PATH={library}");
     let own = format!("_GPUFLAME_PRELOAD={} {library}", env!("CARGO_PKG_VERSION"));
-    let all = BTreeSet::from([driver.clone(), nvtx, own.clone()]);
+    let all = BTreeSet::from([driver.clone(), nvtx, own.clone(), STDERR.to_owned()]);
     assert_eq!(added(&[("A", "1"), ("B", "")], &preloaded), all);
     // More than there is room for in its own page.
     let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
     assert_eq!(added(&many, &preloaded), all);
     // Who names a library has chosen.
-    assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), BTreeSet::from([driver, own]));
+    let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
+    assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
+    // What an ancestor has added is about another descriptor 2.
+    let mut env = Command::new("env");
+    env.env_clear()
+        .env("LD_PRELOAD", &preloaded)
+        .envs([("CUDA_INJECTION64_PATH", "x"), ("_GPUFLAME_STDERR", "1:2")]);
+    let printed = String::from_utf8(env.stderr(Stdio::null()).output().unwrap().stdout).unwrap();
+    assert!(printed.contains(&format!("_GPUFLAME_STDERR={}", stderr_of_null())), "{printed}");
+    assert!(!printed.contains("=1:2"), "{printed}");
 }
 
 #[test]

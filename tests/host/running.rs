@@ -1,7 +1,7 @@
 //! A program that runs until it is told, or gets a signal.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,8 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn of(run: Run) -> Self {
         let (mut command, folder) = run.into_command();
-        let stderr = File::create(folder.join("stderr")).unwrap();
+        // A regular file gets our lines only if it is open for appending.
+        let stderr = File::options().create(true).append(true).open(folder.join("stderr")).unwrap();
         let child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         Self { child, folder }
     }
@@ -80,6 +81,19 @@ impl Running {
         send(self.child.id(), signal);
         self.ended()
     }
+}
+
+/// How long the threads of gpuflame in this process, and this one, have waited for a processor so far, in ns. A delay of that length is
+/// the machine's.
+pub(crate) fn starved_for(process: u32) -> u64 {
+    let waited = |folder: &Path| {
+        let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
+        figures.split(' ').nth(1).and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten().map(|task| task.path());
+    let is_ours =
+        |task: &PathBuf| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("gpuflame"));
+    tasks.filter(is_ours).map(|task| waited(&task)).sum::<u64>() + waited(Path::new("/proc/thread-self"))
 }
 
 /// Sends a signal to a process that nobody has waited for.

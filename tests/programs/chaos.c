@@ -422,7 +422,7 @@ static void fork_early(const char *child_how)
     if (child == 0) {
         alarm(60);
         snprintf(name, sizeof name, "stderr-%d", getpid());
-        file = open(name, O_CREAT | O_WRONLY, 0644);
+        file = open(name, O_CREAT | O_WRONLY | O_APPEND, 0644);
         if (file < 0 || dup2(file, 2) < 0 || close(file) != 0)
             _exit(11);
         how = child_how;

@@ -3,7 +3,7 @@
  *
  *     stress SECONDS PLUGIN...
  *
- * Each way to launch has a kernel of its own. At the end it prints how often each was launched, and how often the rest
+ * It goes on after SECONDS until each was done more than 20 times, however slow the machine is. Each way to launch has a kernel of its own. At the end it prints how often each was launched, and how often the rest
  * was done. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -198,7 +198,7 @@ static int fork_one(void)
     int status = 0;
     pid_t child = forks % 2 ? _Fork() : fork();
     if (child == 0) {
-        alarm(10);
+        alarm(300);
         nvtxRangePushA("in a child");
         nvtxDomainCreateA("in a child");
         nvtxRangePop();
@@ -209,13 +209,25 @@ static int fork_one(void)
     return status == 0;
 }
 
+/* Whether each was done more than 20 times. */
+static int is_enough(void)
+{
+    const unsigned long counts[] = {launched[0], launched[1], launched[2],     launched[3], launched[4], stacks_gone,
+                                    reloads,     at_one_address, namespaces, forks,       handled};
+    size_t i;
+    for (i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (__atomic_load_n(&counts[i], __ATOMIC_RELAXED) <= 20)
+            return 0;
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     void *(*const work[])(void *) = {fibers, plug, be_wrong, ranges};
     struct itimerval often = {{0, 700}, {0, 700}}, never = {{0, 0}, {0, 0}};
     struct sigaction action = {0};
     pthread_t ids[4];
-    time_t end;
+    time_t end, latest;
     size_t i;
     if (argc < 4)
         return 2;
@@ -231,10 +243,11 @@ int main(int argc, char **argv)
     sigaddset(&alarms, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarms, NULL);
     end = time(NULL) + atoi(argv[1]);
+    latest = end + 600;
     for (i = 0; i < 4; i++)
         pthread_create(&ids[i], NULL, work[i], NULL);
     setitimer(ITIMER_REAL, &often, NULL);
-    while (time(NULL) < end) {
+    while (time(NULL) < end || (!is_enough() && time(NULL) < latest)) {
         if (!fork_one())
             return 6;
         usleep(20000);

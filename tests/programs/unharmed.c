@@ -1,20 +1,29 @@
 /* A host that does with its descriptors what hosts do, and looks whether somebody else did something to them.
  *
- *     unharmed closes | data | log | closed | full | nonblocking | killed | launches
+ *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
+ *     unharmed refused CALL...
  *
  * closes: closes 3 to 255 in mid-run and opens 20 files of its own. data: closes 2 in mid-run, and opens a file there.
- * log: moves its stderr to a log in mid-run.
+ * early: the same before its first call to CUDA. captured: has its stderr in a temporary file, and puts it back in the end.
+ * log: moves its stderr to a log in mid-run. unfinished: writes half a line to its stderr. refused: a filter of system calls
+ * refuses these (poll, ppoll, ioctl) after its first launches.
  * closed: begins with 0, 1 and 2 closed, and opens files on them later. full: its stderr is a pipe that is full and that nobody reads.
  * nonblocking: its stderr is a small pipe that does not block, nearly full, with a slow reader. killed: it is.
  * launches: does nothing but that. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +73,52 @@ static void data(void)
     work(500);
 }
 
+/* Before there is CUDA. */
+static void early(void)
+{
+    close(2);
+    if (mine(0) != 2)
+        exit(11);
+    work(1000);
+}
+
+static void captured(void)
+{
+    int own = dup(2), file = open("captured", O_CREAT | O_RDWR | O_TRUNC, 0644);
+    dup2(file, 2);
+    close(file);
+    work(1000);
+    dup2(own, 2);
+    close(own);
+}
+
+static void unfinished(void)
+{
+    work(500);
+    if (write(2, "half a line", 11) != 11)
+        exit(19);
+    work(500);
+}
+
+static void refused(int count, char **names)
+{
+    struct sock_filter code[16];
+    struct sock_fprog program = {0, code};
+    int i;
+    work(500);
+    code[program.len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (i = 0; i < count; i++) {
+        int number = !strcmp(names[i], "poll") ? SYS_poll : !strcmp(names[i], "ppoll") ? SYS_ppoll : SYS_ioctl;
+        code[program.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1);
+        code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    }
+    code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
+        exit(75);
+    work(500);
+}
+
 static void logs(void)
 {
     int file = open("log", O_CREAT | O_WRONLY | O_APPEND, 0644);
@@ -75,15 +130,17 @@ static void logs(void)
 
 static void closed(void)
 {
-    int i;
+    int i, tries, file;
     work(1000);
-    usleep(100000);
+    /* A file that is only read has one of these numbers until it is closed. */
     for (i = 0; i < 3; i++)
-        if (fcntl(i, F_GETFD) != -1)
-            exit(12);
+        for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
+            if (tries == 60000)
+                exit(12);
     for (i = 0; i < 3; i++)
-        if (mine(i) != i)
-            exit(13);
+        for (tries = 0; (file = mine(i)) != i; tries++, usleep(1000))
+            if (tries == 1000 || close(file))
+                exit(13);
     work(10000);
 }
 
@@ -142,6 +199,14 @@ int main(int count, char **arguments)
         closes();
     else if (!strcmp(mode, "data"))
         data();
+    else if (!strcmp(mode, "early"))
+        early();
+    else if (!strcmp(mode, "captured"))
+        captured();
+    else if (!strcmp(mode, "unfinished"))
+        unfinished();
+    else if (!strcmp(mode, "refused"))
+        refused(count - 2, arguments + 2);
     else if (!strcmp(mode, "log"))
         logs();
     else if (!strcmp(mode, "full")) {

@@ -56,11 +56,10 @@ fn capture_garbage_while_it_goes() {
         use_new_unwinder(true);
         let (began, mut captures) = (Instant::now(), 0);
         // The library comes and goes some hundred times. So many addresses in it that there is always one without a rule.
-        while began.elapsed() < Duration::from_secs(1) {
+        while began.elapsed() < Duration::from_secs(1) || captures <= 1000 {
             with_garbage(look, inside + captures % (1 << 16));
             captures += 1;
         }
         done.store(true, Ordering::Relaxed);
-        assert!(captures > 1000);
     });
 }

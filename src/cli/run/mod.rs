@@ -18,13 +18,14 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::recover::recover;
 use crate::error::{Error, ErrorKind, Result};
-use crate::host::child;
+use crate::host::{child, file, stderr};
 use crate::settings;
 use chosen::Chosen;
 use processes::Report;
 
 const OUTPUT: &str = "GPUFLAME_OUTPUT";
 const FORMATS: &str = "GPUFLAME_FORMATS";
+const FILE_MODE: &str = "GPUFLAME_FILE_MODE";
 
 /// So long `xdg-open` may take to find that it can show nothing.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
@@ -110,9 +111,12 @@ impl Run {
 
     /// Writes the files of processes that ended without a word.
     fn recover(cut: &[PathBuf], chosen: &[Chosen], console: Console) -> Vec<Report> {
-        let in_environment = std::env::var(FORMATS).ok().map(|formats| (FORMATS.to_owned(), formats));
-        let formats = chosen.iter().rfind(|(name, _)| name == FORMATS).cloned().or(in_environment);
-        let (settings, _) = settings::parse(formats);
+        let value = |name: &str| {
+            let in_environment = || std::env::var(name).ok().map(|value| (name.to_owned(), value));
+            chosen.iter().rfind(|(known, _)| known == name).cloned().or_else(in_environment)
+        };
+        let (settings, _) = settings::parse([FORMATS, FILE_MODE].into_iter().filter_map(value));
+        file::make_for(settings.file_mode);
         let recovered = cut.iter().filter_map(|file| {
             let recovered = recover(file, &settings.formats, false, console);
             recovered.inspect_err(|error| console.fail(error)).ok().flatten()
@@ -157,6 +161,11 @@ impl Run {
             command.env("CUDA_INJECTION64_PATH", library);
         }
         command.env("NVTX_INJECTION64_PATH", library);
+        // A regular file on descriptor 2 gets the ledger only if the command began with it.
+        match stderr::passed_on() {
+            Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
+            None => command.env_remove(stderr::AT_EXEC_VARIABLE),
+        };
         command.envs(chosen.iter().map(|(name, value)| (name, value)));
         if let Some(prefix) = &self.output {
             command.env(OUTPUT, prefix);

@@ -1,0 +1,127 @@
+//! The folder of the outputs is removed or renamed while they grow. Messages at the exit are true, and content that the open
+//! files still hold is in files again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::running::Running;
+use crate::support::command::gpuflame as command;
+use crate::support::{Done, Run, Way, compile};
+
+/// Launches 1,000 kernels of 1,000 ns, prints a line, and exits when there is a file `go`.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
+}
+
+fn prepare(formats: &str) -> Run {
+    let run = Run::new(program(), Way::Injected).args(["left", "exit"]).env("GPUFLAME_OUTPUT", "deep/out");
+    run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_CHECKPOINT", "0.05")
+}
+
+/// Waits until the recording has all launches, changes the folder, and waits for the exit.
+fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
+    let mut running = Running::of(run);
+    let recording = running.folder.join("deep/out.gfr");
+    running.wait_for(|_| {
+        let read = gpuflame::read(&recording, &gpuflame::ReadOptions::default());
+        let matched = read.map(|run| run.ledger().tally.activities.matched);
+        (matched.as_ref().is_ok_and(|matched| *matched == 1100), format!("{matched:?}"))
+    });
+    change(&running.folder);
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    done
+}
+
+/// Every file that the ledger names is there. Returns them.
+fn assert_written(done: &Done) -> Vec<PathBuf> {
+    let files: Vec<_> = done.ledger("wrote").into_iter().map(PathBuf::from).collect();
+    for file in &files {
+        assert!(file.is_file(), "{}\n{}", file.display(), done.stderr);
+    }
+    files
+}
+
+fn folded_of(done: &Done, recording: &str) -> String {
+    command(&done.folder, ["-q", "flamegraph", recording, "-o", "-", "--format", "folded"]).ok().stdout
+}
+
+#[test]
+fn files_whose_folder_is_removed_during_the_run_are_written_again_and_that_is_printed() {
+    let done = changed(prepare("folded,activities,gfr"), |folder| {
+        fs::remove_dir_all(folder.join("deep")).unwrap();
+    });
+    let files = assert_written(&done);
+    assert!(files.contains(&done.folder.join("deep/out.gfr")), "{files:?}");
+    assert_eq!(done.file("deep/out.activities.csv").lines().count(), 1 + 1100);
+    assert_eq!(folded_of(&done, "deep/out.gfr"), done.file("deep/out.folded"));
+    let notes: Vec<_> =
+        done.stderr.lines().filter(|line| line.contains(" was removed during the run; ")).collect();
+    assert_eq!(notes.len(), 2, "{}", done.stderr);
+}
+
+#[test]
+fn a_recording_that_is_moved_during_the_run_is_named_where_it_is() {
+    let done = changed(prepare("folded,activities,gfr"), |folder| {
+        fs::rename(folder.join("deep"), folder.join("elsewhere")).unwrap();
+    });
+    let files = assert_written(&done);
+    assert!(files.contains(&done.folder.join("elsewhere/out.gfr")), "{files:?}");
+    assert!(!done.folder.join("deep/out.gfr").exists());
+    assert!(done.stderr.contains("/deep/out.gfr was moved during the run; it is "), "{}", done.stderr);
+    assert_eq!(done.file("deep/out.activities.csv").lines().count(), 1 + 1100);
+    assert_eq!(folded_of(&done, "elsewhere/out.gfr"), done.file("deep/out.folded"));
+    assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
+}
+
+/// Without a descriptor beyond the host's reach the file is opened for each write, and its content goes with its name.
+#[test]
+fn a_recording_that_is_lost_with_its_folder_is_reported_as_not_written() {
+    let script = r#"ulimit -n 900 && exec "$0" left exit"#;
+    let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(program());
+    let run = run.env("GPUFLAME_OUTPUT", "deep/out").env("GPUFLAME_FORMATS", "folded,gfr");
+    let done = changed(run.env("GPUFLAME_CHECKPOINT", "0.05"), |folder| {
+        fs::remove_dir_all(folder.join("deep")).unwrap();
+    });
+    assert_eq!(assert_written(&done), [done.folder.join("deep/out.folded")], "{}", done.stderr);
+    let refused = done.ledger("cannot write");
+    assert!(refused.len() == 1 && refused[0].contains("deep/out.gfr"), "{}", done.stderr);
+}
+
+/// A killed process leaves its file in the new folder, and a message names the removed one.
+#[test]
+fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
+    let mut running = Running::of(prepare("folded"));
+    let recording = running.folder.join("deep/out.gfr");
+    running.wait_for(|_| (recording.exists(), "no checkpoint".to_owned()));
+    fs::remove_dir_all(running.folder.join("deep")).unwrap();
+    running.tell("more");
+    running.wait_for(|running| (recording.exists(), running.stderr()));
+    running.tell("go");
+    let done = running.ended();
+    assert_eq!(done.code, Some(7), "{}", done.stderr);
+    assert_eq!(
+        done.stderr.matches(" was removed during the run; checkpoints continue in a new one").count(),
+        1
+    );
+    assert_written(&done);
+    let nanos: u64 = done.folded_file("deep/out.folded").iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(nanos, 1000 * 1101);
+}
+
+/// A name of the file in another folder keeps it: it is copied from there, since nothing says where that is.
+#[test]
+fn a_recording_with_a_second_name_is_written_again_under_its_own() {
+    let done = changed(prepare("folded,gfr"), |folder| {
+        fs::hard_link(folder.join("deep/out.gfr"), folder.join("second.gfr")).unwrap();
+        assert!(Command::new("rm").arg("-r").arg(folder.join("deep")).status().unwrap().success());
+    });
+    assert_eq!(assert_written(&done).len(), 2, "{}", done.stderr);
+    assert_eq!(folded_of(&done, "deep/out.gfr"), done.file("deep/out.folded"));
+    let bytes = |name: &str| fs::read(done.folder.join(name)).unwrap();
+    assert!(bytes("deep/out.gfr") == bytes("second.gfr"));
+}
