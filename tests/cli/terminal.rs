@@ -36,11 +36,21 @@ fn is_child_stopped(process: u32) -> bool {
     state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Waits until the process is stopped, or goes on, as a shell does.
+/// Waits until the process is stopped, continued or ended, as a shell does.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: the process is our child, which nobody else waits for, and there is a place for its status.
-    assert_eq!(unsafe { libc::waitpid(process as i32, &mut status, how) }, process as i32);
+    // SAFETY: the process is our child, which no other thread waits for, and there is a place for its status.
+    let mut has_changed =
+        || unsafe { libc::waitpid(process as i32, &mut status, how | libc::WNOHANG) } == process as i32;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !has_changed() {
+        if Instant::now() > deadline {
+            // SAFETY: kill takes any two numbers; the group, if there is one, is our child's.
+            unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
+            panic!("it neither stops nor ends");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     status
 }
 
@@ -168,7 +178,7 @@ fn a_signal_after_the_commands_end_ends_it() {
     // On a terminal that stops background jobs that write, it is stopped after the command's end, as it prints its line.
     let (ours, theirs) = terminal();
     let script = format!(
-        "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & wait $!; echo $? > status",
+        "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & wait -f $!; echo $? > status",
         env!("CARGO_BIN_EXE_gpuflame"),
         crate::support::gpuflame().display()
     );
