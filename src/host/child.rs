@@ -34,17 +34,17 @@ const LOOK_EVERY_NS: i64 = 50_000_000;
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// Signals to pass on that came before there was a child, as bits.
 static EARLY: AtomicU64 = AtomicU64::new(0);
-/// Signals that came to this process, as bits.
+/// Signals that this process received, as bits.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 /// Process id of the process that called [`run`]: between fork and exec the child has its handlers.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Signals that came to the child between fork and exec, as bits.
+/// Signals that the child received between fork and exec, as bits.
 static BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
-/// What Rust's runtime changes before `main`: it ignores SIGPIPE, and opens `/dev/null` in place of closed standard
+/// State that Rust's runtime changes before `main`: it ignores SIGPIPE, and opens `/dev/null` in place of closed standard
 /// descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Standard descriptors that were closed, as bits.
@@ -220,10 +220,10 @@ fn close_if_placeholder(number: i32) {
     }
 }
 
-/// What waiting for the command found.
+/// A change of the command's state.
 enum Change {
     Ended,
-    /// It was stopped by this signal, and still is.
+    /// Stopped by this signal, and not continued yet.
     Stopped(i32),
 }
 
@@ -296,7 +296,7 @@ fn raise(signal: i32) {
 }
 
 /// Starts a process that continues this one if the command is continued, or killed, alone: a stopped process cannot notice
-/// that itself. None: there is no `/proc` to find it out by, or no process to be had.
+/// that itself. None: there is no `/proc` to find it out by, or no process can be created.
 fn continue_with(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };

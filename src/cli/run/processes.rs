@@ -1,4 +1,4 @@
-//! What the processes of a command report: each that calls CUDA leaves small files about itself in a folder made for the run
+//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder made for the run
 //! (`src/session/about.rs` has their names). The processes may run as other users, and may leave anything there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +88,7 @@ impl Folder {
         &self.path
     }
 
-    /// Reads what the processes have reported so far. Skips what is not readable.
+    /// Reads the reports so far. Skips files that are not readable.
     pub(super) fn read(&self) -> Left {
         let mut files = Vec::new();
         list(&self.path, 0, &mut files);
@@ -193,7 +193,7 @@ fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-/// What the processes of a command left in the folder. A session is named by the stem of its files.
+/// Files that the processes of a command left in the folder. A session is named by the stem of its files.
 #[derive(Default)]
 pub(super) struct Left {
     pub(super) reports: Vec<Report>,
@@ -211,7 +211,7 @@ pub(super) struct Left {
 struct Begun {
     session: String,
     file: PathBuf,
-    /// Another user's word is no reason to read a file and to write beside it.
+    /// Another user must not choose a file that this user reads and writes next to.
     is_ours: bool,
 }
 
@@ -270,7 +270,7 @@ impl Left {
         }
     }
 
-    /// Sessions that called CUDA and of which nothing arrived, without those of `survivors`.
+    /// Sessions that called CUDA and sent no report, without the processes in `survivors`.
     fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
         let has_arrived =
             |session: &String| self.reported.contains(session) || self.recovered.contains_key(session);
@@ -279,7 +279,7 @@ impl Left {
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
-    /// Lines that sum up what arrived; `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
+    /// Lines that sum up the reports; `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
         let mut lines: Vec<_> = busy.iter().take(MOST_LISTED).map(|report| report.line()).collect();
@@ -351,14 +351,14 @@ fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
     items.take(MOST_LISTED).collect::<Vec<_>>().join(", ") + more
 }
 
-/// What a process reports about itself.
+/// The report of one process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     process: u64,
     program: String,
     rank: Option<String>,
     launches: u64,
-    /// Of these, made while no window was open.
+    /// Launches made while no window was open, part of `launches`.
     outside: u64,
     /// Number of each GPU, with its busy and idle nanoseconds.
     gpus: Vec<(u64, u64, u64)>,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_are_listed_and_without_any_report_the_line_says_so() {
+    fn survivors_are_listed_and_a_line_reports_that_no_report_arrived() {
         assert!(
             lines(Vec::new())[0].starts_with("no report arrived: as far as gpuflame could see, no process")
         );
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_without_a_report_are_counted_by_what_is_known_of_them() {
+    fn sessions_without_a_report_are_counted_by_cause() {
         let mut left = Left::default();
         let own = host::user();
         for (name, content) in [
