@@ -20,18 +20,22 @@ struct found {
 
 extern char **environ WEAK;
 extern int dladdr(const void *address, struct found *found) WEAK;
+extern void *dlopen(const char *file, int how) WEAK;
 extern char *getcwd(char *into, size_t bytes) WEAK;
 extern unsigned long getauxval(unsigned long what) WEAK;
+extern const char *gnu_get_libc_version(void) WEAK;
 extern void *mmap(void *at, size_t bytes, int may, int how, int file, long offset) WEAK;
 
-enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22 };
+enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0x101 };
 
 /* Variables in the order in which they are looked for and added. The driver reads the first and NVTX the second; the
  * library reads the third, and refuses to work with the stub of another release; from the fourth it knows which file
- * descriptor 2 was when the program started. No pointers, which would be relocated. */
-enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, NAMES };
+ * descriptor 2 was when the program started. `gpuflame run --preload` sets the last: the library is loaded at once, so that the
+ * program's calls to it work before CUDA is there, but only into programs with glibc, which it needs. No pointers, which would
+ * be relocated. */
+enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
-                                        "_GPUFLAME_STDERR=", "LD_PRELOAD="};
+                                        "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
 /* Room for the new list and its texts where they are short, in the page that the loader writes to in any case. */
@@ -132,7 +136,7 @@ static int look_at_stderr(unsigned long *device, unsigned long *inode)
 
 __attribute__((constructor)) static void have_the_driver_load_it(void)
 {
-    const char *has[NAMES] = {NULL}, *from, *here = "";
+    const char *has[NAMES] = {NULL}, *from, *here = "", *library;
     char working[LONGEST];
     size_t count = 0, n, added = 0, bytes, needed;
     unsigned long device, inode;
@@ -159,6 +163,7 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
             return;
     }
     text = (char *)(new + count + 5);
+    library = text + sizeof "CUDA_INJECTION64_PATH";
     for (n = 0; n < count; n++)
         if (!(bytes && behind(NAME_OF[OWN], old[n])) && !behind(NAME_OF[STDERR], old[n]))
             new[added++] = old[n];
@@ -181,4 +186,6 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
     new[added] = NULL;
     /* As a whole, and the old list stays: another thread may be reading it. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
+    if (bytes && has[AT_ONCE] && dlopen && gnu_get_libc_version)
+        dlopen(library, LAZY_GLOBAL);
 }

@@ -52,3 +52,9 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// The watched command gets the signal actions and descriptors that this program got, before Rust's runtime changes them.
+#[used]
+// SAFETY: the C library calls what is in this section with arguments that this function ignores.
+#[unsafe(link_section = ".init_array")]
+static NOTE_INHERITED: extern "C" fn() = gpuflame::host::child::note_inherited;

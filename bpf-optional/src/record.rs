@@ -1,7 +1,7 @@
 //! `gpuflame-bpf record`: the stacks of launches, from outside.
 
 use std::ffi::OsString;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -209,5 +209,6 @@ fn until_interrupted(watch: &mut Watch) -> Result<u8> {
 /// A line for the user.
 pub(crate) fn say(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    eprintln!("gpuflame-bpf: {line}");
+    // A reader or a terminal that went away must not end the recording.
+    let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());
 }

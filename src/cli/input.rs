@@ -301,7 +301,7 @@ impl Drop for Bar {
 /// `options` with a bar on a terminal, where reading takes long enough to be watched.
 pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
     let bytes = opened.size().unwrap_or(0);
-    if console.quiet || bytes < LONG || !io::stderr().is_terminal() {
+    if !console.shows_progress() || bytes < LONG || !io::stderr().is_terminal() {
         return (options, None);
     }
     let style =

@@ -254,7 +254,7 @@ fn table(all: &[Rank]) -> Table {
 
 /// A bar over the files, on a terminal.
 fn watched(files: usize, console: Console) -> ProgressBar {
-    if console.quiet || files < 2 || !std::io::stderr().is_terminal() {
+    if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{bar:40} {pos} of {len} ranks, {eta} left");

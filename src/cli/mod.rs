@@ -36,6 +36,7 @@ mod trace;
 mod view;
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -88,11 +89,7 @@ enum Verb {
 pub fn run() -> ExitCode {
     let command = match Command::try_parse() {
         Ok(command) => command,
-        Err(error) => {
-            // Where not even this can be written nobody is left to tell.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(error) => return print_usage(&error),
     };
     file::make_for(file::MODE_OF_COMMANDS);
     match dispatch(&command) {
@@ -100,9 +97,30 @@ pub fn run() -> ExitCode {
         Ok(Outcome::Found) => ExitCode::from(1),
         Ok(Outcome::Status(code)) => ExitCode::from(code),
         Err(error) => {
-            Console { quiet: command.quiet, accept_cut: command.accept_cut }.fail(&error);
+            command.console().fail(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
         }
+    }
+}
+
+impl Command {
+    fn console(&self) -> Console {
+        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None }
+    }
+}
+
+/// Prints help or the version to standard output, or what is wrong with the command line to standard error.
+fn print_usage(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    if error.use_stderr() {
+        return ExitCode::from(2);
+    }
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Console { quiet: false, accept_cut: false, patience: None }.fail(&error.into());
+            ExitCode::from(1)
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 
@@ -115,7 +133,7 @@ fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
 }
 
 fn dispatch(command: &Command) -> Result<Outcome> {
-    let console = Console { quiet: command.quiet, accept_cut: command.accept_cut };
+    let console = command.console();
     match &command.verb {
         Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),

@@ -11,7 +11,7 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
 use super::output::Target;
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::{Ledger, set_text};
+use crate::explain::{process_text, set_text};
 use crate::export::{self, Drawing};
 use crate::host::file::{self, Claim};
 use crate::import::{CutOff, Kind};
@@ -50,9 +50,8 @@ impl Recover {
 
 /// What was made of a file.
 pub(super) struct Recovered {
-    pub(super) process: Option<(u32, String)>,
-    pub(super) ledger: Ledger,
-    pub(super) files: Vec<PathBuf>,
+    /// What the process would have reported (`GPUFLAME_REPORT`).
+    pub(super) report: String,
 }
 
 /// Writes the files of an exit that did not come beside `input`. None: it still may, and not `alive`.
@@ -104,8 +103,7 @@ pub(super) fn recover(
     let text = set_text(&profile, &ledger, None, &all);
     Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
     files.push(about);
-    let process = profile.process().map(|(process, name)| (process, name.to_owned()));
-    Ok(Some(Recovered { process, ledger, files }))
+    Ok(Some(Recovered { report: process_text(&profile, &ledger, files.iter()) }))
 }
 
 /// So many numbers are tried.

@@ -1,130 +1,428 @@
-//! A command that is run as a shell runs one: on the same terminal, with the signals that are meant for it, and with
-//! its status as the answer.
+//! Runs a command as a shell would run it: on the same terminal, with the signals meant for it, and with everything that it
+//! inherits as this process inherited it. Its status is the answer.
+//!
+//! ```text
+//! start --spawn--> command runs --ends--> signals have their earlier actions again; status
+//!                    |      ^
+//!             it stops      it is continued
+//!                    v      |
+//!                  this process stops by the same signal, so that the shell sees a stopped job
+//! ```
 
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// The terminal sends these to the command as well, which decides: we are there until it ends.
+/// The terminal sends these to the command as well, which decides. This process runs until the command ends.
 const FROM_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// These are sent to one process, and are meant for the command.
-const PASSED_ON: [i32; 2] = [libc::SIGTERM, libc::SIGHUP];
+/// Signals sent to one process, which are meant for the command.
+const PASSED_ON: [i32; 5] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+/// The terminal sends it to the command as well. This process stops if, and when, the command does.
+const STOP_KEY: i32 = libc::SIGTSTP;
+const HANDLED: [i32; 8] = {
+    let [interrupt, quit] = FROM_TERMINAL;
+    let [terminate, hang_up, first, second, alarm] = PASSED_ON;
+    [interrupt, quit, terminate, hang_up, first, second, alarm, STOP_KEY]
+};
+const STANDARD: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
+/// Interval between two looks at a stopped command.
+const LOOK_EVERY_NS: i64 = 50_000_000;
 
-/// Who gets what is passed on; 0: nobody yet, or nobody any more.
+/// Process id of the command; 0 before it is started and after its end.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// A signal that came before there was a child; 0: none.
-static EARLY: AtomicI32 = AtomicI32::new(0);
+/// Signals to pass on that came before there was a child, as bits.
+static EARLY: AtomicU64 = AtomicU64::new(0);
+/// Signals that this process received, as bits.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+/// Process id of the process that called [`run`]: between fork and exec the child has its handlers.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Signals that the child received between fork and exec, as bits.
+static BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
+static CONTINUED: AtomicBool = AtomicBool::new(false);
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 
-/// Runs `command` to its end. To be called once in a process.
+/// State that Rust's runtime changes before `main`: it ignores SIGPIPE, and opens `/dev/null` in place of closed standard
+/// descriptors.
+static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// Standard descriptors that were closed, as bits.
+static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// Notes what Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program: those run before the
+/// runtime starts. Without the call, the command gets SIGPIPE's default and open standard descriptors.
+pub extern "C" fn note_inherited() {
+    SIGPIPE_IS_IGNORED.store(
+        action_of(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
+        Ordering::Relaxed,
+    );
+    for number in STANDARD {
+        // SAFETY: F_GETFD takes any number and no pointer.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+            CLOSED.fetch_or(1 << number, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs `command` to its end. Call once per process.
 ///
 /// # Errors
 /// It could not be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
-    PASSED_ON.into_iter().filter(|signal| is_default(*signal)).for_each(|signal| act(signal, pass_on));
-    let mut child = command.spawn()?;
-    FROM_TERMINAL.into_iter().for_each(ignore);
-    act(libc::SIGINT, note_interrupt);
-    let number = child.id() as i32;
-    CHILD.store(number, Ordering::SeqCst);
-    match EARLY.swap(0, Ordering::SeqCst) {
-        0 => {}
-        signal => send(number, signal),
+    OWNER.store(std::process::id(), Ordering::SeqCst);
+    let inherited = Inherited::note();
+    let blocked = SignalMask::block_all();
+    // With SIGCHLD ignored the kernel reaps the command, and its status is lost.
+    set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
+    for signal in HANDLED {
+        if FROM_TERMINAL.contains(&signal) || inherited.is_default(signal) {
+            handle(signal);
+        }
     }
-    wait_for_end(number);
-    // From here on its number may be another process's.
-    CHILD.store(0, Ordering::SeqCst);
-    child.wait()
+    let (restored, mask) = (inherited.clone(), blocked.0);
+    // SAFETY: the closure only reads atomics and makes system calls that are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            restored.give_to_command(mask);
+            Ok(())
+        })
+    };
+    let spawned = command.spawn();
+    if let Ok(child) = &spawned {
+        CHILD.store(child.id() as i32, Ordering::SeqCst);
+        pass_early_signals(child.id() as i32);
+    }
+    drop(blocked);
+    let ended = spawned.and_then(|mut child| {
+        wait_for_end(child.id() as i32);
+        // From here on another process may get this id.
+        CHILD.store(0, Ordering::SeqCst);
+        child.wait()
+    });
+    inherited.restore(ended.as_ref().ok().copied());
+    ended
 }
 
-/// From now on SIGINT that a process sends to us goes to the command as well: one that is to end both may know only us. (A
+/// Passes SIGINT from a process on to the command too: a sender that wants to end both may know only this process. (A
 /// terminal sends it to all.)
 pub fn pass_interrupts_on() {
     PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
-/// Whether SIGINT came while a command ran: it was the command's to act on.
+/// Whether SIGINT came while a command ran, which decided what to do about it.
 pub fn was_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// What a shell says of it: its exit code, or 128 and the number of the signal that it died of.
+/// The status as a shell reports it: the exit code, or 128 plus the number of the fatal signal.
 pub fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
 }
 
-/// Waits until the process has ended, and leaves it to be waited for.
-fn wait_for_end(process: i32) {
-    loop {
-        // SAFETY: all-zero is a valid `siginfo_t`.
-        let mut ended: libc::siginfo_t = unsafe { std::mem::zeroed() };
-        // SAFETY: waitid writes to `ended` only.
-        let waited =
-            unsafe { libc::waitid(libc::P_PID, process as u32, &mut ended, libc::WEXITED | libc::WNOWAIT) };
-        if waited == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return;
+/// Signal actions before [`run`] changed them.
+#[derive(Clone)]
+struct Inherited {
+    handled: [Option<libc::sigaction>; HANDLED.len()],
+    child_ended: Option<libc::sigaction>,
+}
+
+impl Inherited {
+    fn note() -> Self {
+        Self { handled: HANDLED.map(action_of), child_ended: action_of(libc::SIGCHLD) }
+    }
+
+    fn of(&self, signal: i32) -> Option<&libc::sigaction> {
+        HANDLED.iter().position(|handled| *handled == signal).and_then(|at| self.handled[at].as_ref())
+    }
+
+    fn is_default(&self, signal: i32) -> bool {
+        self.of(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
+    }
+
+    /// In the child, before `exec`: restores actions, descriptors and mask to those that this process was started with.
+    fn give_to_command(&self, mask: libc::sigset_t) {
+        for (signal, action) in HANDLED.iter().zip(&self.handled) {
+            restore_action(*signal, action.as_ref());
+        }
+        restore_action(libc::SIGCHLD, self.child_ended.as_ref());
+        if SIGPIPE_IS_IGNORED.load(Ordering::Relaxed) {
+            set_action(libc::SIGPIPE, libc::SIG_IGN, 0);
+        }
+        for number in STANDARD {
+            if CLOSED.load(Ordering::Relaxed) & 1 << number != 0 {
+                close_if_placeholder(number);
+            }
+        }
+        set_mask(&mask);
+        let missed = BEFORE_EXEC.swap(0, Ordering::SeqCst);
+        // SAFETY: raise takes any number; the signals have their inherited actions again.
+        HANDLED.iter().filter(|signal| missed & bit(**signal) != 0).for_each(|signal| unsafe {
+            libc::raise(*signal);
+        });
+    }
+
+    /// Restores the actions after the command's end: from now on these signals are for this process. The signal that ended
+    /// the command may have been sent to both: if it has not arrived here yet, its first arrival has no effect.
+    fn restore(&self, ended: Option<ExitStatus>) {
+        let fatal = ended.map_or(0, |status| i32::from(code(status)) - 128);
+        for (signal, action) in HANDLED.iter().zip(&self.handled) {
+            let is_due = *signal == fatal && SEEN.load(Ordering::SeqCst) & bit(*signal) == 0;
+            if is_due && self.is_default(*signal) {
+                set_action(*signal, do_nothing as *const () as usize, libc::SA_RESETHAND | libc::SA_RESTART);
+            } else {
+                restore_action(*signal, action.as_ref());
+            }
         }
     }
 }
 
+/// The calling thread's signal mask before it was changed, which is restored on drop.
+struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    fn block_all() -> Self {
+        // SAFETY: all-zero is a valid `sigset_t`.
+        let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        // SAFETY: both sets are live; sigfillset writes to the first, pthread_sigmask to the second.
+        unsafe {
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for SignalMask {
+    fn drop(&mut self) {
+        set_mask(&self.0);
+    }
+}
+
+fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: the set is live, and nothing is written.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
+}
+
+/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. One that has become something else since, as by
+/// [`Command::stdin`], stays.
+fn close_if_placeholder(number: i32) {
+    // SAFETY: all-zero is a valid `stat`.
+    let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
+    // SAFETY: both calls write to their `stat` only; the path is a C string.
+    let are_known = unsafe {
+        libc::fstat(number, &mut found) == 0 && libc::stat(c"/dev/null".as_ptr(), &mut placeholder) == 0
+    };
+    if are_known && found.st_rdev == placeholder.st_rdev {
+        // SAFETY: close takes any number; in the child before `exec` nothing uses the descriptor.
+        unsafe { libc::close(number) };
+    }
+}
+
+/// A change of the command's state.
+enum Change {
+    Ended,
+    /// Stopped by this signal, and not continued yet.
+    Stopped(i32),
+}
+
+/// Waits until the process has ended and leaves it to be reaped. Stops when the process is stopped.
+fn wait_for_end(process: i32) {
+    while let Some(Change::Stopped(signal)) = changed(process, 0) {
+        stop_as(process, signal);
+    }
+}
+
+/// Waits for a change of the process, which it leaves to be found again. None: it cannot be waited for, or with WNOHANG it
+/// runs.
+fn changed(process: i32, options: i32) -> Option<Change> {
+    let options = options | libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT;
+    loop {
+        // SAFETY: all-zero is a valid `siginfo_t`.
+        let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: waitid writes to `found` only.
+        let waited = unsafe { libc::waitid(libc::P_PID, process as u32, &mut found, options) };
+        if waited != 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+            continue;
+        }
+        return match (waited, found.si_code) {
+            // SAFETY: waitid has filled in the status of a child that changed.
+            (0, libc::CLD_STOPPED) => Some(Change::Stopped(unsafe { found.si_status() })),
+            (0, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) => Some(Change::Ended),
+            _ => None,
+        };
+    }
+}
+
+/// Stops this process by `signal`, as the command was stopped, until either is continued.
+fn stop_as(command: i32, signal: i32) {
+    let watcher = continue_with(command);
+    let continued = action_of(libc::SIGCONT);
+    let stop_key = action_of(STOP_KEY);
+    CONTINUED.store(false, Ordering::SeqCst);
+    set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
+    set_action(STOP_KEY, libc::SIG_DFL, 0);
+    // A shell that continues both has done so before this process runs again.
+    if is_stopped(command) {
+        raise(signal);
+        // In a process group without a shell the kernel ignores all stop signals but SIGSTOP.
+        if !CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
+            raise(libc::SIGSTOP);
+        }
+    }
+    restore_action(STOP_KEY, stop_key.as_ref());
+    restore_action(libc::SIGCONT, continued.as_ref());
+    if let Some(watcher) = watcher {
+        // SAFETY: kill takes any two numbers, and waitpid may have no place for a status; the process is our child.
+        unsafe {
+            libc::kill(watcher, libc::SIGKILL);
+            libc::waitpid(watcher, null_mut(), 0);
+        }
+    }
+    if is_stopped(command) {
+        // Only this process was continued.
+        send(command, libc::SIGCONT);
+    }
+}
+
+fn is_stopped(command: i32) -> bool {
+    matches!(changed(command, libc::WNOHANG), Some(Change::Stopped(_)))
+}
+
+fn raise(signal: i32) {
+    // SAFETY: raise takes any number.
+    unsafe { libc::raise(signal) };
+}
+
+/// Starts a process that continues this one if the command is continued, or killed, alone: a stopped process cannot notice
+/// that itself. None: there is no `/proc` to find it out by, or no process can be created.
+fn continue_with(command: i32) -> Option<i32> {
+    // SAFETY: getpid has no preconditions.
+    let owner = unsafe { libc::getpid() };
+    let stat = std::ffi::CString::new(format!("/proc/{command}/stat")).ok()?;
+    let stopped = state(&stat)?;
+    let blocked = SignalMask::block_all();
+    // SAFETY: the child makes only system calls.
+    match unsafe { libc::fork() } {
+        -1 => None,
+        // SAFETY: as above; `_exit` runs nothing of this process's.
+        0 => unsafe {
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_NS };
+            while libc::getppid() == owner {
+                if state(&stat).is_some_and(|state| state != stopped) {
+                    libc::kill(owner, libc::SIGCONT);
+                    break;
+                }
+                libc::nanosleep(&pause, null_mut());
+            }
+            libc::_exit(0)
+        },
+        watcher => {
+            drop(blocked);
+            Some(watcher)
+        }
+    }
+}
+
+/// The letter of a process's state in its `/proc/PID/stat`, where `t`, under a debugger, is as `T`. Allocates nothing.
+fn state(stat: &std::ffi::CStr) -> Option<u8> {
+    let mut text = [0_u8; 256];
+    // SAFETY: the path is a C string, and read writes at most the length of `text`.
+    let length = unsafe {
+        let file = libc::open(stat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        usize::try_from(length).ok()?
+    };
+    // The name before it, in parentheses, may hold anything.
+    let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
+    text.get(name_end + 2).map(u8::to_ascii_uppercase)
+}
+
 fn send(process: i32, signal: i32) {
-    // SAFETY: kill takes any two numbers; the process is our child, which nobody has waited for.
+    // SAFETY: kill takes any two numbers; the process is our child, which nobody has reaped.
     unsafe { libc::kill(process, signal) };
 }
 
-extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid `siginfo_t`.
-    if unsafe { (*info).si_code } > 0 && !leads_session() {
-        // The kernel's own, of a terminal whose session has ended: the command gets that too.
+fn pass_early_signals(child: i32) {
+    let early = EARLY.swap(0, Ordering::SeqCst);
+    HANDLED.into_iter().filter(|signal| early & bit(*signal) != 0).for_each(|signal| send(child, signal));
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << signal
+}
+
+extern "C" fn came(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    if std::process::id() != OWNER.load(Ordering::SeqCst) {
+        BEFORE_EXEC.fetch_or(bit(signal), Ordering::SeqCst);
         return;
     }
-    // SAFETY: errno is this thread's own; it is put back for what the signal interrupted.
+    SEEN.fetch_or(bit(signal), Ordering::SeqCst);
+    INTERRUPTED.fetch_or(signal == libc::SIGINT, Ordering::SeqCst);
+    // SAFETY: the kernel hands over a valid `siginfo_t`.
+    let is_from_process = unsafe { (*info).si_code } <= 0;
+    if !is_passed_on(signal, is_from_process) {
+        return;
+    }
+    // SAFETY: errno is this thread's own; it is restored for the code that the signal interrupted.
     let errno = unsafe { *libc::__errno_location() };
     match CHILD.load(Ordering::SeqCst) {
-        0 => EARLY.store(signal, Ordering::SeqCst),
+        0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),
         child => send(child, signal),
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-extern "C" fn note_interrupt(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    INTERRUPTED.store(true, Ordering::SeqCst);
-    // SAFETY: the kernel hands over a valid `siginfo_t`.
-    let is_from_process = unsafe { (*info).si_code } <= 0;
-    let child = CHILD.load(Ordering::SeqCst);
-    if is_from_process && child != 0 && PASSES_INTERRUPTS.load(Ordering::SeqCst) {
-        send(child, libc::SIGINT);
+fn is_passed_on(signal: i32, is_from_process: bool) -> bool {
+    match signal {
+        libc::SIGINT => is_from_process && PASSES_INTERRUPTS.load(Ordering::SeqCst),
+        libc::SIGQUIT => false,
+        STOP_KEY => is_from_process,
+        // The kernel's own, of a terminal whose session has ended: the command gets that too.
+        libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
+        _ => true,
     }
 }
 
-/// Whether a terminal that goes away tells this process alone, as where nothing else runs on it (`ssh -t`, a container's).
+extern "C" fn note_continued(_signal: i32) {
+    CONTINUED.store(true, Ordering::SeqCst);
+}
+
+extern "C" fn do_nothing(_signal: i32) {}
+
+/// Whether a terminal that goes away notifies this process alone, as where nothing else runs on it (`ssh -t`, a container's).
 fn leads_session() -> bool {
     // SAFETY: neither has preconditions.
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-fn is_default(signal: i32) -> bool {
+fn action_of(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `action`.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
-    asked == 0 && action.sa_sigaction == libc::SIG_DFL
+    (unsafe { libc::sigaction(signal, null(), &mut action) } == 0).then_some(action)
 }
 
-fn act(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) {
+fn restore_action(signal: i32, action: Option<&libc::sigaction>) {
+    if let Some(action) = action {
+        // SAFETY: the action is one that the kernel gave us for this signal.
+        unsafe { libc::sigaction(signal, action, null_mut()) };
+    }
+}
+
+/// Handles a signal by [`came`].
+fn handle(signal: i32) {
+    set_action(signal, came as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
+}
+
+/// Sets an action: a default, to ignore, or a handler whose type is the one that the flags say.
+fn set_action(signal: i32, action: usize, flags: i32) {
     // SAFETY: all-zero is a valid `sigaction`.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the handler has the type that the flags say, and calls nothing that a handler may not.
-    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
-}
-
-fn ignore(signal: i32) {
-    // SAFETY: to ignore a signal needs no handler.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
+    let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+    (new.sa_sigaction, new.sa_flags) = (action, flags);
+    // SAFETY: the handlers here have the type of their flags, and call nothing that a handler may not.
+    unsafe { libc::sigaction(signal, &new, null_mut()) };
 }

@@ -18,6 +18,20 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The path that this program was started by, where there is no `/proc` to ask for it.
+#[cfg(feature = "child")]
+pub fn program_path() -> Option<std::path::PathBuf> {
+    use std::os::unix::ffi::OsStrExt as _;
+    // SAFETY: takes any number.
+    let path = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const std::ffi::c_char;
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: the kernel puts a C string there, which lives as long as the process.
+    let path = unsafe { std::ffi::CStr::from_ptr(path) };
+    Some(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
+}
+
 pub mod actions;
 pub mod alive;
 pub mod calls;
@@ -43,6 +57,8 @@ pub mod listing;
 pub mod loaded;
 pub mod memory;
 pub mod module;
+#[cfg(feature = "child")]
+pub mod patient;
 pub mod perf;
 pub mod scheduling;
 pub mod shortage;

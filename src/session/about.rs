@@ -1,38 +1,77 @@
-//! What whoever started the process is told (`GPUFLAME_REPORT`): a few lines of JSON about what it recorded and wrote, and
-//! before that where the file grows that it leaves if it ends without a word.
+//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. Their names begin with host,
+//! process and the time at which the session began, since `exec` begins another session in the same process:
+//!
+//! ```text
+//! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
+//!                     Removed when STEM.json is written
+//! STEM.TIME.begun     path of a file that stays if the process ends without its exit handlers
+//! STEM.json           what it recorded and wrote
+//! ```
 
+use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use crate::error::Result;
+use crate::capture;
+use crate::error::{Error, Result};
 use crate::host::file;
 use crate::record::Nanos;
 
 use super::environment::facts;
 use super::messages::say;
 
-/// Tells `folder` of the file, in one of its own that holds the path: a process that calls `exec` begins another.
-pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
+/// Reports that the process called CUDA, before anything can go wrong.
+pub(super) fn called(folder: Option<&Path>) {
+    report_call(folder, None);
+}
+
+/// Reports why nothing is recorded.
+pub(super) fn refused(folder: Option<&Path>, why: &Error) {
+    report_call(folder, Some(&why.to_string()));
+}
+
+fn report_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
-    let facts = facts();
-    let path = folder.join(format!("{}.{}.{}.begun", facts.host, facts.process, began.0));
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
-    // Who started us goes without; `gpuflame recover` finds the file all the same.
+    let program = facts().program;
+    let written = file::whole(&named(folder, "called"), |out| {
+        out.write_all(program.as_encoded_bytes())?;
+        why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
+    });
+    // The report is for the program that started the process, which does without.
     drop(written);
 }
 
-/// Tells `folder` what the process recorded.
+/// Reports a file that stays if the process ends without its exit handlers.
+pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
+    let Some(folder) = folder else { return };
+    let path = named(folder, &format!("{}.begun", began.0));
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
+    // Without the report `gpuflame recover` still finds the file.
+    drop(written);
+}
+
+/// Reports what the process recorded.
 pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
-    if let Some(folder) = folder
-        && let Err(error) = write(folder, &text())
-    {
-        say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
+    let Some(folder) = folder else { return };
+    match write(folder, &text()) {
+        // Another user's folder may not let it go; its reader finds the report.
+        Ok(()) => drop(fs::remove_file(named(folder, "called"))),
+        Err(error) => {
+            say(&format!("GPUFLAME_REPORT={}: {error}; name a folder that is there", folder.display()));
+        }
     }
 }
 
 fn write(folder: &Path, text: &str) -> Result<()> {
+    file::whole(&named(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
+}
+
+/// The path of the session's file with this ending.
+fn named(folder: &Path, ending: &str) -> PathBuf {
+    static BEGAN: OnceLock<Nanos> = OnceLock::new();
+    let began = BEGAN.get_or_init(capture::now).0;
     let facts = facts();
-    let path = folder.join(format!("{}.{}.json", facts.host, facts.process));
-    file::whole(&path, |out| Ok(out.write_all(text.as_bytes())?))
+    folder.join(format!("{}.{}.{began}.{ending}", facts.host, facts.process))
 }

@@ -94,6 +94,8 @@ pub fn inject() {
 pub fn refuse(why: &str) {
     if !forks::is_over() && !environment::keeps_us_out() {
         stderr::remember();
+        let report = environment::settings().0.report;
+        about::refused(report.as_deref(), &Error::new(ErrorKind::State, why));
         tell(&format!("not recording: {why}"));
         set_up::write_unprinted();
     }

@@ -10,11 +10,11 @@ use crate::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use crate::settings::{Output, Python, Settings, Yield};
 use crate::unwind;
 
-use super::environment;
 use super::messages::{self, tell};
 use super::pipeline::Pipeline;
 use super::running::Session;
 use super::write::{self, Report};
+use super::{about, environment};
 
 /// Sets it up inside `cuInit`, at the driver's injection.
 pub(super) fn injected() -> Result<&'static Session> {
@@ -57,10 +57,16 @@ fn draw_samples(settings: &mut Settings) {
 
 fn set_up(load_driver: bool) -> Result<&'static Session> {
     stderr::remember();
-    let (mut settings, warnings) = environment::settings();
+    let (settings, warnings) = environment::settings();
     if settings.disable {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
     }
+    let report = settings.report.clone();
+    about::called(report.as_deref());
+    begin(settings, &warnings, load_driver).inspect_err(|error| about::refused(report.as_deref(), error))
+}
+
+fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }

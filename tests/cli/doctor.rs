@@ -176,10 +176,11 @@ fn what_the_environment_says_is_looked_at() {
     let (ours, other) = (gpuflame().display().to_string(), other.display().to_string());
     for (name, value, what, result, words) in [
         ("CUDA_INJECTION64_PATH", ours.as_str(), "injection", "ok", "libgpuflame.so"),
-        ("CUDA_INJECTION64_PATH", &other, "injection", "warn", "--preload"),
+        ("CUDA_INJECTION64_PATH", &other, "injection", "warn", "which replaces it"),
         ("CUDA_INJECTION64_PATH", "/nowhere/libgpuflame.so", "injection", "fail", "no such file"),
         ("GPUFLAME_FORMAT", "svg", "settings", "warn", "GPUFLAME_FORMATS"),
         ("GPUFLAME_EXIT_LIMIT", "soon", "settings", "warn", "soon"),
+        ("GPUFLAME_DISABLE", "1", "settings", "fail", "GPUFLAME_DISABLE=1 switches gpuflame off"),
         ("GPUFLAME_ENABLED", "0", "settings", "ok", "gpuflame_start()"),
         ("GPUFLAME_DURATION", "5", "settings", "ok", "in windows"),
         ("GPUFLAME_FLAG", "/tmp", "settings", "warn", "GPUFLAME_FLAG=/tmp: it is a folder"),

@@ -4,8 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -167,7 +168,7 @@ fn every_process_of_the_command_has_a_line_and_files_of_its_own() {
 #[test]
 fn a_command_that_records_nothing_is_as_without_us_and_is_told() {
     let done = run(&[], &["false"]).done();
-    assert_eq!((done.code, said(&done, "nothing was recorded").len()), (Some(1), 1), "{}", done.stderr);
+    assert_eq!((done.code, said(&done, "no report arrived: ").len()), (Some(1), 1), "{}", done.stderr);
     let done = run(&[], &["sh", "-c", "kill -9 $$"]).done();
     assert_eq!(done.code, Some(128 + 9), "{}", done.stderr);
     let echoed = support::command::gpuflame_with(
@@ -390,4 +391,275 @@ fn a_command_line_that_cannot_be_run_is_one_line() {
     assert_eq!(ran.stdout, "-o --formats -- x\n");
     let ran = command(&folder, ["record", "--library", library, "--", "echo", "also called record"]).ok();
     assert_eq!(ran.stdout, "also called record\n");
+}
+
+/// Starts a command whose output does not matter.
+fn start(run: Run, stderr: Stdio) -> (Child, PathBuf) {
+    let (mut command, folder) = run.into_command();
+    (command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap(), folder)
+}
+
+/// Its exit code, if it ends at all.
+pub(crate) fn code_of(mut child: Child) -> Option<i32> {
+    let deadline = Instant::now() + Duration::from_secs(100);
+    loop {
+        match child.try_wait().unwrap() {
+            Some(status) => return status.code(),
+            None if Instant::now() > deadline => {
+                child.kill().unwrap();
+                panic!("it does not end");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// A pipe that no process reads any more.
+fn broken_pipe() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+fn full_disk() -> Stdio {
+    fs::File::options().write(true).open("/dev/full").unwrap().into()
+}
+
+#[test]
+fn an_unwritable_stderr_changes_neither_the_status_nor_the_recovered_files() {
+    for stderr in [broken_pipe(), full_disk()] {
+        let run = run(&["--formats", "svg"], &[program().to_str().unwrap(), "left", "abort"]);
+        let (child, folder) = start(run.env("GPUFLAME_CHECKPOINT", "0.05"), stderr);
+        let deadline = Instant::now() + Duration::from_secs(100);
+        let is_written = || {
+            let left = gpuflame::read(folder.join("out.gfr"), &gpuflame::ReadOptions::default());
+            left.is_ok_and(|run| run.ledger().tally.activities.matched == 1100)
+        };
+        while !is_written() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(folder.join("go"), "").unwrap();
+        assert_eq!(code_of(child), Some(128 + libc::SIGABRT));
+        assert!(folder.join("out.svg").exists());
+    }
+}
+
+#[test]
+fn every_verb_ends_with_its_own_status_when_its_output_cannot_be_written() {
+    let verb = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let code = |command: &mut Command| command.status().unwrap().code();
+    for unwritable in [broken_pipe, full_disk] {
+        assert_eq!(code(verb(&["info", "/nowhere.gfr"]).stderr(unwritable())), Some(1));
+        assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
+        assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
+    }
+    // As with other tools: a reader that has enough is not an error, a full disk is.
+    for words in [&["--help"][..], &["settings"]] {
+        assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
+        assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
+    }
+}
+
+#[test]
+fn a_full_stderr_that_no_process_reads_does_not_keep_it_from_ending() {
+    use std::os::fd::AsRawFd;
+    let (reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: both calls are about a pipe of ours; O_NONBLOCK is set for the filling only.
+    unsafe {
+        libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
+        while libc::write(writer.as_raw_fd(), [0_u8; 512].as_ptr().cast(), 512) > 0 {}
+        libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, 0);
+    }
+    let (child, _) = start(run(&[], &["sh", "-c", "exit 3"]), writer.into());
+    assert_eq!(code_of(child), Some(3));
+    drop(reader);
+}
+
+#[test]
+fn pipes_and_files_without_an_end_among_the_reports_are_skipped() {
+    let script =
+        "mkfifo pipe $GPUFLAME_REPORT/a.1.1.json; printf %s \"$PWD/pipe\" > $GPUFLAME_REPORT/a.2.2.2.begun
+        ln -s /dev/zero $GPUFLAME_REPORT/a.3.3.json; truncate -s 1T $GPUFLAME_REPORT/a.4.4.json; exit 9";
+    let (mut command, _folder) = run(&[], &["sh", "-c", script]).into_command();
+    // An endless file that is read must not take the memory of the machine.
+    let limit = || {
+        let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
+        // SAFETY: setrlimit reads the limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec only setrlimit is called, which may be called there.
+    unsafe { command.pre_exec(limit) };
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    assert_eq!(code_of(child), Some(9));
+}
+
+#[test]
+fn the_command_inherits_what_it_would_inherit_without_us() {
+    let shown =
+        ["sh", "-c", "grep -E 'SigIgn|SigBlk|SigCgt' /proc/self/status; ls /proc/self/fd | head -3; exit 4"];
+    let odd = || {
+        // SAFETY: each may be called between fork and exec, and takes no memory but its own.
+        unsafe {
+            for signal in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+            let mut mask = std::mem::zeroed();
+            libc::sigemptyset(&mut mask);
+            libc::sigaddset(&mut mask, libc::SIGUSR2);
+            libc::sigprocmask(libc::SIG_BLOCK, &mask, std::ptr::null_mut());
+            libc::close(0);
+        }
+        Ok(())
+    };
+    let shows = |mut command: Command| {
+        // SAFETY: see there.
+        unsafe { command.pre_exec(odd) };
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let mut without = Command::new(shown[0]);
+    without.args(&shown[1..]).stdin(Stdio::null());
+    let without = shows(without);
+    assert!(without.0 == Some(4) && without.1.contains("SigIgn"), "{without:?}");
+    assert_eq!(shows(run(&[], &shown).into_command().0), without);
+}
+
+#[test]
+fn a_script_without_an_interpreter_line_is_run_by_the_shell() {
+    let script = scratch("script").join("script");
+    fs::write(&script, "exit 4\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let done = run(&[], &[script.to_str().unwrap()]).done();
+    assert_eq!(done.code, Some(4), "{}", done.stderr);
+}
+
+#[test]
+fn a_command_runs_in_a_removed_folder_and_without_a_folder_for_temporary_files() {
+    let script = format!(
+        "mkdir gone; cd gone; rmdir ../gone; TMPDIR=/nowhere exec {} run --library {} -o out -- sh -c 'exit 6'",
+        env!("CARGO_BIN_EXE_gpuflame"),
+        support::gpuflame().display()
+    );
+    let folder = scratch("run-removed");
+    let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_command_runs_without_proc() {
+    // The library is beside the command, or named: both are found.
+    let script = format!(
+        "mount -t tmpfs none /proc || exit 99; exec {} run -- sh -c 'exit 6'",
+        env!("CARGO_BIN_EXE_gpuflame")
+    );
+    let output = Command::new("unshare").args(["-rm", "sh", "-c", &script]).output();
+    let stderr = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    match output {
+        Ok(output) if output.status.code() == Some(6) => {}
+        Ok(output) if output.status.code() == Some(99) || stderr(&output).starts_with("unshare: ") => {
+            eprintln!("skipped: no user namespace with a file system of its own here: {}", stderr(&output));
+        }
+        Ok(output) => panic!("{:?}: {}", output.status, stderr(&output)),
+        Err(error) => eprintln!("skipped: unshare: {error}"),
+    }
+}
+
+#[test]
+fn another_tool_that_is_replaced_is_named() {
+    for way in [&[][..], &["--preload"]] {
+        let run = run(way, &[program().to_str().unwrap(), "quick"]);
+        let done = run.env("CUDA_INJECTION64_PATH", "/opt/tool/libother.so").done();
+        let lines = said(&done, "CUDA_INJECTION64_PATH=/opt/tool/libother.so is replaced");
+        assert_eq!((done.code, lines.len()), (Some(7), 1), "{}", done.stderr);
+        assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
+    }
+    let run = run(&[], &["true"]).env("CUDA_INJECTION64_PATH", support::gpuflame());
+    assert_eq!(said(&run.done(), "is replaced"), [""; 0]);
+}
+
+#[test]
+fn a_program_with_another_c_library_runs_preloaded() {
+    let folder = scratch("run-musl");
+    fs::write(folder.join("five.c"), "int main(void) { return 5; }\n").unwrap();
+    let compiled = Command::new("musl-gcc").args(["five.c", "-o", "five"]).current_dir(&folder).output();
+    if !compiled.is_ok_and(|compiled| compiled.status.success()) {
+        assert!(!support::is_ci(), "CI has musl-gcc: .ci/install installs it");
+        return eprintln!("skipped: musl-gcc makes no programs here; apt-get install musl-tools");
+    }
+    let done = run(&["--preload"], &[folder.join("five").to_str().unwrap()]).done();
+    assert_eq!(done.code, Some(5), "{}", done.stderr);
+}
+
+/// `gpuflame run --library LIBRARY --`, for a run within a run.
+fn inner() -> String {
+    format!("{} run --library {} --", env!("CARGO_BIN_EXE_gpuflame"), support::gpuflame().display())
+}
+
+#[test]
+fn reports_arrive_from_processes_in_other_folders_and_from_runs_within_the_run() {
+    let quick = format!("{} quick", program().display());
+    for script in [format!("cd /; exec {quick}"), format!("exec {} {quick}", inner())] {
+        let run = run(&["-o", "there"], &["sh", "-c", &script]).env("TMPDIR", "temporary");
+        let (mut command, folder) = run.into_command();
+        fs::create_dir(folder.join("temporary")).unwrap();
+        let done = Done::of(command.output().unwrap(), folder);
+        let lines = said(&done, "ending (process ");
+        let expected = 1 + usize::from(script.contains(" run "));
+        assert_eq!((done.code, lines.len()), (Some(7), expected), "{}", done.stderr);
+        assert_eq!(said(&done, "no report arrived"), [""; 0], "{}", done.stderr);
+        assert_eq!(fs::read_dir(done.folder.join("temporary")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_report_arrives_from_a_command_that_changes_its_user() {
+    let folder = scratch("run-user");
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let dropped = ["setpriv", "--reuid=65534", "--clear-groups", "--"];
+    let can_drop = Command::new(dropped[0]).args(&dropped[1..]).arg("ls").arg(program()).output();
+    if !can_drop.is_ok_and(|listed| listed.status.success()) {
+        return eprintln!("skipped: no other user that reaches the program here; run it as root");
+    }
+    let command = [&dropped[..], &[program().to_str().unwrap(), "quick"]].concat();
+    let done = run(&[], &command).in_folder(&folder).env("GPUSIM_TRUTH", "").done();
+    assert_eq!((done.code, said(&done, "ending (process ").len()), (Some(7), 1), "{}", done.stderr);
+}
+
+#[test]
+fn processes_that_called_cuda_and_left_no_file_are_counted() {
+    // The window is closed, so that there is no checkpoint at whatever moment the process ends.
+    let options = ["--window", "off", "--formats", "csv"];
+    for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
+        let run = run(&options, &[program().to_str().unwrap(), "left", how]);
+        let (mut command, folder) = run.env("GPUFLAME_CHECKPOINT", "0").into_command();
+        fs::write(folder.join("go"), "").unwrap();
+        let done = Done::of(command.output().unwrap(), folder);
+        let words = format!(
+            "no report arrived from {count} process that called CUDA and left no file: ending (process "
+        );
+        assert_eq!((done.code, said(&done, &words).len()), (Some(code), 1), "{how}: {}", done.stderr);
+    }
+    // What refuses to be recorded says why.
+    let done = run(&[], &[program().to_str().unwrap(), "quick"])
+        .with_libraries(&support::stage("run-none", &[]))
+        .done();
+    let lines = said(&done, "ending (process ");
+    assert!(lines.len() == 1 && lines[0].contains(") was not recorded: "), "{}", done.stderr);
+}
+
+#[test]
+fn a_command_for_which_gpuflame_is_switched_off_is_told_by_which_variable() {
+    let config = scratch("config").join("off.toml");
+    fs::write(&config, "disable = true\n").unwrap();
+    let command = [program().to_str().unwrap(), "quick"];
+    let by_file = run(&["--config", config.to_str().unwrap()], &command);
+    for run in [run(&[], &command).env("GPUFLAME_DISABLE", "1"), by_file] {
+        let done = run.done();
+        let lines = said(&done, "GPUFLAME_DISABLE=1");
+        assert_eq!((done.code, lines.len()), (Some(7), 1), "{}", done.stderr);
+        assert!(!done.stderr.contains("--preload"), "{}", done.stderr);
+    }
 }

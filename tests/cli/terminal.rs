@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::run::{run, said, send, wait_for_launches};
+use crate::run::{code_of, run, said, send, wait_for_launches};
 use crate::support::{Done, compile};
 
 /// Launches kernels of 1,000 ns until it gets a signal.
@@ -36,11 +36,21 @@ fn is_child_stopped(process: u32) -> bool {
     state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Waits until the process is stopped, or goes on, as a shell does.
+/// Waits until the process is stopped, continued or ended, as a shell does.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: the process is our child, which nobody else waits for, and there is a place for its status.
-    assert_eq!(unsafe { libc::waitpid(process as i32, &mut status, how) }, process as i32);
+    // SAFETY: the process is our child, which no other thread waits for, and there is a place for its status.
+    let mut has_changed =
+        || unsafe { libc::waitpid(process as i32, &mut status, how | libc::WNOHANG) } == process as i32;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !has_changed() {
+        if Instant::now() > deadline {
+            // SAFETY: kill takes any two numbers; the group, if there is one, is our child's.
+            unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
+            panic!("it neither stops nor ends");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
     status
 }
 
@@ -87,11 +97,6 @@ fn a_terminal_that_is_closed_ends_the_command_and_leaves_its_picture() {
     let (ours, theirs) = terminal();
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     command.stdin(theirs).stdout(Stdio::null()).stderr(stderr_of(&folder));
-    let take_terminal = || {
-        // SAFETY: neither takes memory: a session of its own, whose terminal is standard input.
-        let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
-        if is_taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-    };
     // SAFETY: between fork and exec only system calls are made.
     unsafe { command.pre_exec(take_terminal) };
     let mut child = command.spawn().unwrap();
@@ -104,4 +109,112 @@ fn a_terminal_that_is_closed_ends_the_command_and_leaves_its_picture() {
     assert!(stderr.contains("ending (process "), "{stderr}");
     let folded = fs::read_to_string(folder.join("out.folded")).unwrap();
     assert!(folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"), "{folded}");
+}
+
+/// A command in a process group of its own, as a shell with job control starts one.
+fn job(script: &str) -> (Child, PathBuf) {
+    let (mut command, folder) = run(&["-q"], &["sh", "-c", script]).into_command();
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null());
+    (command.spawn().unwrap(), folder)
+}
+
+/// Sends a signal to the job, as `fg` does.
+fn send_to_job(child: &Child, signal: i32) {
+    // SAFETY: kill takes any two numbers; the group is our child's.
+    assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
+}
+
+fn exit_code(status: i32) -> Option<i32> {
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+}
+
+#[test]
+fn a_command_that_stops_itself_is_shown_as_stopped() {
+    for signal in [libc::SIGSTOP, libc::SIGTSTP] {
+        // `fg` continues the job; `kill -CONT` continues us alone, or the command alone.
+        for continued in ["job", "us", "command"] {
+            let (child, folder) = job(&format!("echo $$ > started; kill -{signal} $$; exit 5"));
+            let status = waited(child.id(), libc::WUNTRACED);
+            let is_stopped = libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == signal;
+            if is_stopped {
+                match continued {
+                    "job" => send_to_job(&child, libc::SIGCONT),
+                    "us" => send(&child, libc::SIGCONT),
+                    _ => {
+                        let command = fs::read_to_string(folder.join("started")).unwrap();
+                        // SAFETY: kill takes any two numbers; the process is the stopped command.
+                        unsafe { libc::kill(command.trim().parse().unwrap(), libc::SIGCONT) };
+                    }
+                }
+            }
+            assert!(is_stopped, "{signal} {continued}: {status:x}");
+            assert_eq!(exit_code(waited(child.id(), 0)), Some(5), "{signal} {continued}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_ignores_the_stop_key_is_not_shown_as_stopped() {
+    let (child, folder) = job("trap '' TSTP; : > started; while [ ! -e go ]; do sleep 0.01; done; exit 5");
+    until(|| folder.join("started").exists(), "the command does not start");
+    send_to_job(&child, libc::SIGTSTP);
+    fs::write(folder.join("go"), "").unwrap();
+    let status = waited(child.id(), libc::WUNTRACED);
+    if libc::WIFSTOPPED(status) {
+        send_to_job(&child, libc::SIGKILL);
+    }
+    assert_eq!(exit_code(status), Some(5), "{status:x}");
+}
+
+/// Makes standard input the controlling terminal of a new session, in the child.
+fn take_terminal() -> std::io::Result<()> {
+    // SAFETY: neither takes memory: a session of its own, whose terminal is standard input.
+    let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
+    if is_taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn a_signal_after_the_commands_end_ends_it() {
+    // On a terminal that stops background jobs that write, it is stopped after the command's end, as it prints its line.
+    let (ours, theirs) = terminal();
+    let script = format!(
+        "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & wait -f $!; echo $? > status",
+        env!("CARGO_BIN_EXE_gpuflame"),
+        crate::support::gpuflame().display()
+    );
+    let folder = crate::support::scratch("late-signal");
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &script]).current_dir(&folder).stdout(Stdio::null());
+    shell.stdin(theirs.try_clone().unwrap()).stderr(theirs);
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe { shell.pre_exec(take_terminal) };
+    let child = shell.spawn().unwrap();
+    drop(shell);
+    let ours_is_stopped = || is_child_stopped(child.id());
+    until(ours_is_stopped, "it does not write");
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+    let job: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+    // SAFETY: kill takes any two numbers; the process is the job of this test's shell.
+    unsafe {
+        libc::kill(job, libc::SIGTERM);
+        libc::kill(job, libc::SIGCONT);
+    }
+    until(|| !Path::new(&format!("/proc/{job}")).exists() || is_child_stopped(child.id()), "it hangs");
+    // SAFETY: as above.
+    unsafe { libc::kill(job, libc::SIGKILL) };
+    assert_eq!(code_of(child), Some(0));
+    assert_eq!(fs::read_to_string(folder.join("status")).unwrap().trim(), (128 + libc::SIGTERM).to_string());
+    drop(ours);
+}
+
+#[test]
+fn a_terminal_that_went_away_does_not_change_the_status() {
+    let (ours, theirs) = terminal();
+    let script = ["sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; exit 3"];
+    let (mut command, folder) = run(&[], &script).into_command();
+    let child = command.stdout(Stdio::null()).stderr(theirs).spawn().unwrap();
+    drop(command);
+    drop(ours);
+    fs::write(folder.join("go"), "").unwrap();
+    assert_eq!(code_of(child), Some(3));
 }

@@ -242,13 +242,12 @@ fn about_injection() -> Line {
         );
     };
     let shown = format!("CUDA_INJECTION64_PATH={}", path.display());
-    let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libgpuflame.so"));
-    match (path.is_file(), is_ours) {
+    match (path.is_file(), library::is_ours(path.as_os_str())) {
         (true, true) => Line::ok("injection", shown),
         (true, false) => Line::warn(
             "injection",
             format!("{shown} is another tool"),
-            "only one can be injected: unset it, or record with `gpuflame run --preload`",
+            "only one can be injected: unset it, or record with `gpuflame run`, which replaces it",
         ),
         (false, _) => Line::fail(
             "injection",
@@ -277,6 +276,14 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
             format!("GPUFLAME_FLAG={}: it is a folder, and no window would open", flag.display()),
             "name a file, which need not be there yet",
         ));
+    }
+    if settings.disable {
+        lines.push(Line::fail(
+            "settings",
+            "GPUFLAME_DISABLE=1 switches gpuflame off: nothing would be recorded",
+            "unset GPUFLAME_DISABLE",
+        ));
+        return lines;
     }
     lines.push(Line::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
     lines

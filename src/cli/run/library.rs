@@ -1,13 +1,17 @@
 //! Finds the `libgpuflame.so` that a command is to be recorded with, and has a look at it before anything is run:
 //! the driver says nothing where it cannot load one.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::host;
 
 const NAME: &str = "libgpuflame.so";
+/// Has the driver load [`NAME`], which is beside it.
+const SMALL: &str = "libgpuflame-preload.so";
 /// The first bytes of a library of this machine: ELF, 64 bits, in its order of bytes.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 /// `e_type` of a shared object, and `e_machine` of the processor.
@@ -25,7 +29,8 @@ pub(in crate::cli) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return look_at(wanted);
     }
-    let command = std::env::current_exe()?;
+    // Without /proc, only the kernel's note of how this program was started remains.
+    let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     let folder = command.parent().unwrap_or(Path::new("."));
     let places = [folder.join(NAME), folder.join("../lib").join(NAME)];
     match places.iter().find(|place| place.exists()) {
@@ -62,6 +67,21 @@ fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut part = Vec::new();
     file.take(bytes).read_to_end(&mut part)?;
     Ok(part)
+}
+
+/// Whether a path names this library, by its file name.
+pub(in crate::cli) fn is_ours(path: &OsStr) -> bool {
+    let name = Path::new(path).file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(NAME.as_bytes())
+}
+
+/// The library to preload: the small one, where it was installed beside `library`. It needs nothing of a C library, so that
+/// programs with another one than glibc start as ever; `library` itself would end them.
+pub(super) fn to_preload(library: &Path) -> PathBuf {
+    let small = library.with_file_name(SMALL);
+    // It loads the one of that name.
+    let is_beside = library.with_file_name(NAME).canonicalize().is_ok_and(|named| named == library);
+    if is_beside && small.is_file() { small } else { library.to_owned() }
 }
 
 fn look_at(path: &Path) -> Result<PathBuf> {

@@ -7,6 +7,7 @@ mod chosen;
 pub(super) mod library;
 mod processes;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -24,9 +25,11 @@ use chosen::Chosen;
 use processes::Report;
 
 const OUTPUT: &str = "GPUFLAME_OUTPUT";
-const FORMATS: &str = "GPUFLAME_FORMATS";
-const FILE_MODE: &str = "GPUFLAME_FILE_MODE";
+/// What the driver and NVTX inject.
+const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
+/// Maximum time that lines wait for room in standard error.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// So long `xdg-open` may take to find that it can show nothing.
 const OPENS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -85,10 +88,18 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        // A full pipe must neither keep the command from starting nor this process from ending.
+        let console = Console { patience: Some(PATIENCE), ..console };
         let chosen = self.chosen()?;
         let library = library::find(self.library.as_deref())?;
-        let reports = processes::Folder::new()?;
-        let mut command = self.command(&library, reports.path(), &chosen, console)?;
+        let reports = processes::Folder::new();
+        let reports = reports.inspect_err(|error| {
+            console.remark(format_args!(
+                "no reports of the command's processes: {error}; set TMPDIR to a writable folder"
+            ));
+        });
+        let reports = reports.ok();
+        let mut command = self.command(&library, reports.as_ref(), &chosen, console);
         let status = match child::run(&mut command) {
             Ok(status) => status,
             Err(error) => {
@@ -100,28 +111,27 @@ impl Run {
                 return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { NOT_RUN }));
             }
         };
-        let mut left = reports.read();
-        left.extend(Self::recover(&reports.cut(&left), &chosen, console));
-        processes::lines(&left, &reports.survivors()).iter().for_each(|line| console.remark(line));
-        if self.open && !left.is_empty() {
-            open(&left, console);
+        if let Some(reports) = reports {
+            self.sum_up(&reports, &chosen, console);
         }
         Ok(Outcome::Status(child::code(status)))
     }
 
-    /// Writes the files of processes that ended without a word.
-    fn recover(cut: &[PathBuf], chosen: &[Chosen], console: Console) -> Vec<Report> {
-        let value = |name: &str| {
-            let in_environment = || std::env::var(name).ok().map(|value| (name.to_owned(), value));
-            chosen.iter().rfind(|(known, _)| known == name).cloned().or_else(in_environment)
-        };
-        let (settings, _) = settings::parse([FORMATS, FILE_MODE].into_iter().filter_map(value));
+    /// Prints what the processes of the command reported, and writes the files of those that ended without exit handlers.
+    fn sum_up(&self, reports: &processes::Folder, chosen: &[Chosen], console: Console) {
+        let mut left = reports.read();
+        let all: BTreeMap<_, _> = in_environment().chain(chosen.iter().cloned()).collect();
+        let (settings, _) = settings::parse(all);
         file::make_for(settings.file_mode);
-        let recovered = cut.iter().filter_map(|file| {
+        left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
             recovered.inspect_err(|error| console.fail(error)).ok().flatten()
         });
-        recovered.map(Report::of_recovered).collect()
+        reports.pass_on(&left);
+        left.lines(&reports.survivors(), settings.disable).iter().for_each(|line| console.remark(line));
+        if self.open && !left.reports.is_empty() {
+            open(&left.reports, console);
+        }
     }
 
     /// What the options say, and what the file says where nothing else does.
@@ -139,28 +149,46 @@ impl Run {
         Ok(chosen)
     }
 
-    /// The command, with all that has its processes record.
+    /// The command, with the variables by which its processes record.
     fn command(
         &self,
         library: &Path,
-        reports: &Path,
+        reports: Option<&processes::Folder>,
         chosen: &[Chosen],
         console: Console,
-    ) -> Result<Command> {
+    ) -> Command {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).env("GPUFLAME_REPORT", reports);
+        command.args(&self.command[1..]);
+        if let Some(reports) = reports {
+            command.env(processes::REPORT, reports.path());
+        }
+        for name in INJECTIONS {
+            let Some(other) =
+                std::env::var_os(name).filter(|named| !named.is_empty() && !library::is_ours(named))
+            else {
+                continue;
+            };
+            console.remark(format_args!(
+                "{name}={} is replaced for the command: one tool can be injected, and that is {}",
+                other.display(),
+                library.display()
+            ));
+            command.env_remove(name);
+        }
+        let [driver, nvtx] = INJECTIONS;
         if self.preload {
             let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-            let mut all = library.as_os_str().to_owned();
+            let mut all = library::to_preload(library).into_os_string();
             if !others.is_empty() {
                 all.push(":");
                 all.push(others);
             }
-            command.env("LD_PRELOAD", all);
+            // The small library loads the other at once, where it can.
+            command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
-            command.env("CUDA_INJECTION64_PATH", library);
+            command.env(driver, library);
         }
-        command.env("NVTX_INJECTION64_PATH", library);
+        command.env(nvtx, library);
         // A regular file on descriptor 2 gets the ledger only if the command began with it.
         match stderr::passed_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
@@ -170,12 +198,22 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT, prefix);
         }
-        make_absolute(&mut command, &std::env::current_dir()?);
+        // A folder that was removed has no path; the command runs in it all the same.
+        if let Ok(here) = std::env::current_dir() {
+            make_absolute(&mut command, &here);
+        }
         if console.quiet {
             command.env("GPUFLAME_QUIET", "1");
         }
-        Ok(command)
+        command
     }
+}
+
+/// Settings in the environment.
+fn in_environment() -> impl Iterator<Item = Chosen> {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
 }
 
 /// Puts this folder before paths that the options name: processes of the command may go to others.
@@ -194,6 +232,7 @@ fn make_absolute(command: &mut Command, here: &Path) {
 fn open(left: &[Report], console: Console) {
     let picture = left
         .iter()
+        .filter(|report| report.is_ours)
         .flat_map(|report| &report.files)
         .find(|file| file.extension().is_some_and(|ending| ending == "svg"));
     let Some(picture) = picture else {

@@ -1,12 +1,13 @@
-//! What became of the processes of a command: each that recorded leaves a few lines about itself in a folder that is
-//! made for the run, when it has written its files.
+//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder made for the run
+//! (`src/session/about.rs` has their names). The processes may run as other users, and may leave anything there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,78 +16,159 @@ use serde_json::Value;
 
 use crate::cli::recover::Recovered;
 use crate::error::{Error, ErrorKind, Result};
-use crate::explain::{Device, path_of};
+use crate::explain::path_of;
+use crate::host;
 
-/// So many folders are tried; each that is there is another run's.
+/// Maximum number of names tried for a folder; each that exists belongs to another run.
 const MOST_FOLDERS: u32 = 1000;
-/// So long an `exec` may take in which a process has no environment, all processes together: it reads the head of the
-/// program from the disk. Processes that were begun with none cost this once.
+/// Folders to try after `TMPDIR`.
+const OTHER_PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
+/// Maximum number of files read, and the size of one. A report has a path for each file that a process wrote.
+const MAX_FILES: usize = 100_000;
+const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Maximum depth of runs within runs, two folders each.
+const MAX_DEPTH: u32 = 8;
+/// Maximum time, for all processes together, that an `exec` may take in which a process has no environment: it reads the
+/// head of the program from the disk. Processes that were started with an empty one cost this once.
 const EXEC: Duration = Duration::from_millis(200);
-/// An environment of so many bytes is the largest that Linux begins a program with.
+/// Size in bytes of the largest environment with which Linux starts a program.
 const MOST_VARIABLES: usize = 6 << 20;
-/// So many processes are listed one by one.
+/// Maximum number of processes listed one by one.
 const MOST_LISTED: usize = 20;
+/// Names this folder to the processes of the command. Set already, it names the folder of another run, or of another
+/// program that wants reports.
+pub(super) const REPORT: &str = "GPUFLAME_REPORT";
 
-/// The folder, which goes with this.
-pub(super) struct Folder(PathBuf);
+/// A folder for reports, removed on drop. A process of another user can create files in it, but not list it; its
+/// parent's other entries cannot be listed either, and its name is random, so that only processes of the command know it.
+pub(super) struct Folder {
+    path: PathBuf,
+    parent: PathBuf,
+    /// Gets the reports too, once this run has read them.
+    outer: Option<PathBuf>,
+}
 
 impl Folder {
+    /// # Errors
+    /// No folder can be created anywhere.
     pub(super) fn new() -> Result<Self> {
-        let base = std::env::temp_dir();
-        for attempt in 0..MOST_FOLDERS {
-            let path = base.join(format!("gpuflame-run-{}-{attempt}", std::process::id()));
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    let why =
-                        format!("{}: {error}; set TMPDIR to a folder that can be written", path.display());
-                    return Err(Error::new(ErrorKind::Io, why));
-                }
+        let outer = std::env::var_os(REPORT).and_then(|folder| std::path::absolute(folder).ok());
+        let outer = outer.filter(|folder| folder.is_dir());
+        // The command may change to another folder.
+        let temporary = std::path::absolute(std::env::temp_dir()).ok();
+        let places = outer.iter().cloned().chain(temporary).chain(OTHER_PLACES.map(PathBuf::from));
+        let mut first = None;
+        for place in places {
+            match Self::new_in(&place) {
+                Ok((path, parent)) => return Ok(Self { path, parent, outer }),
+                Err(error) => drop(first.get_or_insert(error.within(place.display()))),
             }
         }
-        Err(Error::new(ErrorKind::Io, format!("{}: every name for a folder is taken", base.display())))
+        Err(first.unwrap_or_else(|| Error::new(ErrorKind::Io, "no folder for temporary files")))
+    }
+
+    fn new_in(place: &Path) -> Result<(PathBuf, PathBuf)> {
+        for attempt in 0..MOST_FOLDERS {
+            let parent = place.join(format!("gpuflame-run-{}-{attempt}", std::process::id()));
+            match fs::DirBuilder::new().mode(0o711).create(&parent) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error.into()),
+            }
+            let path = parent.join(format!("{:016x}{:016x}", random(), random()));
+            let made = fs::create_dir(&path)
+                .and_then(|()| fs::set_permissions(&parent, Permissions::from_mode(0o711)))
+                .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o1733)));
+            return made.map(|()| (path, parent)).map_err(Error::from);
+        }
+        Err(Error::new(ErrorKind::Io, "every name for a folder is taken"))
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
-    /// What processes left so far, in the order of their numbers. What cannot be read is passed over: it is only told.
-    pub(super) fn read(&self) -> Vec<Report> {
-        let files = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
-        let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
-        let mut reports: Vec<_> = files
-            .filter_map(|path| Report::of(&serde_json::from_slice(&fs::read(path).ok()?).ok()?))
-            .collect();
-        reports.sort_by_key(|report| report.process);
-        reports
+    /// Reads the reports so far. Skips files that are not readable.
+    pub(super) fn read(&self) -> Left {
+        let mut files = Vec::new();
+        list(&self.path, 0, &mut files);
+        let mut left = Left::default();
+        for path in files {
+            if let Some((bytes, owner)) = read_file(&path) {
+                left.add(path, bytes, owner);
+            }
+        }
+        left.reports.sort_by_key(|report| report.process);
+        left
     }
 
-    /// Files that processes left which are gone, and have told of none since: they were killed, or crashed.
-    pub(super) fn cut(&self, ended: &[Report]) -> Vec<PathBuf> {
-        let files = fs::read_dir(&self.0).into_iter().flatten().flatten().map(|entry| entry.path());
-        let begun = files.filter(|path| path.extension().is_some_and(|ending| ending == "begun"));
-        let mut cut: Vec<_> = begun
-            .filter_map(|path| Some(PathBuf::from(OsString::from_vec(fs::read(path).ok()?))))
-            .filter(|file| file.exists() && !ended.iter().any(|report| report.files.contains(file)))
-            .collect();
-        cut.sort();
-        cut
-    }
-
-    /// Processes of the command that live on: they have the folder's name in the environment that they began with.
+    /// Finds processes of the command that still run: they have the folder's name in the environment that they were
+    /// started with.
     pub(super) fn survivors(&self) -> BTreeSet<u32> {
-        let setting = [b"GPUFLAME_REPORT=", self.0.as_os_str().as_encoded_bytes()].concat();
+        let setting = [REPORT.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let looks_end = Instant::now() + EXEC;
+        let is_set = |variable: &[u8]| {
+            // A run within this one has its folder in ours.
+            variable.strip_prefix(&setting[..]).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
         numbers
-            .filter(|number: &u32| {
-                environment(*number, looks_end).split(|byte| *byte == 0).any(|variable| variable == setting)
-            })
+            .filter(|number: &u32| environment(*number, looks_end).split(|byte| *byte == 0).any(is_set))
             .collect()
     }
+
+    /// Hands the reports to the run, or other program, that this run is a part of.
+    pub(super) fn pass_on(&self, left: &Left) {
+        let Some(outer) = &self.outer else { return };
+        for file in &left.files {
+            let Some(name) = file.file_name() else { continue };
+            if fs::rename(file, outer.join(name)).is_err() {
+                // It is on another file system.
+                let _ = fs::copy(file, outer.join(name));
+            }
+        }
+        for (session, report) in &left.recovered {
+            let _ = fs::write(outer.join(format!("{session}.json")), report);
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.parent);
+    }
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+/// Lists the files in `folder` and in folders of runs within this one.
+fn list(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if files.len() >= MAX_FILES {
+            return;
+        }
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => list(&entry.path(), depth + 1, files),
+            Ok(kind) if kind.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+/// A regular file's content and owner. Opening a pipe does not wait, and is refused like anything that has no end.
+fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    Some((bytes, metadata.uid()))
 }
 
 /// What a process began with. While it is becoming another program it has none for a moment, so that it is read again
@@ -111,38 +193,181 @@ fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+/// Files that the processes of a command left in the folder. A session is named by the stem of its files.
+#[derive(Default)]
+pub(super) struct Left {
+    pub(super) reports: Vec<Report>,
+    reported: BTreeSet<String>,
+    /// Files that stay if a process ends without its exit handlers.
+    begun: Vec<Begun>,
+    /// Sessions that called CUDA.
+    called: BTreeMap<String, Called>,
+    /// Reports on sessions that were recovered.
+    recovered: BTreeMap<String, String>,
+    files: Vec<PathBuf>,
+}
+
+/// A file that was begun.
+struct Begun {
+    session: String,
+    file: PathBuf,
+    /// Another user must not choose a file that this user reads and writes next to.
+    is_ours: bool,
+}
+
+/// A session that called CUDA.
+struct Called {
+    program: String,
+    /// Why it could not be recorded.
+    refusal: Option<String>,
+}
+
+impl Left {
+    fn add(&mut self, path: PathBuf, bytes: Vec<u8>, owner: u32) {
+        let is_ours = owner == host::user();
+        let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned) else { return };
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("json") => {
+                let report = serde_json::from_slice(&bytes).ok().and_then(|value| Report::of(&value));
+                let Some(report) = report else { return };
+                self.reports.push(Report { is_ours, ..report });
+                self.reported.insert(stem);
+            }
+            Some("begun") => {
+                let Some((session, _)) = stem.rsplit_once('.') else { return };
+                let file = PathBuf::from(OsString::from_vec(bytes));
+                self.begun.push(Begun { session: session.to_owned(), file, is_ours });
+            }
+            Some("called") => {
+                let text = String::from_utf8_lossy(&bytes);
+                let (program, refusal) = match text.split_once('\0') {
+                    Some((program, refusal)) => (program, Some(refusal.to_owned())),
+                    None => (&*text, None),
+                };
+                self.called.insert(stem, Called { program: program.to_owned(), refusal });
+            }
+            _ => return,
+        }
+        self.files.push(path);
+    }
+
+    /// Recovers the files of processes that ended without exit handlers: killed, or crashed.
+    pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Option<Recovered>) {
+        let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
+        // A pipe or a device has no end.
+        let is_left = |begun: &&Begun| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
+        let mut left: Vec<_> = self.begun.iter().filter(is_left).collect();
+        left.sort_by(|a, b| a.file.cmp(&b.file));
+        let recovered: Vec<_> = left
+            .into_iter()
+            .filter_map(|begun| Some((begun.session.clone(), recover(&begun.file)?.report)))
+            .collect();
+        for (session, text) in recovered {
+            let report = serde_json::from_str(&text).ok().and_then(|value| Report::of(&value));
+            self.reports.extend(report);
+            self.files.retain(|file| !is_of(file, &session));
+            self.recovered.insert(session, text);
+        }
+    }
+
+    /// Sessions that called CUDA and sent no report, without the processes in `survivors`.
+    fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
+        let has_arrived =
+            |session: &String| self.reported.contains(session) || self.recovered.contains_key(session);
+        let silent = self.called.iter().filter(move |(session, _)| !has_arrived(session));
+        let silent = silent.map(|(session, called)| (process_of(session), called));
+        silent.filter(|(process, _)| !survivors.contains(process))
+    }
+
+    /// Lines that sum up the reports; `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
+    pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
+        let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
+        let mut lines: Vec<_> = busy.iter().take(MOST_LISTED).map(|report| report.line()).collect();
+        if let Some(more) = busy.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
+            lines.push(format!("and {more} processes more"));
+        }
+        if !idle.is_empty() {
+            lines.push(format!("{} called CUDA and launched nothing: no files", processes(idle.len())));
+        }
+        let (refused, silent): (Vec<_>, Vec<_>) =
+            self.silent(survivors).partition(|(_, called)| called.refusal.is_some());
+        lines.extend(refused.iter().take(MOST_LISTED).map(|(process, called)| {
+            let why = called.refusal.as_deref().unwrap_or_default();
+            format!("{} (process {process}) was not recorded: {why}", called.program)
+        }));
+        if !silent.is_empty() {
+            lines.push(format!(
+                "no report arrived from {} that called CUDA and left no file: {}; killed, or ended without exit handlers \
+                 (`_exit`, Go), before the first checkpoint",
+                processes(silent.len()),
+                listed(silent.iter().map(|(process, called)| format!("{} (process {process})", called.program)))
+            ));
+        }
+        lines.extend(self.begun.iter().filter(|begun| !begun.is_ours && begun.file.is_file()).filter_map(
+            |begun| {
+                let is_over = !self.reported.contains(&begun.session)
+                    && !survivors.contains(&process_of(&begun.session));
+                let file = begun.file.display();
+                is_over.then(|| {
+                    format!("another user's process left {file}: `gpuflame recover {file}` writes its files")
+                })
+            },
+        ));
+        if !survivors.is_empty() {
+            let numbers: Vec<_> = survivors.iter().map(u32::to_string).collect();
+            lines.push(format!("still running, and not awaited: processes {}", numbers.join(", ")));
+        }
+        if lines.is_empty() {
+            lines.push(if is_disabled {
+                "nothing was recorded: GPUFLAME_DISABLE=1 switches gpuflame off; unset it to record".to_owned()
+            } else {
+                "no report arrived: as far as gpuflame could see, no process of the command called CUDA; if one did, try \
+                 `gpuflame run --preload`, or ask `gpuflame doctor`"
+                    .to_owned()
+            });
+        }
+        lines
     }
 }
 
-/// What a process says of itself.
+/// Whether a file in the folder is of this session.
+fn is_of(file: &Path, session: &str) -> bool {
+    let rest = file.file_name().and_then(|name| name.to_str()?.strip_prefix(session));
+    rest.is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The process id in a session's name, `HOST.PROCESS.TIME`.
+fn process_of(session: &str) -> u32 {
+    session.rsplit('.').nth(1).and_then(|process| process.parse().ok()).unwrap_or(0)
+}
+
+fn processes(count: usize) -> String {
+    format!("{count} process{}", if count == 1 { "" } else { "es" })
+}
+
+/// The first `MOST_LISTED` items, and that there are more.
+fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
+    let more = if items.len() > MOST_LISTED { ", ..." } else { "" };
+    items.take(MOST_LISTED).collect::<Vec<_>>().join(", ") + more
+}
+
+/// The report of one process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     process: u64,
     program: String,
     rank: Option<String>,
     launches: u64,
-    /// Of these, made while no window was open.
+    /// Launches made while no window was open, part of `launches`.
     outside: u64,
     /// Number of each GPU, with its busy and idle nanoseconds.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
+    /// Whether the report is this user's.
+    pub(super) is_ours: bool,
 }
 
 impl Report {
-    /// Of a process that told nothing itself.
-    pub(super) fn of_recovered(recovered: Recovered) -> Self {
-        let Recovered { process, ledger, files } = recovered;
-        let (process, program) = process.unwrap_or_default();
-        let time =
-            |device: &Device| device.time.map(|time| (device.work.device.0.into(), time.busy, time.idle));
-        let gpus = ledger.devices.iter().filter_map(time).collect();
-        let (launches, outside) = (ledger.launches().total, ledger.tally.launches.outside);
-        Self { process: process.into(), program, rank: None, launches, outside, gpus, files }
-    }
-
     fn of(value: &Value) -> Option<Self> {
         let gpu =
             |gpu: &Value| Some((gpu["gpu"].as_u64()?, gpu["busy_ns"].as_u64()?, gpu["idle_ns"].as_u64()?));
@@ -154,7 +379,13 @@ impl Report {
             outside: value["outside"].as_u64().unwrap_or(0),
             gpus: value["gpus"].as_array()?.iter().filter_map(gpu).collect(),
             files: value["files"].as_array()?.iter().filter_map(path_of).map(PathBuf::from).collect(),
+            is_ours: true,
         })
+    }
+
+    /// Whether there is nothing to list: the process launched nothing, and wrote nothing.
+    fn is_idle(&self) -> bool {
+        self.launches == 0 && self.files.is_empty()
     }
 
     fn line(&self) -> String {
@@ -181,26 +412,6 @@ impl Report {
     }
 }
 
-/// What is told at the end.
-pub(super) fn lines(left: &[Report], survivors: &BTreeSet<u32>) -> Vec<String> {
-    let mut lines: Vec<_> = left.iter().take(MOST_LISTED).map(Report::line).collect();
-    if let Some(more) = left.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
-        lines.push(format!("and {more} processes more"));
-    }
-    if !survivors.is_empty() {
-        let numbers: Vec<_> = survivors.iter().map(u32::to_string).collect();
-        lines.push(format!("still running, and not awaited: processes {}", numbers.join(", ")));
-    }
-    if lines.is_empty() {
-        lines.push(
-            "nothing was recorded: no process of the command called CUDA, or it was killed in its first 2 s; if one did, \
-             try `gpuflame run --preload`, or ask `gpuflame doctor`"
-                .to_owned(),
-        );
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +427,7 @@ mod tests {
                 "gpus":[{"gpu":1,"busy_ns":750000000,"idle_ns":250000000}],"files":["/a/x.csv","/a/x.svg"]}"#,
         );
         assert_eq!(
-            lines(&[report], &BTreeSet::new()),
+            lines(vec![report]),
             ["train (process 7, rank 3): 12,345 launches, GPU 1 busy 75.0 % of 1.000 s; /a/x.svg"]
         );
     }
@@ -233,9 +444,58 @@ mod tests {
         assert_eq!(of(4), "train (process 7): 5 launches; no files");
     }
 
+    fn lines(reports: Vec<Report>) -> Vec<String> {
+        Left { reports, ..Left::default() }.lines(&BTreeSet::new(), false)
+    }
+
     #[test]
-    fn what_lives_on_and_what_there_is_nothing_of_are_told() {
-        assert!(lines(&[], &BTreeSet::new())[0].starts_with("nothing was recorded"));
-        assert_eq!(lines(&[], &[8, 9].into()), ["still running, and not awaited: processes 8, 9"]);
+    fn survivors_are_listed_and_a_line_reports_that_no_report_arrived() {
+        assert!(
+            lines(Vec::new())[0].starts_with("no report arrived: as far as gpuflame could see, no process")
+        );
+        let disabled = Left::default().lines(&BTreeSet::new(), true);
+        assert!(disabled[0].contains("GPUFLAME_DISABLE=1"), "{disabled:?}");
+        let survivors = Left::default().lines(&[8, 9].into(), false);
+        assert_eq!(survivors, ["still running, and not awaited: processes 8, 9"]);
+    }
+
+    #[test]
+    fn sessions_without_a_report_are_counted_by_cause() {
+        let mut left = Left::default();
+        let own = host::user();
+        for (name, content) in [
+            ("node.a.5.100.called", &b"exec"[..]),
+            ("node.a.5.200.called", b"exec"),
+            ("node.a.5.200.json", br#"{"process":5,"program":"exec","launches":0,"gpus":[],"files":[]}"#),
+            ("node.a.6.100.called", b"go"),
+            ("node.a.7.100.called", b"train\0there is no CUPTI"),
+            ("node.a.8.100.called", b"daemon"),
+        ] {
+            left.add(name.into(), content.to_vec(), own);
+        }
+        assert_eq!(
+            left.lines(&[8].into(), false),
+            [
+                "1 process called CUDA and launched nothing: no files",
+                "train (process 7) was not recorded: there is no CUPTI",
+                "no report arrived from 2 processes that called CUDA and left no file: exec (process 5), go (process 6); \
+                 killed, or ended without exit handlers (`_exit`, Go), before the first checkpoint",
+                "still running, and not awaited: processes 8",
+            ]
+        );
+    }
+
+    #[test]
+    fn another_users_word_about_files_is_shown_and_not_acted_on() {
+        let file = std::env::current_exe().unwrap();
+        let mut left = Left::default();
+        let bytes = file.as_os_str().as_encoded_bytes().to_vec();
+        left.add("node.5.100.300.begun".into(), bytes, host::user() + 1);
+        left.recover(|file| panic!("{} is read", file.display()));
+        let [line] = &left.lines(&BTreeSet::new(), false)[..] else { panic!("one line") };
+        assert!(
+            line.starts_with("another user's process left ") && line.contains("gpuflame recover "),
+            "{line}"
+        );
     }
 }

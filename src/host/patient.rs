@@ -1,0 +1,38 @@
+//! Writes to standard error with a limit on the time: a full pipe that no process reads, or a terminal that was stopped,
+//! must not keep a command from ending.
+
+use std::io::{self, ErrorKind};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use super::stderr::{first_lines, wait_for_room};
+
+/// Writes `text` to standard error, and waits at most `patience`. It is written by another thread: between the look whether
+/// there is room and the write, another process may take that room.
+///
+/// # Errors
+/// The descriptor's, or `TimedOut`.
+pub fn write(text: &[u8], patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    let (done, result) = sync_channel(1);
+    let text = text.to_vec();
+    std::thread::Builder::new().spawn(move || done.send(write_until(&text, deadline)))?;
+    result.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}
+
+fn write_until(mut text: &[u8], deadline: Instant) -> io::Result<()> {
+    while !text.is_empty() {
+        let chunk = &text[..first_lines(text)];
+        wait_for_room(libc::STDERR_FILENO, deadline)?;
+        // SAFETY: the chunk is readable for its length.
+        let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
+        match usize::try_from(written) {
+            Ok(written) => text = &text[written..],
+            Err(_) => match io::Error::last_os_error() {
+                error if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
