@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::events::{Events, JoinedActivity};
-use crate::import::{CutOff, Linked};
+use crate::import::{LinkReport, WriterState};
 use crate::join::{Origin, Tally};
 use crate::profile::{Profile, add_to};
 use crate::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
@@ -67,11 +67,11 @@ pub struct Evidence<'a> {
     /// Its joined rows, sorted.
     pub events: &'a Events,
     /// How another tool's trace is linked.
-    pub linked: Option<&'a Linked>,
+    pub linked: Option<&'a LinkReport>,
     /// Records that could not be read.
     pub damaged: u64,
     /// What became of its process, if the recording does not come to its end.
-    pub cut_off: Option<CutOff>,
+    pub writer_state: Option<WriterState>,
 }
 
 /// All that is looked for, what is worst first, and last how precise the times are.
@@ -263,13 +263,13 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         ),
         finding(
             "cut_off",
-            match evidence.cut_off {
-                Some(CutOff::Starved) => "recording ended for want of memory",
-                Some(CutOff::Unwritten) => "its files could not be written",
+            match evidence.writer_state {
+                Some(WriterState::OutOfMemory) => "recording ended for want of memory",
+                Some(WriterState::OutputsFailed) => "its files could not be written",
                 _ => "ended without its exit hooks",
             },
             Note,
-            u64::from(evidence.cut_off.is_some()),
+            u64::from(evidence.writer_state.is_some()),
             0,
             "what its process did last is missing: `gpuflame info` says how much at most",
         ),
@@ -301,7 +301,7 @@ const LONG_AGO: u64 = 60_000_000_000;
 
 /// The last time that means that there is none. Traces of other tools have it at what was 0 on their own
 /// clock, if that is a long time before everything else.
-fn unset(linked: Option<&Linked>, events: &Events) -> u64 {
+fn unset(linked: Option<&LinkReport>, events: &Events) -> u64 {
     let Some(linked) = linked else { return 0 };
     let zero = u64::try_from(linked.offset).unwrap_or(0);
     let begin = events.activities().iter().map(|event| event.activity.start.0).find(|start| *start > zero);
@@ -310,8 +310,9 @@ fn unset(linked: Option<&Linked>, events: &Events) -> u64 {
 
 /// Whether waits are recorded, if there were calls to wait. Of our own recordings those have them that were
 /// asked for it.
-fn has_waits(profile: &Profile, linked: Option<&Linked>) -> bool {
-    !profile.dependencies().is_empty() || linked.is_some_and(|linked| linked.syncs > 0 || linked.waits == 0)
+fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
+    !profile.dependencies().is_empty()
+        || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
 /// How many activities each launch has.
@@ -409,7 +410,7 @@ mod tests {
             events: &events,
             linked: None,
             damaged: 3,
-            cut_off: None,
+            writer_state: None,
         };
         let findings = findings(&evidence);
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Bad).collect();

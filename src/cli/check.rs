@@ -39,7 +39,7 @@ impl Check {
             events: &events,
             linked: explained.facts.linked.as_ref(),
             damaged: explained.facts.damaged,
-            cut_off: explained.facts.cut_off,
+            writer_state: explained.facts.writer_state,
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
         findings.iter().for_each(|finding| table.row(cells(finding)));

@@ -131,12 +131,12 @@ impl Cpu {
         let (options, _bar) =
             watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         let seen = opened.read(&options, &mut cpu)?;
-        if let Some(first) = seen.first_blank {
+        if let Some(first) = seen.first_non_event_line {
             console.remark(format!(
                 "{source}: passed over {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the first is line {first}",
-                grouped(seen.blank),
+                grouped(seen.non_events),
                 grouped(seen.events),
-                100.0 * seen.blank as f64 / seen.events.max(1) as f64
+                100.0 * seen.non_events as f64 / seen.events.max(1) as f64
             ));
         }
         Ok(cpu)

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::explain::{Ledger, set_text};
 use crate::export::{self, Drawing};
 use crate::host::file::Claim;
-use crate::import::{CutOff, Kind};
+use crate::import::{Kind, WriterState};
 use crate::profile::views::GPU;
 use crate::run::ReadOptions;
 use crate::settings::{ABOUT, Output, Settings};
@@ -71,7 +71,7 @@ pub(super) fn recover(
     }
     let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
     let Explained { profile, ledger, facts, .. } = explain_opened(&source, opened, &options, console, ())?;
-    if facts.cut_off == Some(CutOff::Alive) && !alive {
+    if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
     // Rows and the recording itself are no part of it.

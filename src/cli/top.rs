@@ -75,7 +75,7 @@ impl Top {
         let mut events = self.by.contains(&By::Comm).then(Events::default);
         let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
         explained.facts.need_work(&self.input)?;
-        if explained.facts.cut_off.is_some() && explained.ledger.tally.activities.seen == 0 {
+        if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
                 format!("{}: its process had no GPU activity on record when it was cut off", self.input);
             return Err(Error::new(ErrorKind::Format, what));

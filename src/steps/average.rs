@@ -9,7 +9,7 @@ use std::io::Write;
 
 use super::ops::{Ops, TracedOp, TracedStep};
 use crate::error::{Error, ErrorKind, Result};
-use crate::import::NameNumbers;
+use crate::import::NameTable;
 
 /// From where to where a bubble goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,13 +202,13 @@ fn steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -> Resul
 
 /// Names without a time at the end, each with one number.
 struct Bare {
-    /// The number at each number of [`NameNumbers`], and whether it is a trimming operation.
+    /// The number at each number of [`NameTable`], and whether it is a trimming operation.
     numbers: Vec<(u32, bool)>,
     texts: Vec<String>,
 }
 
 impl Bare {
-    fn new(names: &NameNumbers, trim: Option<&str>) -> Self {
+    fn new(names: &NameTable, trim: Option<&str>) -> Self {
         let mut known: HashMap<&str, u32> = HashMap::new();
         let mut texts = Vec::new();
         let number = |number: u32| {

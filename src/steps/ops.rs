@@ -1,6 +1,6 @@
 //! The operations and steps of a trace, and nothing else of it.
 
-use crate::import::{CpuKind, CpuOp, Event, Fork, NameNumbers, Op, Sink, Wants};
+use crate::import::{CpuKind, CpuOp, Event, Fork, NameTable, Op, Sink, Wants};
 
 /// A GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct TracedOp {
     pub start: i64,
     /// When it ended.
     pub end: i64,
-    /// Its name's number in [`NameNumbers`].
+    /// Its name's number in [`NameTable`].
     pub name: u32,
     /// Device and stream; 0 where the trace does not say.
     pub stream: (u32, u32),
@@ -22,7 +22,7 @@ pub struct TracedStep {
     pub start: i64,
     /// When it ended.
     pub end: i64,
-    /// Its name's number in [`NameNumbers`].
+    /// Its name's number in [`NameTable`].
     pub name: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct Ops {
     /// In the order of the file.
     pub steps: Vec<TracedStep>,
     /// What they are called.
-    pub names: NameNumbers,
+    pub names: NameTable,
     /// GPU operations there were, within the window or not.
     pub all: u64,
 }
@@ -65,13 +65,13 @@ impl Ops {
         if self.window.is_some_and(|(first, last)| op.start < first || op.end > last) {
             return;
         }
-        let name = self.names.number(op.name);
+        let name = self.names.intern(op.name);
         let stream = (op.device.unwrap_or(0), op.stream.unwrap_or(0));
         self.ops.push(TracedOp { start: op.start, end: op.end, name, stream });
     }
 
     fn step(&mut self, step: &CpuOp<'_>) {
-        let name = self.names.number(step.name);
+        let name = self.names.intern(step.name);
         self.steps.push(TracedStep { start: step.start, end: step.end, name });
     }
 }
@@ -101,7 +101,7 @@ impl Fork for Ops {
     }
 
     fn join(&mut self, later: Self) {
-        let numbers = self.names.join(later.names);
+        let numbers = self.names.append(later.names);
         let renamed = |name: u32| numbers[name as usize];
         self.ops.extend(later.ops.into_iter().map(|op| TracedOp { name: renamed(op.name), ..op }));
         self.steps.extend(later.steps.into_iter().map(|s| TracedStep { name: renamed(s.name), ..s }));

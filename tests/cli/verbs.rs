@@ -350,7 +350,7 @@ fn the_ranks_of_a_real_job_agree_as_well() {
     assert!(tar.status().unwrap().success());
     let answer = agrees_with_merge_ranks(&folder, "duckdb");
     assert_eq!(answer["ranks"].as_array().unwrap().len(), 8);
-    // Its 262 operations are 2.825 ms (see tests/import/traces.rs), 1.746 of them in NCCL, as Python's json adds up.
+    // Its 262 operations are 2.825 ms (see tests/import/real_traces.rs), 1.746 of them in NCCL, as Python's json adds up.
     let last = &answer["ranks"][7];
     assert_eq!((&answer["straggler"], &last["communication_ns"]), (&7.into(), &1_746_000.into()));
     assert_eq!(last["work_ns"], 2_825_000 - 1_746_000);
