@@ -189,7 +189,7 @@ fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
         both(1, &["trace.json", "gzip data is truncated or damaged"]);
     }
     trace(&folder, &[kernel("a", "1.000", "2.000")]);
-    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once a step"]);
+    refused(&["stats", "trace.json", "out.csv"], 1, &["No ProfileStep events found", "once per step"]);
     refused(
         &["extract", "trace.json", "out.csv", "1"],
         2,
@@ -199,7 +199,7 @@ fn what_cannot_be_read_or_averaged_says_why_and_what_next_and_leaves_no_file() {
     refused(&["stats", "trace.json", "out.csv", "none", "1", "--min-ms", "2"], 2, &["swap them"]);
     trace(&folder, &[step(1, "0.000", "50000.000"), kernel("a", "1.000", "2.000")]);
     let what =
-        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other bounds"];
+        ["No decode ProfileStep events found after filtering", "shortest takes 50.0 ms", "give other limits"];
     refused(&["stats", "trace.json", "out.csv"], 1, &what);
     trace(&folder, &[step(1, "0.000", "500.000"), kernel("a", "1000.000", "2000.000")]);
     refused(&["stats", "trace.json", "out.csv"], 1, &["All ProfileSteps are empty", "1 GPU operations"]);
