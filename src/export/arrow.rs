@@ -17,7 +17,7 @@ use super::callers::Callers;
 use super::columns::{COLUMNS, Column, Key, Line};
 use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 use crate::record::IdMap;
 
@@ -33,7 +33,7 @@ pub(super) static ARROW: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
     // A file has one dictionary for each column: it is complete before the first row.
@@ -57,7 +57,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     writer.finish().map_err(failed)
 }
 
-fn facts(profile: &Profile, events: &Events) -> HashMap<String, String> {
+fn facts(profile: &Profile, events: &JoinedRows) -> HashMap<String, String> {
     let pending = events.calls().iter().filter(|call| call.pending).count();
     let lost =
         profile.lost().map(|(loss, count)| (format!("gpuflame.lost.{}", loss.label()), count.to_string()));

@@ -16,7 +16,7 @@ use super::format::Format;
 use super::threads;
 use crate::error::{Error, Result};
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::join::{Launched, Origin, Sink};
 #[cfg(feature = "cli")]
 use crate::profile::Profile;
@@ -37,7 +37,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
 pub(super) const MOST_CALLERS: usize = 1 << 18;
 
 #[cfg(feature = "cli")]
-fn write(profile: &Profile, events: &Events, out: &mut dyn Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
     let callers = Callers::of(profile);
     let process = threads::process(profile);
     let mut text = Vec::new();

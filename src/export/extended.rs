@@ -15,7 +15,7 @@ use super::format::Format;
 use super::options::Options;
 use super::threads;
 use crate::error::Result;
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 
 /// A line for each call that has a stack.
@@ -26,7 +26,7 @@ pub(super) static EXTENDED: Format = Format::of_events(
     "A line for each launch with its time, process and thread (.txt)",
 );
 
-fn write(profile: &Profile, events: &Events, options: &Options, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut impl Write) -> Result<()> {
     for (loss, count) in profile.lost() {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }

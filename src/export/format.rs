@@ -10,7 +10,7 @@ use crate::error::Result;
 #[cfg(feature = "cli")]
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::{Profile, View};
 
 /// A format of files.
@@ -42,7 +42,7 @@ pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 
 /// Writes single activities.
 #[cfg(feature = "cli")]
-pub type WriteEvents = fn(&Profile, &Events, &Options, &mut (dyn Write + Send)) -> Result<()>;
+pub type WriteEvents = fn(&Profile, &JoinedRows, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
 /// A view that is to be drawn, perhaps in several formats: what these have in common is made once.
 pub struct Drawing<'a> {

@@ -21,7 +21,7 @@ use super::callers::Callers;
 use super::columns::{COLUMNS, Column, Key, Line};
 use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::profile::Profile;
 use crate::record::IdMap;
 
@@ -37,7 +37,7 @@ pub(super) static PARQUET: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut (impl Write + Send)) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) -> Result<()> {
     let pending = events.calls().iter().filter(|call| call.pending).count();
     let pending = KeyValue::new("gpuflame.launches.pending".to_owned(), pending.to_string());
     let lost = profile

@@ -14,7 +14,7 @@ use super::callers::{Caller, Callers};
 use super::format::Format;
 use super::{clean, threads};
 use crate::error::Result;
-use crate::events::{Call, Events, JoinedActivity};
+use crate::events::{JoinedActivity, JoinedRows, LaunchCall};
 use crate::join::Origin;
 use crate::profile::Profile;
 use crate::record::{Activity, ContextId, CorrelationId, Detail, IdMap, NameId, Nanos, Work};
@@ -269,11 +269,11 @@ pub(super) static PERFETTO: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };
     writer.names(profile, events)?;
     writer.tracks()?;
-    writer.losses(profile, events.begin())?;
+    writer.losses(profile, events.first_time())?;
     writer.marks(events)?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
     let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
@@ -323,7 +323,7 @@ impl<W: Write> Perfetto<'_, W> {
     }
 
     /// Numbers all that the events refer to, and says what the numbers mean.
-    fn names(&mut self, profile: &Profile, events: &Events) -> Result<()> {
+    fn names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().iter().map(|event| &event.activity);
         let names = &mut self.names;
         let callers = &self.callers;
@@ -378,7 +378,7 @@ impl<W: Write> Perfetto<'_, W> {
             arguments: (1..).zip(ARGUMENTS).map(|(iid, name)| named(iid, name)).collect(),
         };
         self.packet(proto::Packet {
-            timestamp: Some(events.begin().0),
+            timestamp: Some(events.first_time().0),
             interned: Some(interned),
             sequence_flags: Some(CLEARED),
             ..proto::Packet::default()
@@ -418,7 +418,7 @@ impl<W: Write> Perfetto<'_, W> {
     }
 
     /// What the program marked: instants of the thread that did, or of the process where it launched nothing.
-    fn marks(&mut self, events: &Events) -> Result<()> {
+    fn marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::of(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
@@ -435,7 +435,7 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    fn call(&mut self, call: &Call, submitted: Vec<u64>) -> Result<()> {
+    fn call(&mut self, call: &LaunchCall, submitted: Vec<u64>) -> Result<()> {
         let context = call.launched.context;
         let caller = self.callers.get(context);
         let track = Some(thread_track(caller.thread.0));

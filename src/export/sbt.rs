@@ -26,7 +26,7 @@ use super::compose::work_name;
 use super::format::Format;
 use super::{chrome, clean, threads};
 use crate::error::Result;
-use crate::events::{Call, Events, HostCall, JoinedActivity};
+use crate::events::{HostCall, JoinedActivity, JoinedRows, LaunchCall};
 use crate::profile::Profile;
 use crate::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, Sync, SyncKind};
 
@@ -62,14 +62,14 @@ pub(super) static SBT: Format = Format::of_events(
 )
 .binary();
 
-fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let mut body = Body {
         callers: Callers::of(profile),
         profile,
         bytes: Vec::new(),
         strings: Vec::new(),
         ids: HashMap::new(),
-        last: events.begin().0,
+        last: events.first_time().0,
     };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
@@ -103,7 +103,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
     let mut metadata = vec![1];
     text(&mut metadata, "");
     text(&mut metadata, "");
-    number(&mut metadata, events.begin().0);
+    number(&mut metadata, events.first_time().0);
     number(&mut metadata, end);
     text(&mut metadata, "");
     number(&mut metadata, threads::process(body.profile).into());
@@ -128,7 +128,7 @@ fn write(profile: &Profile, events: &Events, out: &mut impl Write) -> Result<()>
 
 /// What is written, in the order of time.
 enum Event<'a> {
-    Call(&'a Call),
+    Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a Sync),
     Activity(&'a JoinedActivity),
@@ -145,7 +145,7 @@ struct Body<'a> {
 }
 
 impl Body<'_> {
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
         // Whose stack is not known would have another when it is read again.
@@ -157,7 +157,7 @@ impl Body<'_> {
     /// A call that started no work.
     fn host_call(&mut self, call: &HostCall) {
         let caller = self.callers.get(call.context);
-        let kind = match call.does {
+        let kind = match call.event_use {
             Some(EventUse::Record) => kind::EVENT_RECORD,
             Some(EventUse::Wait) => kind::EVENT_SYNC,
             None if caller.call.contains("Event") => kind::EVENT_SYNC,

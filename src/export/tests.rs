@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use super::*;
 use crate::error::ErrorKind;
 #[cfg(feature = "cli")]
-use crate::events::Events;
+use crate::events::JoinedRows;
 use crate::join::Join;
 use crate::profile::views::{GPU, IDLE};
 #[cfg(feature = "cli")]
@@ -667,7 +667,7 @@ fn of_all_views(loss: Loss, count: u64) -> Profile {
 #[cfg(feature = "cli")]
 #[test]
 fn what_was_lost_is_in_every_format_of_every_view_and_in_the_table() {
-    let mut events = Events::default();
+    let mut events = JoinedRows::default();
     let mut join = Join::default();
     [Row::Launch(launch(5, 2)), Row::Activity(kernel(5, 100, 110))]
         .iter()
@@ -797,7 +797,7 @@ fn speedscope_has_a_frame_for_each_function_and_its_first_line() {
 fn calls_say_where_in_the_source_they_stand() {
     let mut sketch = Sketch::new();
     let profile = sketch.located(2, "decode.c", 40).ran(2, GEMM, 1, 5).done();
-    let mut events = Events::default();
+    let mut events = JoinedRows::default();
     let mut join = Join::default();
     join.push(&Row::Launch(launch(5, 2)), &mut events);
     join.as_if_over(&mut events);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::events::{Called, Events, PENDING, about, places, title};
 use crate::error::Result;
-use crate::events::{self, Call, HostCall, JoinedActivity};
+use crate::events::{self, HostCall, JoinedActivity, LaunchCall};
 use crate::export::callers::{Caller, Callers};
 use crate::export::compose::work_name;
 use crate::export::format::Format;
@@ -21,9 +21,9 @@ pub(in crate::export) static CHROME: Format = Format::of_events(
     "Chrome's trace events, as torch.profiler writes them (.json)",
 );
 
-fn write(profile: &Profile, rows: &events::Events, out: &mut impl Write) -> Result<()> {
+fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
-    let events = Events::new(rows.begin(), threads::process(profile));
+    let events = Events::new(rows.first_time(), threads::process(profile));
     let mut chrome = Chrome { profile, callers, rows, events, out };
     chrome.head()?;
     for call in rows.calls() {
@@ -49,7 +49,7 @@ fn write(profile: &Profile, rows: &events::Events, out: &mut impl Write) -> Resu
 struct Chrome<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
-    rows: &'a events::Events,
+    rows: &'a events::JoinedRows,
     events: Events,
     out: &'a mut W,
 }
@@ -71,7 +71,7 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    fn call(&mut self, call: &Call) -> Result<()> {
+    fn call(&mut self, call: &LaunchCall) -> Result<()> {
         // Whose stack is not known would have another when it is read again.
         if !call.has_stack() {
             return Ok(());
@@ -100,7 +100,7 @@ impl<W: Write> Chrome<'_, W> {
         let records = self.rows.event_records();
         let at = records.partition_point(|record| record.correlation.0 < call.id.0);
         let record = records.get(at).filter(|record| record.correlation == call.id);
-        let more = record.filter(|_| call.does == Some(EventUse::Record)).map(|record| {
+        let more = record.filter(|_| call.event_use == Some(EventUse::Record)).map(|record| {
             format!(
                 ",\"cuda_event_id\":{},\"stream\":{},\"context\":{}",
                 record.event.0, record.stream.0, record.context.0
@@ -152,6 +152,6 @@ fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
 }
 
 /// The GPU of a context; the first where nothing ran in it.
-fn device(rows: &events::Events, context: GpuContextId) -> u32 {
+fn device(rows: &events::JoinedRows, context: GpuContextId) -> u32 {
     rows.device_of(context).map_or(0, |device| device.0)
 }
