@@ -403,7 +403,7 @@ fn what_was_folded_by_other_flags_than_what_it_is_compared_with_is_remarked_on()
     let other_way = said("whole.folded", "gpu.folded");
     assert!(other_way.contains("kernels have short names after and whole ones before (1), "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
-    assert!(frames.starts_with("gpuflame: no stack is in both, although kernels are (1): "), "{frames}");
+    assert!(frames.starts_with("gpuflame: no stack is in both files, although 1 kernels are: "), "{frames}");
     // Of those that fit, and of programs that have nothing in common, there is nothing to be said.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]

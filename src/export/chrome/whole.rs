@@ -1,4 +1,4 @@
-//! Of a recording or another tool's trace, all rows of which are there.
+//! Chrome's trace events from a recording or another tool's trace, with all rows available.
 
 use std::io::Write;
 
@@ -12,8 +12,8 @@ use crate::export::threads;
 use crate::profile::{Profile, quoted};
 use crate::record::{Created, EventUse, GpuContextId, Sync};
 
-/// Chrome's trace events, with the names that the profile has for them. Activities whose times were not
-/// collected have no place in a time line: they are counted in `gpuflame.missing`.
+/// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line:
+/// `gpuflame.missing` counts them.
 pub(in crate::export) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
@@ -72,7 +72,7 @@ impl<W: Write> Chrome<'_, W> {
     }
 
     fn call(&mut self, call: &LaunchCall) -> Result<()> {
-        // Whose stack is not known would have another when it is read again.
+        // A call without a known stack would get a wrong one when the file is read again.
         if !call.has_stack() {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    /// A call that started no work, and the event that it put on a stream.
+    /// Writes a call that started no work, and the event that it recorded on a stream.
     fn host_call(&mut self, call: &HostCall) -> Result<()> {
         let caller = self.callers.get(call.context);
         let records = self.rows.event_records();
@@ -142,7 +142,7 @@ impl<W: Write> Chrome<'_, W> {
     }
 }
 
-/// The arguments that say a stack and, where that is not plain, what its frames are.
+/// Arguments for a stack and, unless all frames are call or code, for their kinds.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     let stack = format!(",\"{text}\":{}", quoted(&caller.exact_stack()));
     match caller.kinds() {
@@ -151,7 +151,7 @@ fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     }
 }
 
-/// The GPU of a context; the first where nothing ran in it.
+/// GPU of a context; the first GPU if no work ran in it.
 fn device(rows: &events::JoinedRows, context: GpuContextId) -> u32 {
     rows.device_of(context).map_or(0, |device| device.0)
 }
